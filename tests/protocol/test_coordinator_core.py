@@ -11,10 +11,23 @@ import pytest
 
 from swarm.events import PeerLost
 from swarm.protocol import messages as m
+from swarm.protocol.coordinator.checkpoints import Checkpoints
 from swarm.protocol.coordinator.core import CoordinatorCore, Phase
-from swarm.protocol.coordinator.io import CoordinatorInput, TermWritten, Transferring, WriteRecord, WriteTerm
+from swarm.protocol.coordinator.io import (
+    CollectCheckpoint,
+    CoordinatorInput,
+    RecordWritten,
+    TermWritten,
+    Transferring,
+    WriteRecord,
+    WriteTerm,
+)
+from swarm.protocol.coordinator.membership.doubts import Doubts
+from swarm.protocol.coordinator.membership.history import History
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.io import Emit, Received, Send, Stop, Tick
+from swarm.protocol.outbox import Outbox
 from swarm.simulation.runs.scenario import small_settings
 
 ME, ONE, TWO = Actor("coordinator", 0), Actor("one", 1), Actor("two", 1)
@@ -214,3 +227,29 @@ def test_who_computes_for_a_reduce_and_gets_on_is_left_alone() -> None:
 def test_what_is_asked_for_again_and_again_is_no_progress_of_a_reduce() -> None:
     coordinator = Coordinator()
     assert _reduce(coordinator, 0.4 * coordinator.core.settings.step_budget_s, 1, 0)
+
+
+def test_who_had_a_part_in_a_decided_step_is_no_newcomer_any_more() -> None:
+    coordinator = Coordinator()
+    assert not any(member.has_counted for member in coordinator.core.members)
+    prepared = m.Prepared(ATTEMPT, "d", 1.0, 1.0)
+    orders = [order for actor in (ONE, TWO) for order in coordinator.hear(actor, prepared)]
+    (write,) = [order for order in orders if isinstance(order, WriteRecord)]
+    coordinator.take(RecordWritten(write.decision))
+    assert all(member.has_counted for member in coordinator.core.members)
+
+
+def test_of_two_copies_that_differ_the_other_is_fetched_when_the_first_cannot_be() -> None:
+    settings = small_settings(stages=1, microbatches=2, steps=1, replicas=2)
+    history, members, out = History(Term(1), None, None, version=1), Members(), Outbox(ME)
+    checkpoints = Checkpoints(settings, history, members, Doubts(), out)
+    fetched = []
+    for sequence, now in enumerate((0.0, settings.step_budget_s, 2 * settings.step_budget_s)):
+        for actor, digest in ((ONE, "right"), (TWO, "lie")):
+            member = members.get(actor) or members.add(actor, now)
+            said = {"checkpoint_version": 1, "checkpoint_digest": digest, "sequence": sequence}
+            status = m.Status(actor, StageIndex(0), 1, **said)  # type: ignore[arg-type]
+            member.report(status, 1)
+            checkpoints.note(member, status, now)
+        fetched += [order.digests for order in out.take() if isinstance(order, CollectCheckpoint)]
+    assert fetched == [("right",), ("lie",)]

@@ -46,12 +46,12 @@ def test_whatever_one_person_does_the_answer_is_that_of_one_machine(seed: int) -
     assert outcome.ok, f"seed {seed}: {outcome.invariant}: {outcome.detail}"
 
 
-@pytest.mark.parametrize("seed", [109, 262, 383, 448, 6526])
+@pytest.mark.parametrize("seed", [109, 262, 383, 448, 6526, 10101])
 def test_runs_that_ended_badly_before(seed: int) -> None:
-    """False words about right bytes in an audit, a false copy that cannot be fetched, a false state, withheld parts."""
+    """False words about right bytes in audits, false copies that cannot be fetched, a false state, withheld parts."""
     outcome = run_seed("passes", seed)
     assert outcome.ok, f"seed {seed}: {outcome.invariant}: {outcome.detail}"
-    assert outcome.virtual_s < 60.0
+    assert outcome.virtual_s < 120.0
 
 
 def test_the_scenario_draws_every_way_and_people_with_more_devices_than_the_others() -> None:

@@ -438,6 +438,7 @@ class CoordinatorCore:
             self.history.rolled_back(request.rollback_to)
             self._checkpoints.rolled_back(request.rollback_to)
             self._audits.forget()
+            self._failure_history.is_audited = False
             self._divergence.rolled_back()
         self._scheduler.new_term()
         if not self._started:
@@ -742,6 +743,7 @@ class CoordinatorCore:
                     self._give_up(pass_state, reason, now)
             return
         self._costs.audited(pass_state)
+        self._failure_history.is_audited = not ruling.refused
         self._abort(pass_state, ruling.again)
         if self._audits.searching:
             self._failure_history.not_finite()  # that is what is to be known: it is not tried again for that

@@ -32,6 +32,8 @@ class FailureHistory:
     def __init__(self, people: People) -> None:
         self.aborts = 0
         """Number of passes aborted since the last decision."""
+        self.is_audited = False
+        """Whether this step is computed again to be compared: then nobody is left out of it for earlier failures."""
         self.nonfinite = 0
         """1 if an attempt at this step was not finite: the next attempt may skip the step."""
         self.probation = Probation(people)
@@ -120,6 +122,7 @@ class FailureHistory:
 
     def decided(self) -> None:
         self.aborts = self.nonfinite = 0
+        self.is_audited = False
         self.doubts.forget()
         self._failed_with.clear()
         self._why = ""

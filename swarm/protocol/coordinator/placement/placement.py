@@ -150,15 +150,16 @@ class Placement:
     def _bench(self) -> None:
         """Leave out the members on probation, if their stage has another member that holds the version.
 
-        After an aborted attempt at this step, probation does not count: the member found guilty may have waited for the
-        one that is left, and an undecided step would never bring it back. Then the members are left out that more
-        failures of this step accuse than a sibling; when the sibling has failed as often, they are back. If the step
-        was not finite, one half of the members is left out (`halves`). Of several devices of one person, all but one
-        make room for other people (`_doubles`). Doubted members are left out even if their stage has no other member
-        (`Doubts`).
+        After an aborted attempt at this step, and while it is audited, probation does not count: the member found
+        guilty may have waited for the one that is left, and an undecided step would never bring it back. Then the
+        members are left out that more failures of this step accuse than a sibling; when the sibling has failed as
+        often, they are back. If the step was not finite, one half of the members is left out (`halves`). Of several
+        devices of one person, all but one make room for other people (`_doubles`). Doubted members are left out even
+        if their stage has no other member (`Doubts`).
         """
         history = self._history
-        probation, in_vain = self._failure_history.probation, self._failure_history.aborts > 0
+        probation = self._failure_history.probation
+        in_vain = self._failure_history.aborts > 0 or self._failure_history.is_audited
         for stage in range(self._settings.stages):
             crew = [m for m in self._members.of_stage(stage) if m.lost_at is None]
             late = {m.actor for m in crew if probation.is_benched(m.actor.peer, history.version) and not in_vain}
