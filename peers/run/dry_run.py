@@ -92,6 +92,14 @@ class DryRun:
     """Gentlest first. `boundaries` and retention then have the bytes of the gentlest."""
 
 
+def needs_of(manifest: RunManifest, mode: Mode, room: int) -> tuple[StageNeed, ...]:
+    """Of a peer with `room` bytes on its device. `least` is counted only if some stage has too little room."""
+    from swarm.compute.graph import count_stages
+
+    needs = dry_run(manifest, mode, count_stages(manifest, mode, by_layer=False)).stages
+    return needs if all(need.memory.device <= room for need in needs) else dry_run(manifest, mode).stages
+
+
 def dry_run(manifest: RunManifest, mode: Mode = ON_CPU, counts: Sequence[StageCounts] | None = None) -> DryRun:
     """Count parameters, graphs and frames, then `estimate`. Imports torch. Raises ManifestError for an unknown codec.
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 
-from peers.run.dry_run import StageNeed, dry_run
+from peers.run.dry_run import StageNeed, needs_of
 from peers.run.home import OpenHome
 from peers.runtime.core_loop import RunFailed
 from peers.runtime.directory import Directory
@@ -93,7 +93,8 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         except RunFailed as failure:
             log.append(ProcessStopped(str(failure)))
             raise
-        needs = (await asyncio.to_thread(dry_run, admitted.manifest, options.mode)).stages
+        room = options.machine.budgets.memory
+        needs = await asyncio.to_thread(needs_of, admitted.manifest, options.mode, room)
         updates_on_cpu = not await asyncio.to_thread(updates_here, options.device, log)
         peer = PeerProcess(invite, home, options, host, log, admitted, needs, updates_on_cpu, ending)
         return await peer.run()

@@ -42,15 +42,18 @@ class GraphCounts:
     """Of all parameters."""
 
 
-def count_stages(manifest: RunManifest, mode: Mode = ON_CPU) -> list[StageCounts]:
-    """What each stage has, and what a microbatch of the run takes in it. Computes and allocates nothing."""
+def count_stages(manifest: RunManifest, mode: Mode = ON_CPU, *, by_layer: bool = True) -> list[StageCounts]:
+    """What each stage has, and what a microbatch of the run takes in it. Computes and allocates nothing.
+
+    `by_layer` False: without what it takes by layer, which saves half of the time.
+    """
     counted: dict[object, StageCounts] = {}
     found = []
     for stage in range(manifest.model.stages):
         module = working_module(manifest, stage, mode)
         alike = module.first, module.last, tuple(parameter.shape for parameter in module.parameters())
         if alike not in counted:
-            counted[alike] = _count(manifest, module, mode)
+            counted[alike] = _count(manifest, module, mode, by_layer)
         found.append(counted[alike])
     return found
 
@@ -87,12 +90,12 @@ def microbatch_of(manifest: RunManifest, module: StageModule) -> tuple[Tensor, T
     return torch.zeros((*shape, manifest.model.boundary_width), device="meta", requires_grad=True), tokens
 
 
-def _count(manifest: RunManifest, module: StageModule, mode: Mode) -> StageCounts:
+def _count(manifest: RunManifest, module: StageModule, mode: Mode, with_layers: bool) -> StageCounts:
     names = set(module.matrices())
     numbers = {name: parameter.numel() for name, parameter in module.named_parameters()}
     graph = count_graph(module, *microbatch_of(manifest, module), mode)
     by_layer = None
-    if any(True for _ in module.layers()):
+    if with_layers and any(True for _ in module.layers()):
         module.recomputes_layers, module.recomputes_within = True, lambda: Rules(mode)
         by_layer = count_graph(module, *microbatch_of(manifest, module), mode)
     return StageCounts(
