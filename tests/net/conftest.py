@@ -88,6 +88,9 @@ class _Recording(NetworkObserver):
     def peer_refused(self, peer: str, reason: str) -> None:
         self._recorder.refused_peers.put_nowait((peer, reason))
 
+    def stranger_refused(self, peer: str, reason: str) -> None:
+        self.peer_refused(peer, reason)
+
     def dropped(self, actor: Actor, count: int, reason: str) -> None:
         self._recorder.dropped.put_nowait((actor, count, reason))
 
