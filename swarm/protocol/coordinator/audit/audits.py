@@ -35,6 +35,8 @@ MOST_SEARCHES = 3
 """Of one step, in vain. After that it is only done again, until it comes out the same with two halves."""
 MOST_ATTEMPTS = 10
 """That it may come out otherwise, or be given up. Then it is decided when it comes out as seems right by then."""
+WATCHED_STEPS = 8
+"""Steps with somebody who alone can have told a lie that must come out the same without it."""
 LAST_ATTEMPT = 3 * MOST_ATTEMPTS
 """Then it is decided as it comes out."""
 
@@ -168,6 +170,8 @@ class Audits:
         """Peers without whom a step came out the same."""
         self._idle: set[str] = set()
         """Peers that were there when newcomers were audited, and had nothing to do that could have been looked at."""
+        self._watched: dict[str, int] = {}
+        """Peers that alone can have told a lie: steps that are yet to come out the same without them."""
         self._norms: deque[float] = deque(maxlen=USUAL_STEPS)
         self._last = -NEW_PER_PERIOD * settings.audit_every
         """The last step that was audited."""
@@ -246,6 +250,7 @@ class Audits:
             return Ruling(agreed=True)
         if inquiry.doubted and (suspects := inquiry.suspects_alone(people, tolerance)):
             inquiry.away.update(suspects)
+            self._watched.update(dict.fromkeys(suspects, WATCHED_STEPS))
             inquiry.begin_anew()
             who = " and ".join(suspects)
             return Ruling(again=f"audited: without {who} alone it always came to the same: it is done without it")
@@ -299,6 +304,9 @@ class Audits:
         elif doubts := self._screen.doubts(inquiry.own_sums):
             drawn = doubts[0].reason
             inquiry.suspects = {doubts[0].actor.peer}
+        elif watched := self._watched.keys() & found.workers:
+            drawn = f"{' and '.join(sorted(watched))} may have told a lie before"
+            inquiry.suspects = set(watched)
         elif len(self._norms) == USUAL_STEPS and norm > JUMP * median(self._norms):
             drawn = f"its gradient norm {norm:.3g} is more than {JUMP:g} times the usual one"
         elif inquiry.step % every == self._draw(inquiry.step // every, "which") % every:  # so no two are far apart
@@ -357,6 +365,10 @@ class Audits:
         left_out = first.workers - found.served
         new = left_out - self._vouched
         self._vouched |= left_out
+        for peer in left_out & self._watched.keys():
+            self._watched[peer] -= 1
+            if not self._watched[peer]:
+                del self._watched[peer]
         self._screen.believe(left_out)
         if inquiry.doubted or (inquiry.for_new and new and first.workers - self._vouched):
             return Ruling(again="audited: it is done again without the others")

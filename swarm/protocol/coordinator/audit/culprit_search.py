@@ -8,7 +8,7 @@ and with the other half, so that nobody is accused for what somebody else did at
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -83,13 +83,14 @@ def search(
         suspected = []
         for stage in several:
             for which in (0, 1):
-                answers = yield _with(tables, stage, _half(first, which)[stage])
+                answers = yield _with(tables, stage, _half(first, which, people)[stage])
                 if not same(answers, first.answers, tolerance):
                     suspected.append(stage)
                     break
     accused: list[Accused] = []
     for stage in suspected:
-        accused += yield from _among(first, stage, arrivals, people, tolerance)
+        # who is found in one stage has no part in the trials of the next one, where its lies would accuse others
+        accused += yield from _among(_without(first, accused), stage, arrivals, people, tolerance)
     return tuple(accused)
 
 
@@ -125,17 +126,17 @@ def _among(
         reason = f"its numbers differ from those of {len(believed)} others of stage {stage}"
     accused = []
     for actor in roster:
-        if actor not in believed and (yield from _confirmed(first, stage, actor, believed[0], tolerance)):
+        if actor not in believed and (yield from _confirmed(first, stage, actor, believed[0], people, tolerance)):
             accused.append(Accused(actor, StageIndex(stage), reason))
     return accused
 
 
 def _confirmed(
-    first: CulpritSearch, stage: int, suspect: Actor, witness: Actor, tolerance: float
+    first: CulpritSearch, stage: int, suspect: Actor, witness: Actor, people: People, tolerance: float
 ) -> Generator[Tables, Answers, bool]:
     """Whether the two differ whoever has the other stages, and the witness says the same each time."""
     for which in (0, 1):
-        half = _half(first, which)
+        half = _half(first, which, people)
         one = yield _with(half, stage, _alone(half[stage], suspect))
         two = yield _with(half, stage, _alone(half[stage], witness))
         again = yield _with(half, stage, _alone(half[stage], witness))
@@ -144,9 +145,21 @@ def _confirmed(
     return True
 
 
-def _half(first: CulpritSearch, which: int) -> Tables:
-    """Every stage with every other one of its replicas; the only one of a stage stays."""
-    rosters = [table.roster[which::2] or table.roster for table in first.tables]
+def _without(first: CulpritSearch, accused: Sequence[Accused]) -> CulpritSearch:
+    """The same step, for those who are left in each stage; a stage that nobody is left in stays."""
+    if not accused:
+        return first
+    gone = {each.actor for each in accused}
+    rosters = [tuple(actor for actor in table.roster if actor not in gone) or table.roster for table in first.tables]
+    return replace(first, tables=wire(rosters, first.weights, len(first.tables[0].assignment)))
+
+
+def _half(first: CulpritSearch, which: int, people: People) -> Tables:
+    """Every stage with the replicas of every other person; those of a stage's only person stay."""
+    rosters = []
+    for table in first.tables:
+        there = {peer for group in people.together(each.peer for each in table.roster)[which::2] for peer in group}
+        rosters.append(tuple(actor for actor in table.roster if actor.peer in there) or table.roster)
     return wire(rosters, first.weights, len(first.tables[0].assignment))
 
 
