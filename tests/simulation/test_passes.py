@@ -154,3 +154,16 @@ def test_each_stage_gets_devices_of_several_people(people: tuple[int, ...], seed
     run = Run(Plan("passes", seed, settings, 0, (1.0,) * 4, (), people=people))
     run.finish()
     assert set(map(str, rosters_of(run).values())) == {"[[0, 1], [0, 1]]"}
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(12122, id="caught by its absence alone"),
+        pytest.param(12746, id="two devices of one person in one stage"),
+        pytest.param(12914, id="two devices in two stages"),
+    ],
+)
+def test_devices_that_lie_in_the_sums_get_nothing_decided_and_nobody_else_expelled(seed: int) -> None:
+    found = run_seed("passes", seed)
+    assert found.ok, found.detail
