@@ -46,6 +46,8 @@ _REFRESH_S = 60.0
 _AT_ONCE = 8
 """Number of records that are looked up together: they all arrive at the end, or none if it takes too long."""
 _RETRY_S = 0.5
+_ALONE_S = 2.0
+"""Seconds after the start in which coordinators are awaited: the DHT is asked earlier only if one is there."""
 _FORGET_S = 600.0
 MAX_NOTED = 4096
 """Peers in the notebook."""
@@ -93,6 +95,7 @@ class Directory:
         self._asked: dict[str, float] = {}
         """When the record of each needed peer was last looked up."""
         self._publish_at = now
+        self._look_at = now + _ALONE_S
         self._wanted: frozenset[Actor] = frozenset()
         self._missing: set[Actor] = set()
         self._retry_s = _RETRY_S
@@ -111,8 +114,13 @@ class Directory:
         return actor in self._wanted
 
     def link_up(self, actor: Actor) -> None:
-        """A connection is open, for the first time or again: a coordinator may be another process now."""
-        if self._told.pop(actor, None) is not None:
+        """A connection is open, for the first time or again: a coordinator may be another process now.
+
+        It is asked at once for those whose addresses are unknown: the other coordinators, before this one may die.
+        """
+        told = self._told.pop(actor, None) is not None
+        if told or (self._missing and actor in self._coordinators):
+            self._retry_s = _RETRY_S
             self._wake.set()
 
     def noted(self, peer: str) -> None:
@@ -254,6 +262,9 @@ class Directory:
         return await self._ask(there, b"", (), peers) if there else []
 
     async def _of_dht(self, peers: list[str]) -> list[records.PeerRecord]:
+        reached = any(self._network.why_lost(actor) is None for actor in self._coordinators)
+        if self._coordinators and not reached and asyncio.get_running_loop().time() < self._look_at:
+            return []  # a look-up takes seconds, in which no coordinator could be asked
         return await records.lookup(self._host, self._run_hash, peers)
 
     def _forget(self) -> None:

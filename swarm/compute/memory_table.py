@@ -79,7 +79,7 @@ class StageMemory:
     accumulator: int
     """Sums, as wide as they may become: exact ones take half of this while none needs more than 32 bits."""
     reduced: int
-    """The vector that a reduce ends with: held from its first sum to the step."""
+    """The vector that a reduce ends with. A device with memory of its own holds it from its first sum to the step."""
     graph: int
     """Of one microbatch. Further ones have a budget of their own."""
     in_backward: int
@@ -98,12 +98,12 @@ class StageMemory:
     @property
     def resident(self) -> int:
         """On the device, whatever it does."""
-        return self.weights + self.copies + self.moments + self.accumulator + self._here(self.residuals)
+        return self.weights + self.copies + self.moments + self.accumulator + self._here(self.reduced + self.residuals)
 
     @property
     def working(self) -> int:
         """On the device while it works, at most: no graph is left when a reduce begins."""
-        reduced = 0 if self.own_memory and self.reduces_on_host else self.reduced
+        reduced = self.reduced if self.own_memory and not self.reduces_on_host else 0
         return max(
             self.graph + self.in_backward + self.ahead, reduced + max(self._here(self.on_the_way), self.updating)
         )

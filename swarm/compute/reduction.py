@@ -123,7 +123,8 @@ class Buckets:
 
 
 class Reduction:
-    """Runs attempts one after another. The reduced vector takes memory from an attempt's first sum to its step."""
+    """Runs attempts one after another. On a device with memory of its own the reduced vector exists only from an
+    attempt's first sum to its step."""
 
     def __init__(self, accumulator: Accumulator, buckets: Buckets, sums: SumSection) -> None:
         self._accumulator = accumulator
@@ -143,8 +144,10 @@ class Reduction:
         where = "cpu" if self._device is None else accumulator.device
         kernel(torch.device(where))  # compiled now, not in the first step
         self._where = torch.device(where)
-        self._held: Tensor | None = None
-        """The reduced vector, while there is one: between reduces its memory is for graphs."""
+        self.gives_back = self._where.type != "cpu"
+        """Whether its memory is for graphs between reduces. A CPU's heap would have a hole there, and so grow."""
+        self._held = None if self.gives_back else self._vector()
+        """The reduced vector, while there is one."""
         self._digest: str | None = None
         """Of the reduced vector, since it is complete."""
         self._attempt: Attempt | None = None
@@ -333,7 +336,7 @@ class Reduction:
         if attempt != self._attempt:
             if self._device is not None:
                 self._device.drop(parts=attempt is None)
-            if attempt is None:
+            if attempt is None and self.gives_back:
                 self._held = None
             self._attempt = attempt
             self._stored.clear()
@@ -343,8 +346,11 @@ class Reduction:
     def _reduced(self) -> Tensor:
         """With anything in it where no bucket is stored yet."""
         if self._held is None:
-            self._held = torch.empty(self._accumulator.layout.length, dtype=self._dtype, device=self._where)
+            self._held = self._vector()
         return self._held
+
+    def _vector(self) -> Tensor:
+        return torch.empty(self._accumulator.layout.length, dtype=self._dtype, device=self._where)
 
     def _own(self, numbers: Tensor) -> Tensor:
         """Own sums as a roster of one reduces them."""

@@ -31,12 +31,12 @@ def test_memory_and_traffic_by_hand():
     first, last = plan.stages
     memory = first.memory
     assert (memory.weights, memory.moments, memory.accumulator, memory.reduced) == (4000, 8000, 8000, 8000)
-    assert memory.working == 8000 + 10_000, "the reduced vector; parts and sums of all numbers, packed: five bytes each"
+    assert memory.working == 10_000, "parts and sums of all numbers, packed: five bytes each"
     assert (first.retention, last.retention) == (frames, 2000)
     assert (memory.device, memory.host, first.whole) == (38_000, 0, 38_000 + frames)
     alone = run.model_copy(update={"swarm": run.swarm.model_copy(update={"replicas": 1, "max_replicas": 1})})
     few = estimate(alone, counts(1000, 3000), forward_frame=500, backward_frame=200).stages[0]
-    assert few.memory.working == 8000, "the reduced vector alone, where nothing is ever sent"
+    assert few.memory.working == 4000, "the gradients of a microbatch, where nothing is ever reduced"
     assert first.reduce_sent == 8000, "half of the buckets to the other, half back"
     assert [(b.boundary, b.forward, b.backward, b.links) for b in plan.boundaries] == [(1, frames, 2000, 4)]
     assert plan.efficiency == 10 / 11
