@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -30,6 +30,8 @@ MAX_KEPT = 1 << 14
 """Records that a coordinator keeps: more than members may come."""
 _ANSWER_S = 5.0
 """Seconds for which a coordinator may take to answer."""
+_MOMENT_S = 0.3
+"""Seconds that one coordinator has more than another one that has answered."""
 _MAX_ANSWER = MAX_ASKED * (MAX_RECORD + 8)
 _FAILURES = (BulkError, DialError, Refused, StreamClosed, WireError, TimeoutError)
 
@@ -91,7 +93,7 @@ async def ask(
     `own`: a serialized SignedRecord; empty: nothing is new. `peers`: at most MAX_ASKED.
     """
     query = ADDRESSES + records_pb2.AddressQuery(record=own, peers=peers).SerializeToString()
-    answers = await asyncio.gather(*(_asked(network, coordinator, query) for coordinator in coordinators))
+    answers = await _answers([_asked(network, coordinator, query) for coordinator in coordinators])
     newest: dict[str, PeerRecord] = {}
     for raw in (raw for answer in answers if answer is not None for raw in answer):
         try:
@@ -104,6 +106,27 @@ async def ask(
             newest[record.actor.peer] = record
     answered = frozenset(actor for actor, answer in zip(coordinators, answers, strict=True) if answer is not None)
     return answered, sorted(newest.values(), key=lambda record: record.actor)
+
+
+async def _answers(asked: Sequence[Coroutine[Any, Any, Sequence[bytes] | None]]) -> list[Sequence[bytes] | None]:
+    """What each gave. Once one has answered, the others have a moment: they may be gone, or where nobody knows."""
+    tasks = {asyncio.create_task(each): place for place, each in enumerate(asked)}
+    answers: list[Sequence[bytes] | None] = [None] * len(tasks)
+    open_, patience_s = set(tasks), None
+    try:
+        while open_:
+            done, open_ = await asyncio.wait(open_, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                break
+            for task in done:
+                answers[tasks[task]] = task.result()
+                if task.result() is not None:
+                    patience_s = _MOMENT_S
+    finally:
+        for task in open_:
+            task.cancel()
+        await asyncio.gather(*open_, return_exceptions=True)
+    return answers
 
 
 def _age(record: PeerRecord) -> tuple[int, float]:

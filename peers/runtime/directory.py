@@ -177,7 +177,10 @@ class Directory:
         )
 
     async def _tell(self) -> None:
-        """Tell the coordinators where this process is: those that have not been told, or not for a while."""
+        """Tell the coordinators where this process is: those that have not been told, or not for a while.
+
+        In the same request they are asked for peers that are missing.
+        """
         if not self._coordinators:
             return
         own, now = await self._own(), asyncio.get_running_loop().time()
@@ -188,7 +191,10 @@ class Directory:
             elif self._told.get(actor, ((), 0.0))[0] != own.addresses or now - self._told[actor][1] >= _TELL_S:
                 due.append(actor)
         if due:
-            await self._ask(due, records.sign_peer(self._host.identity, own).SerializeToString(), own.addresses, ())
+            signed = records.sign_peer(self._host.identity, own).SerializeToString()
+            missing = sorted({actor.peer for actor in self._missing})[:_AT_ONCE]
+            if self._take(await self._ask(due, signed, own.addresses, missing)):
+                self._note()
 
     async def _ask(
         self, coordinators: Sequence[Actor], own: bytes, addresses: tuple[str, ...], peers: Sequence[str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -42,12 +43,13 @@ class Member:
 
 
 class Net:
-    """Carries questions to coordinators' books; those in `away` cannot be reached."""
+    """Carries questions to coordinators' books; those in `away` cannot be reached, those in `silent` never answer."""
 
     def __init__(self, me: Actor, **books: AddressBook) -> None:
         self.me = me
         self.books = books
         self.away: set[str] = set()
+        self.silent: set[str] = set()
         self.asked: list[tuple[str, bool, int]] = []
         self.learned: dict[Actor, tuple[str, ...]] = {}
 
@@ -57,6 +59,8 @@ class Net:
         self.asked.append((who.peer, bool(query.record), len(query.peers)))
         if who.peer in self.away:
             raise DialError("away")
+        if who.peer in self.silent:
+            await asyncio.Event().wait()
         return self.books[who.peer].answer(self.me, request)
 
     def why_lost(self, actor: Actor) -> str | None:
@@ -245,3 +249,20 @@ async def test_a_coordinator_looks_again_when_its_book_has_news_of_a_peer_that_i
 )
 def test_private_addresses_are_known(address: str, everybody: bool) -> None:
     assert is_global(address) is everybody
+
+
+async def test_a_coordinator_that_does_not_answer_holds_nobody_up(
+    one: Member, two: Member, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that nobody has told the address of: the other one may die meanwhile."""
+    monkeypatch.setattr(address_book, "_ANSWER_S", 3600.0)
+    net: Any = Net(one.actor, c0=AddressBook(RUN), c1=AddressBook(RUN))
+    net.silent.add("c1")
+    net.books["c0"].note(two.actor.peer, two.signed(two.record()))
+    host: Any = Machine(one, LAN)
+    it = Directory(host, net, RUN, Role.PEER, lambda: (None, -1, 1.0), coordinators=[C0, Actor("c1", 0)])
+    it.need([two.actor])
+    async with asyncio.timeout(60):
+        await it._tell()
+    assert net.learned == {two.actor: (LAN,)}, "asked when it was told"
+    assert set(net.asked) == {("c0", True, 1), ("c1", True, 1)}
