@@ -107,6 +107,10 @@ class Nursery(Launcher):
             "clock": None if clock is None else str(clock),
             "environment": dict(environment or {}),
         }
+        try:
+            os.close(open_output(str(output)))  # it is there when this returns: the process opens it only later
+        except OSError as error:
+            raise LaunchFailed(f"cannot write {output}: {error}") from None
         with self._changed:
             self._wait(lambda: self._ready)
             try:

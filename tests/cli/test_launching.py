@@ -28,6 +28,7 @@ ended = launcher.start([], Path("ended.txt"), file=Path("ending.py")).wait(60)
 failed = launcher.start([], Path("failed.txt"), file=Path("failing.py")).wait(60)
 assert (ended, failed) == (0, 1), (ended, failed)
 launcher.start(["first"], Path("out.txt"), file=Path("sleeper.py"), environment={{"WORD": "second"}})
+assert Path("out.txt").exists(), "whoever started it may read it at once"
 time.sleep(600)
 """
 
