@@ -1,6 +1,6 @@
 """The messages of swarm/protocol on the wire: a protobuf header, then the payload as raw bytes.
 
-The mapping is total both ways. It is read off the dataclasses of swarm/protocol/messages.py, whose fields carry the
+The mapping is total both ways. It is read off the dataclasses of swarm/protocol/messages, whose fields carry the
 same names as those of proto/swarm/v1/messages.proto; a message without a counterpart fails at import. Actors appear as
 small numbers: every stream has a table of actors, which the headers themselves extend, so that the header of a data
 frame stays a few dozen bytes.
