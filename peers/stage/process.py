@@ -54,7 +54,7 @@ from swarm.net.handshake import Role
 from swarm.net.host import Host
 from swarm.net.invite import Invite
 from swarm.net.network import Network
-from swarm.net.wire import MAX_LINKS
+from swarm.net.wire_bounds import MAX_LINKS
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor, StageIndex
 from swarm.protocol.io import LeaveRequested
 from swarm.protocol.messages import Amend, Assign, Banned, LinkRate, Message, Open, Twin, WithPayload
