@@ -2,9 +2,9 @@
 
     python machine_kind.py '[[KIND, THREADS, LIBRARY], ...]'
 
-A kind is what `ATEN_CPU_CAPABILITY` says, a library's is what `MKL_ENABLE_INSTRUCTIONS` says: torch and its library read
-them when they compute for the first time. So each kind is a fork of this process, which has computed nothing and is
-spared the imports. Run by test_machine_kinds.py.
+`ATEN_CPU_CAPABILITY` says the kind, and `MKL_ENABLE_INSTRUCTIONS` that of torch's library. Both are read when something
+is computed for the first time. So each kind is a fork of this process, which has computed nothing; a fork imports
+nothing again. Run by test_machine_kinds.py.
 """
 
 from __future__ import annotations
