@@ -136,37 +136,31 @@ def reason_of(call: Callable[[], object]) -> Reason | None:
     return None
 
 
-def each_codec(check: Callable[..., None]) -> Callable[[], None]:
-    """One test of all codecs: hundreds of tests of a few milliseconds would cost more to hand out than to run."""
-
-    def test() -> None:
-        for name in ROWS:
-            try:
-                check(name=name)
-            except BaseException as error:
-                error.add_note(f"codec {name}")
-                raise
-
-    test.__name__, test.__doc__ = check.__name__, check.__doc__
-    return test
+RULES: list[Callable[..., None]] = []
 
 
-@each_codec
-def test_round_trip(name: str) -> None:
+def rule(check: Callable[..., None]) -> Callable[..., None]:
+    """Add it to the contract, which is one test of each codec: hundreds would cost more to hand out than to run."""
+    RULES.append(check)
+    return check
+
+
+@rule
+def round_trip(name: str) -> None:
     for shape in SHAPES:
         check_round_trip(name, sample(shape))
 
 
-@each_codec
-def test_round_trip_at_every_magnitude(name: str) -> None:
+@rule
+def round_trip_at_every_magnitude(name: str) -> None:
     for scale in (1e-42, 1e-30, 1e-12, 1e-6, 1e3, 1e9, 1e20, 5e37):
         check_round_trip(name, sample((3, 100), scale=scale))
 
 
-@each_codec
+@rule
 @given(values=st.lists(st.floats(-(2.0**127), 2.0**127, width=32) | st.sampled_from(EXTREMES), max_size=150))
 @settings(max_examples=40, deadline=None)
-def test_round_trip_of_any_finite_values(name: str, values: list[float]) -> None:
+def round_trip_of_any_finite_values(name: str, values: list[float]) -> None:
     # the bound of these holds for blocks and channels at most 2^29 times smaller than the largest
     if plain(name) in SCALED or name.startswith("residual"):
         top = max(map(abs, values), default=0.0)
@@ -174,8 +168,8 @@ def test_round_trip_of_any_finite_values(name: str, values: list[float]) -> None
     check_round_trip(name, torch.tensor(values, dtype=torch.float32))
 
 
-@each_codec
-def test_bf16_source_and_target(name: str) -> None:
+@rule
+def bf16_source_and_target(name: str) -> None:
     codec = ROWS[name]()
     x = sample((3, 65)).to(torch.bfloat16)
     assert codec.decode(codec.encode(x), (3, 65)).dtype == torch.float32
@@ -185,15 +179,15 @@ def test_bf16_source_and_target(name: str) -> None:
         assert torch.equal(x, y)
 
 
-@each_codec
-def test_bf16_never_overflows(name: str) -> None:
+@rule
+def bf16_never_overflows(name: str) -> None:
     codec = ROWS[name]()
     x = torch.tensor([torch.finfo(torch.float32).max, 1.0])
     assert torch.isfinite(codec.decode(codec.encode(x), (2,), torch.bfloat16)).all()
 
 
-@each_codec
-def test_frames_do_not_depend_on_threads_or_strides(name: str) -> None:
+@rule
+def frames_do_not_depend_on_threads_or_strides(name: str) -> None:
     codec = ROWS[name]()
     x = sample((131, 1024), seed=3)
     threads = torch.get_num_threads()
@@ -214,8 +208,8 @@ def test_frames_do_not_depend_on_threads_or_strides(name: str) -> None:
     assert all(torch.equal(tensors[0], other) for other in tensors)
 
 
-@each_codec
-def test_decode_from_any_alignment_gives_a_tensor_of_its_own(name: str) -> None:
+@rule
+def decode_from_any_alignment_gives_a_tensor_of_its_own(name: str) -> None:
     codec = ROWS[name]()
     x = sample((5, 77), seed=1)
     frame = codec.encode(x)
@@ -227,8 +221,8 @@ def test_decode_from_any_alignment_gives_a_tensor_of_its_own(name: str) -> None:
         assert y.data_ptr() % 64 == 0, offset
 
 
-@each_codec
-def test_encoding_a_decoded_tensor_changes_nothing(name: str) -> None:
+@rule
+def encoding_a_decoded_tensor_changes_nothing(name: str) -> None:
     codec = ROWS[name]()
     frame = codec.encode(sample((9, 64), seed=2))
     decoded = codec.decode(frame, (9, 64))
@@ -241,8 +235,8 @@ def test_encoding_a_decoded_tensor_changes_nothing(name: str) -> None:
         assert again == frame
 
 
-@each_codec
-def test_zeros_stay_zero(name: str) -> None:
+@rule
+def zeros_stay_zero(name: str) -> None:
     codec = ROWS[name]()
     assert not codec.decode(codec.encode(torch.zeros(3, 70)), (3, 70)).any()
     x = torch.zeros(256)
@@ -250,16 +244,16 @@ def test_zeros_stay_zero(name: str) -> None:
     assert codec.decode(codec.encode(x), (256,)).nonzero().tolist() == [[100]]
 
 
-@each_codec
-def test_non_finite_tensors_are_not_encoded(name: str) -> None:
+@rule
+def non_finite_tensors_are_not_encoded(name: str) -> None:
     for bad, place in itertools.product((math.nan, math.inf, -math.inf), (0, 63, 64, 129)):
         x = sample((130,))
         x[place] = bad
         assert reason_of(lambda x=x: ROWS[name]().encode(x)) is Reason.NOT_FINITE, (bad, place)
 
 
-@each_codec
-def test_unsupported_tensors_are_not_encoded(name: str) -> None:
+@rule
+def unsupported_tensors_are_not_encoded(name: str) -> None:
     for x in (
         torch.zeros(2, dtype=torch.int64),
         torch.zeros(2, dtype=torch.float64),
@@ -270,8 +264,8 @@ def test_unsupported_tensors_are_not_encoded(name: str) -> None:
         assert reason_of(lambda x=x: ROWS[name]().encode(x)) is Reason.UNSUPPORTED, (x.dtype, x.shape)
 
 
-@each_codec
-def test_every_truncation_and_extension_is_refused(name: str) -> None:
+@rule
+def every_truncation_and_extension_is_refused(name: str) -> None:
     codec = ROWS[name]()
     frame = codec.encode(sample((2, 33)))
     for size in range(len(frame)):
@@ -284,8 +278,8 @@ def test_every_truncation_and_extension_is_refused(name: str) -> None:
     assert caught.value.reason is (Reason.OVERSIZED if full else Reason.BAD_CHECKSUM)
 
 
-@each_codec
-def test_every_flipped_bit_is_refused(name: str) -> None:
+@rule
+def every_flipped_bit_is_refused(name: str) -> None:
     codec = ROWS[name]()
     frame = codec.encode(sample((2, 33)))
     for bit in range(8 * len(frame)):
@@ -308,8 +302,8 @@ LIES = (
 )
 
 
-@each_codec
-def test_a_lying_header_is_refused_by_name(name: str) -> None:
+@rule
+def a_lying_header_is_refused_by_name(name: str) -> None:
     codec = ROWS[name]()
     frame = codec.encode(sample((2, 33)))
     for lies, reason in LIES:
@@ -317,8 +311,8 @@ def test_a_lying_header_is_refused_by_name(name: str) -> None:
         assert reason_of(lambda lying=lying: codec.decode(lying, (2, 33))) is reason, lies
 
 
-@each_codec
-def test_a_frame_of_another_shape_or_codec_is_refused(name: str) -> None:
+@rule
+def a_frame_of_another_shape_or_codec_is_refused(name: str) -> None:
     frame = ROWS[name]().encode(sample((2, 33)))
     for shape in [(33, 2), (66,), (2, 33, 1), (), (2**20, 2**20)]:
         with pytest.raises(CodecError) as caught:
@@ -331,10 +325,10 @@ def test_a_frame_of_another_shape_or_codec_is_refused(name: str) -> None:
             assert caught.value.reason is Reason.WRONG_CODEC
 
 
-@each_codec
+@rule
 @given(raw=st.binary(max_size=200), header=st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_random_bytes_never_break_decode(name: str, raw: bytes, header: bool) -> None:
+def random_bytes_never_break_decode(name: str, raw: bytes, header: bool) -> None:
     codec = ROWS[name]()
     if not header:
         with pytest.raises(CodecError):
@@ -350,10 +344,10 @@ def test_random_bytes_never_break_decode(name: str, raw: bytes, header: bool) ->
     codec.check(frame, (2, 16))
 
 
-@each_codec
+@rule
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_any_payload_of_the_right_length_decodes_to_finite_values_or_is_refused(name: str, data: st.DataObject) -> None:
+def any_payload_of_the_right_length_decodes_to_finite_values_or_is_refused(name: str, data: st.DataObject) -> None:
     codec = ROWS[name]()
     frame = codec.encode(torch.ones(2, 16))
     size = len(frame) - HEADER_BYTES
@@ -374,6 +368,12 @@ def test_any_payload_of_the_right_length_decodes_to_finite_values_or_is_refused(
     else:
         assert y.shape == (2, 16) and torch.isfinite(y).all()
         codec.check(sealed, (2, 16))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_codec_keeps_every_rule(name: str) -> None:
+    for check in RULES:
+        check(name=name)
 
 
 def test_every_codec_is_under_contract() -> None:
