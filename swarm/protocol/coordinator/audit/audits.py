@@ -27,7 +27,7 @@ from swarm.protocol.ids import Actor, Pair
 from swarm.protocol.messages import Decision
 from swarm.protocol.settings import Settings
 
-NEW_PER_PERIOD = 5
+NEW_PER_PERIOD = 16
 """Audits for the sake of newcomers in the time of one that is drawn, at most."""
 JUMP = 4.0
 """Times the usual gradient norm: a step with more is audited."""
