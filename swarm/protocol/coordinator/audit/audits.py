@@ -1,12 +1,12 @@
-"""Whether what a step came to is right: some steps are computed again, without some peers, and must come out the same.
+"""Whether what a step came to is right: some steps are computed again by other peers, and must come out the same.
 
 A peer may compute wrong numbers that look sound: on purpose, or because its memory or its graphics card is broken. Its
 siblings add its wrong numbers to theirs, so all still agree about the reduced bytes. So when a step is ready to be
-decided, the coordinator sometimes does not decide it, and has it computed once more by half of every stage's replicas.
-Sums are exact, so the digests must be equal, if those who were left out have told the truth; between machines of unlike
-kinds, the sums nearly so. Which steps: some are drawn, and those in which somebody's sums are unlike its siblings'
-(`Screen`). If they are not, `finding` tells who it was. Peers notice nothing but a step that is done
-again.
+decided, the coordinator sometimes does not decide it, and has it computed once more: each replica's part by a sibling
+(`exchange`), or all by half of the replicas of every stage. Sums are exact, so the digests must be equal, if those
+whose part others did have told the truth; between machines of unlike kinds, the sums nearly so. Which steps: some are
+drawn, and those in which somebody's sums are unlike its siblings' (`Screen`). If they are not equal, a search tells who
+it was. Peers notice nothing but a step that is done again.
 """
 
 from __future__ import annotations

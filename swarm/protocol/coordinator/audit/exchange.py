@@ -18,7 +18,7 @@ from swarm.protocol.coordinator.passes.pass_state import OwnSums
 from swarm.protocol.ids import Actor, Pair
 from swarm.protocol.messages import StageTable
 
-LONGEST = 1.5
+LONGEST = 2.0
 """Times as long as before, at most, that an exchange may take a stage: else half of the replicas do it sooner."""
 _TRIES = 16
 """Orders that are drawn for a stage. The one that takes the least time is taken."""
