@@ -89,10 +89,8 @@ def test_who_is_on_probation_gets_no_more_than_one() -> None:
 
 
 def test_peers_that_cannot_reach_each_other_get_no_common_microbatch() -> None:
-    assert exchanged([[A, B], [C, D]], blocked=frozenset())[1]
-    for seed in range(20):
-        _, doers = exchanged([[A, B], [C, D]], blocked=frozenset({Pair((A, C))}), seed=seed)
-        assert not any({one, two} == {A, C} for one, two in zip(*doers, strict=True)) if doers else True
+    assert exchanged([[A, B], [C]])[1]
+    assert exchanged([[A, B], [C]], blocked=frozenset({Pair((A, C))}))[1] == ()
 
 
 def test_who_has_gone_has_no_part() -> None:
