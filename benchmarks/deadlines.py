@@ -233,7 +233,7 @@ class _Trial:
         self._wrong = 0
         self._sent: list[tuple[Actor, object]] = []
         world = self._run.world
-        world.watch.disturbed = True  # nobody leaves in good order here
+        world.watch.leaving.disturbed = True  # nobody leaves in good order here
         world.network.far = {f"peer{i + 1}": seconds for i, seconds in enumerate(environment.far)}
         world.network.payload_s = {f"peer{i + 1}": seconds for i, seconds in enumerate(environment.payload_s)}
         self._decided, self._emitted, self._carry = world.watch.decided, world.watch.emitted, world.network.carry

@@ -44,11 +44,6 @@ class Pipe:
         self._last_out = 0.0
 
     @property
-    def free_at(self) -> float:
-        """When the transmitter has sent everything that it holds."""
-        return self._free_at
-
-    @property
     def plain(self) -> bool:
         """Whether it changes nothing."""
         return not self.cut and self.shape == UNLIMITED

@@ -21,7 +21,7 @@ from swarm.net.handshake import Refused
 from swarm.net.proto import records_pb2
 from swarm.net.records import MAX_RECORD, PeerRecord, PublicRecordError, open_record
 from swarm.net.stream import StreamClosed
-from swarm.net.wire import WireError
+from swarm.net.wire_bounds import WireError
 from swarm.protocol.ids import Actor
 
 MAX_ASKED = 32

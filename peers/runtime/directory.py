@@ -46,8 +46,8 @@ _REFRESH_S = 60.0
 _AT_ONCE = 8
 """Number of records that are looked up together: they all arrive at the end, or none if it takes too long."""
 _RETRY_S = 0.5
-_ALONE_S = 2.0
-"""Seconds after the start in which coordinators are awaited: the DHT is asked earlier only if one is there."""
+_DHT_AFTER_S = 2.0
+"""Seconds after the start until the DHT is asked, unless a coordinator is connected earlier."""
 _FORGET_S = 600.0
 MAX_NOTED = 4096
 """Peers in the notebook."""
@@ -95,7 +95,7 @@ class Directory:
         self._asked: dict[str, float] = {}
         """When the record of each needed peer was last looked up."""
         self._publish_at = now
-        self._look_at = now + _ALONE_S
+        self._ask_dht_from = now + _DHT_AFTER_S
         self._wanted: frozenset[Actor] = frozenset()
         self._missing: set[Actor] = set()
         self._retry_s = _RETRY_S
@@ -269,7 +269,7 @@ class Directory:
 
     async def _of_dht(self, peers: list[str]) -> list[records.PeerRecord]:
         reached = any(self._network.why_lost(actor) is None for actor in self._coordinators)
-        if self._coordinators and not reached and asyncio.get_running_loop().time() < self._look_at:
+        if self._coordinators and not reached and asyncio.get_running_loop().time() < self._ask_dht_from:
             return []  # a look-up takes seconds, in which no coordinator could be asked
         return await records.lookup(self._host, self._run_hash, peers)
 

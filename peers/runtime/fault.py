@@ -19,7 +19,7 @@ kinds of faults are:
 Conditions on fields narrow the moment: `kill@StepDecided:1,step=2`, `kill@StagePrepared,attempt=1:2/*` (anything after
 the slash). The event is on disk before the fault: the log proves where it hit.
 
-A moment may also be the sending of a message (swarm/protocol/messages.py): `kill@Open:2,pass_id=1:3` lets two of these
+A moment may also be the sending of a message (swarm/protocol/messages): `kill@Open:2,pass_id=1:3` lets two of these
 leave, does nothing more, and dies.
 """
 

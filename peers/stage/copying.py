@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from swarm.buffer import Buffer
 from swarm.compute.held import HeldState
 from swarm.events import Event, StepHeldUp
 from swarm.protocol.ids import Attempt
@@ -24,9 +25,11 @@ class Engine(Protocol):
     @property
     def buckets(self) -> int: ...
     @property
+    def whole_buckets(self) -> int: ...
+    @property
     def version(self) -> int | None: ...
     def copied(self, copy: Callable[[HeldState], _Value]) -> Future[_Value]: ...
-    def written(self, attempt: Attempt) -> Future[list[bytes]]: ...
+    def written(self, attempt: Attempt, take: Callable[[Iterable[Buffer]], _Value]) -> Future[_Value]: ...
 
 
 def copy_state(

@@ -2,7 +2,8 @@
 
 Both lie on disk and are served piece by piece. A copy is written before the step is applied, and kept while a listener
 loads that version. Each bucket of the sums is stored as it was sent when the step was reduced, or would have been sent
-to another replica.
+to another replica. The sums of one step at most wait in memory for the disk: those of another are written before the
+step is applied.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from peers.runtime.piece_request import NOT_KEPT, NOT_YET, PieceKind, PieceRequest
 from peers.stage.copying import Engine, copy_to
+from swarm.buffer import Buffer
 from swarm.events import CheckpointRefused, Event
 from swarm.protocol.ids import Attempt
 from swarm.protocol.peer.io import Lend, StoreSum
@@ -73,6 +75,8 @@ class Lending:
         self._taking: dict[int, asyncio.Future[Draft]] = {}
         self._stored: dict[Attempt, dict[int, bytes]] = {}
         """Reduced buckets of attempts that are not applied yet, if there are listeners."""
+        self._in_memory: asyncio.Future[_Lent] | None = None
+        """The last sums that were written from memory."""
 
     @property
     def copies(self) -> list[int]:
@@ -98,7 +102,7 @@ class Lending:
             copying = copy_to(path, engine, self._run_hash, stage, version, self._emit)
             taking = asyncio.wrap_future(copying)  # queued before the step is applied
             self._taking = {version: taking}
-            self._copies[version] = self._keep(self._copied(taking), self._copies, version)
+            self._copies[version] = self._keep(_lent(taking, path), self._copies, version)
 
     def lends(self, attempt: Attempt) -> bool:
         """Whether the pass of an attempt of this stage has listeners that need its sums."""
@@ -106,7 +110,8 @@ class Lending:
 
     def stored(self, action: StoreSum) -> None:
         """A reduced bucket of this stage, as received or as summed here. It may be empty."""
-        if self.lends(action.attempt) and len(action.payload):  # type: ignore[arg-type]
+        busy = self._in_memory is not None and not self._in_memory.done()
+        if self.lends(action.attempt) and len(action.payload) and not busy:  # type: ignore[arg-type]
             # a view may be of memory that changes with the next pass
             kept = bytes(action.payload) if isinstance(action.payload, memoryview) else action.payload
             self._stored.setdefault(action.attempt, {})[action.bucket] = kept  # type: ignore[assignment]
@@ -121,13 +126,16 @@ class Lending:
         step = attempt.pass_id.step
         if step in self._sums:
             return
-        buckets: list[bytes] | asyncio.Future[list[bytes]] | None = None
+        path = self._folder / f"sums-{step}-{time.monotonic_ns()}"
         if len(found) == engine.buckets:
             buckets = [found[b] for b in range(engine.buckets)]
+            writing = asyncio.to_thread(_write, path, engine.buckets, buckets)
+            self._in_memory = self._sums[step] = self._keep(_lent(writing, path), self._sums, step)
         elif whole and self.lends(attempt):
-            buckets = asyncio.wrap_future(engine.written(attempt))  # queued before the step is applied
-        if buckets is not None:
-            self._sums[step] = self._keep(self._written(buckets, step), self._sums, step)
+            count = engine.whole_buckets
+            queued = engine.written(attempt, lambda buckets: _write(path, count, buckets))  # before the step is applied
+            written: asyncio.Future[None] = asyncio.wrap_future(queued)
+            self._sums[step] = self._keep(_lent(written, path), self._sums, step)
         done = [(known, lent.result().index.total) for known, lent in self._sums.items() if _is_here(lent)]
         while sum(total for _, total in done) > MAX_SUMS_BYTES:
             self._forget(self._sums, min(done)[0])
@@ -177,26 +185,6 @@ class Lending:
         task.add_done_callback(ended)
         return task
 
-    async def _copied(self, taking: asyncio.Future[Draft]) -> _Lent:
-        path = (await taking).path
-        return _Lent(await asyncio.to_thread(Index.of_file, path), path)
-
-    async def _written(self, buckets: list[bytes] | asyncio.Future[list[bytes]], step: int) -> _Lent:
-        found = buckets if isinstance(buckets, list) else await buckets
-        return await asyncio.to_thread(self._write, found, step)
-
-    def _write(self, buckets: list[bytes], step: int) -> _Lent:
-        parts = SumsFile.parts(buckets)
-        path = self._folder / f"sums-{step}-{time.monotonic_ns()}"
-        try:
-            with path.open("wb") as file:
-                for part in parts:
-                    file.write(part)
-        except OSError:
-            path.unlink(missing_ok=True)  # left by a full disk
-            raise
-        return _Lent(Index.of(parts), path=path)
-
     def _forget(self, table: dict[int, _Making], key: int) -> None:
         """Remove its file as soon as it is written. In a thread: a busy disk takes seconds to remove a large file."""
 
@@ -206,6 +194,21 @@ class Lending:
                 asyncio.get_running_loop().run_in_executor(None, lambda: path.unlink(missing_ok=True))
 
         table.pop(key).add_done_callback(remove)
+
+
+async def _lent(writing: Awaitable[object], path: Path) -> _Lent:
+    """What lies at `path` once it is written."""
+    await writing
+    return _Lent(await asyncio.to_thread(Index.of_file, path), path)
+
+
+def _write(path: Path, count: int, buckets: Iterable[Buffer]) -> None:
+    try:
+        with path.open("wb", buffering=0) as file:
+            SumsFile.write(file, count, buckets)
+    except BaseException:
+        path.unlink(missing_ok=True)  # left by a full disk
+        raise
 
 
 def _is_here(lent: _Making) -> bool:

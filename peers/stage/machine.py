@@ -109,7 +109,7 @@ class Seat:
             _tell(each for each in self.machine.seats if each is not self)
 
     @property
-    def room(self) -> int:
+    def memory_for_stage(self) -> int:
         """Bytes that the other seats' states leave for its stage."""
         return max(0, self.machine.budgets.memory - sum(s._state for s in self.machine.seats if s is not self))
 
@@ -123,7 +123,11 @@ class Seat:
     def frames(self) -> int:
         """Bytes of kept frames in memory."""
         host = self.machine.budgets.host
-        left = self._left if host is None else max(0, host - sum(seat._beside for seat in self.machine.seats))
+        left = (
+            self._memory_beside_stages
+            if host is None
+            else max(0, host - sum(seat._beside for seat in self.machine.seats))
+        )
         return min(self.machine.budgets.frames, left) // self._sharing
 
     @property
@@ -133,13 +137,13 @@ class Seat:
         if budgets.graphs is not None:
             return budgets.graphs // sharing
         if budgets.host is not None:
-            return self._left // sharing
-        left = max(0, self._left - budgets.frames)
+            return self._memory_beside_stages // sharing
+        left = max(0, self._memory_beside_stages - budgets.frames)
         return min(left, budgets.memory // 2) // sharing
 
     @property
-    def _left(self) -> int:
-        """Bytes that the states of all seats leave."""
+    def _memory_beside_stages(self) -> int:
+        """Bytes that the states of all seats leave for graphs and frames."""
         return max(0, self.machine.budgets.memory - sum(seat._state for seat in self.machine.seats))
 
     @property

@@ -54,7 +54,7 @@ from swarm.net.handshake import Role
 from swarm.net.host import Host
 from swarm.net.invite import Invite
 from swarm.net.network import Network
-from swarm.net.wire import MAX_LINKS
+from swarm.net.wire_bounds import MAX_LINKS
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor, StageIndex
 from swarm.protocol.io import LeaveRequested
 from swarm.protocol.messages import Amend, Assign, Banned, LinkRate, Message, Open, Twin, WithPayload
@@ -239,7 +239,7 @@ class PeerProcess:
     def _new_engine(self, stage: int, post: Callable[[PeerInput], None]) -> StageEngine:
         options = self._options
         need = self._needs[stage]
-        memory = need.within(self._seat.room)
+        memory = need.within(self._seat.memory_for_stage)
         self._seat.holds(memory.device, memory.host)
         self._retention.budget_bytes = self._seat.frames
         kind = options.engine if options.pace is None else partial(PacedEngine, pace=options.pace)
@@ -250,7 +250,7 @@ class PeerProcess:
             further["precision"] = options.precision
         if memory != need.memory:
             further["recomputes_layers"] = True
-            note = LayersRecomputed(stage, need.memory.device, self._seat.room, options.compiled)
+            note = LayersRecomputed(stage, need.memory.device, self._seat.memory_for_stage, options.compiled)
             self._loop.call_soon_threadsafe(self.log.append, note)
         elif options.compiled:
             further["compiled"] = True

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from swarm.net.wire import MAX_LABEL
+from swarm.net.wire_bounds import MAX_LABEL
 from swarm.protocol.messages import Figure, Trait
 
 _TEMPERATURE_EVERY_S = 5.0

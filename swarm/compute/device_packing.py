@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -163,14 +163,13 @@ class DevicePacking:
         if parts:
             self._key, self._parts = None, []
 
-    def written(self, numbers: Tensor, slices: Sequence[slice]) -> list[bytes]:
+    def written(self, numbers: Tensor, slices: Sequence[slice]) -> Iterator[Buffer]:
         """The payloads of a vector on the device, by bucket."""
-        found: list[bytes] = []
         for start in range(0, len(slices), GROUP):
             some = slices[start : start + GROUP]
             packed = self._kernels.pack(numbers, some, self._grid_bits)
-            found += [bytes(packed.payload(index)) for index in range(len(some))]
-        return found
+            for index in range(len(some)):
+                yield packed.payload(index)
 
     def _turn_to(self, key: object) -> None:
         if key != self._key:

@@ -15,7 +15,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -232,9 +232,12 @@ class StageEngine:
         self._call(begin).add_done_callback(failed)
         return copied
 
-    def written(self, attempt: Attempt) -> Future[list[bytes]]:
-        """The reduced sums of an attempt, uncompressed. Asked for before the step is applied."""
-        return self._call(lambda: self._held().reduction.written(attempt))
+    def written(self, attempt: Attempt, take: Callable[[Iterable[Buffer]], _Value]) -> Future[_Value]:
+        """What `take` makes of the reduced sums of an attempt, uncompressed, bucket by bucket: in the compute thread.
+
+        Call it before the step is applied.
+        """
+        return self._call(lambda: take(self._held().reduction.written(attempt)))
 
     def starve(self) -> None:
         """The next microbatch finds no memory: a rehearsal."""

@@ -120,7 +120,7 @@ def saved_bytes(
         storage = tensor.untyped_storage()
         if storage._cdata not in known:
             storages[storage._cdata] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # an operation that kept its own output as it is would refer to itself, for ever
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         result = run()

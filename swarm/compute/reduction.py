@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from swarm.buffer import Buffer
 from swarm.compute import device_packing, packing
 from swarm.compute.body import FrameError
 from swarm.compute.device_packing import DevicePacking, Order
@@ -291,12 +292,12 @@ class Reduction:
         """What a 1 in the reduced vector stands for."""
         return unit_of(self._dtype, self._sums)
 
-    def written(self, attempt: Attempt) -> list[bytes]:
-        """All of the reduced vector, uncompressed, for those who catch up."""
+    def written(self, attempt: Attempt) -> Iterator[Buffer]:
+        """All of the reduced vector, uncompressed, bucket by bucket, for those who catch up."""
         reduced = self.reduced(attempt)
         if self._device is not None:
             return self._device.written(reduced, self._whole.slices)
-        return [bytes(self._whole.write(reduced[self._whole.slice(b)])) for b in range(self._whole.count)]
+        return (self._whole.write(reduced[self._whole.slice(b)]) for b in range(self._whole.count))
 
     def restore(self, attempt: Attempt, written: Sequence[object]) -> None:
         """Take over what another peer's `written` gave. Raises FrameError."""

@@ -25,7 +25,7 @@ from swarm.net.lane import Lane
 from swarm.net.passes import MAX_BYTES, Pass
 from swarm.net.proto import link_pb2
 from swarm.net.stream import Stream, StreamClosed
-from swarm.net.wire import MAX_TEXT, WireError
+from swarm.net.wire_bounds import MAX_TEXT, WireError
 from swarm.protocol.ids import Actor
 
 PROTOCOL = "/swarm-peer/stream"

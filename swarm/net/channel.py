@@ -19,7 +19,8 @@ from swarm.net.handshake import Channel, Refusal, Refused
 from swarm.net.lane import Lane
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
 from swarm.net.uplink import Uplink
-from swarm.net.wire import Encoder, WireError
+from swarm.net.wire import Encoder
+from swarm.net.wire_bounds import WireError
 from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor, Direction
 

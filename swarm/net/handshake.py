@@ -21,7 +21,7 @@ from swarm.net.door import STRANGER, Door, ShutOut, Stranger, Void
 from swarm.net.passes import Pass
 from swarm.net.proto import link_pb2, messages_pb2
 from swarm.net.stream import Stream
-from swarm.net.wire import MAX_PEER_ID, MAX_STAGES, MAX_TEXT, WireError
+from swarm.net.wire_bounds import MAX_PEER_ID, MAX_STAGES, MAX_TEXT, WireError
 from swarm.protocol.ids import Actor, StageIndex
 
 HANDSHAKE_TIMEOUT_S = 10.0

@@ -19,7 +19,7 @@ from swarm.net.channel import Outgoing, Reports, channel_of
 from swarm.net.handshake import Channel
 from swarm.net.lane import Lane
 from swarm.net.stream import Stream
-from swarm.net.wire import WireError
+from swarm.net.wire_bounds import WireError
 from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor
 

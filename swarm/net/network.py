@@ -45,7 +45,8 @@ from swarm.net.observer import NetworkObserver
 from swarm.net.round_trips import RoundTrips
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
 from swarm.net.uplink import Uplink
-from swarm.net.wire import MAX_DATA_HEADER, MAX_HEADER, Decoder, WireError, payload_of
+from swarm.net.wire import Decoder, payload_of
+from swarm.net.wire_bounds import MAX_DATA_HEADER, MAX_HEADER, WireError
 from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor, Attempt
 

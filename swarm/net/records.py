@@ -31,7 +31,7 @@ from swarm.net.handshake import Role
 from swarm.net.identity import Identity, IdentityError, peer_id_bytes, verify
 from swarm.net.proto import link_pb2, records_pb2
 from swarm.net.run_key import SEALED_MORE, RunKey, SealError
-from swarm.net.wire import MAX_STAGES
+from swarm.net.wire_bounds import MAX_STAGES
 from swarm.protocol.ids import Actor, StageIndex
 
 MAX_RECORD = 4096

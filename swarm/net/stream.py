@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from swarm.buffer import Buffer
 from swarm.net.lane import MAX_PIECE, Lane
-from swarm.net.wire import check_lengths
+from swarm.net.wire_bounds import check_lengths
 
 CHUNK = MAX_PIECE
 """Bytes written at a time: the most that is queued in this process beyond the caller's own references."""

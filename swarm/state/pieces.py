@@ -7,12 +7,15 @@ with a wrong hash is its sender's fault alone. Pure: an async driver moves the b
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from blake3 import blake3
 
+from swarm.atomic import write_whole
+from swarm.buffer import Buffer
 from swarm.state.error import StateError
 
 PIECE_BYTES = 256 << 10
@@ -104,9 +107,17 @@ class SumsFile:
     _COUNT = struct.Struct("<I")
 
     @classmethod
-    def parts(cls, buckets: Sequence[bytes | bytearray | memoryview]) -> list[bytes | memoryview]:
-        lengths = b"".join(cls._COUNT.pack(len(bucket)) for bucket in buckets)
-        return [cls._COUNT.pack(len(buckets)) + lengths, *(memoryview(bucket).cast("B") for bucket in buckets)]
+    def write(cls, file: BinaryIO, count: int, buckets: Iterable[Buffer]) -> None:
+        """Write `count` buckets as they come: none stays in memory. Raises OSError, ValueError for another number."""
+        lengths = []
+        file.seek(cls._COUNT.size * (count + 1))
+        for bucket in buckets:
+            write_whole(file, view := memoryview(bucket).cast("B"))
+            lengths.append(len(view))
+        if len(lengths) != count:
+            raise ValueError(f"{len(lengths)} buckets of sums, {count} were announced")
+        file.seek(0)
+        write_whole(file, b"".join(map(cls._COUNT.pack, (count, *lengths))))
 
     @classmethod
     def limit(cls, buckets: int, largest: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 import os
 import random
 import re
@@ -362,13 +363,16 @@ def test_an_index_is_as_long_as_announced_and_reads_back() -> None:
 
 
 def test_sums_read_back_and_others_are_refused() -> None:
-    raw = b"".join(SumsFile.parts([b"one", b"", b"three"]))
+    SumsFile.write(file := io.BytesIO(), 3, [b"one", b"", b"three"])
+    raw = file.getvalue()
     assert [bytes(each) for each in SumsFile.read(raw, 3, "x")] == [b"one", b"", b"three"]
     for wrong in (raw[:-1], raw + b"x", raw[:7], b""):
         with pytest.raises(StateError):
             SumsFile.read(wrong, 3, "x")
     with pytest.raises(StateError, match="not sums of 2 buckets"):
         SumsFile.read(raw, 2, "x")
+    with pytest.raises(ValueError, match="2 buckets of sums, 3"):
+        SumsFile.write(io.BytesIO(), 3, [b"one", b"three"])
 
 
 @pytest.mark.parametrize(

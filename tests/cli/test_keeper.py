@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import threading
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
@@ -194,7 +195,8 @@ async def test_sums_that_come_out_the_same_after_a_rollback_are_taken(tmp_path: 
     keeper = keeper_of(engine, tmp_path / "checkpoints")
     engine.buckets = engine.whole_buckets = 1  # type: ignore[attr-defined]
     keeper._post = lambda event: None
-    data = b"".join(bytes(part) for part in SumsFile.parts([b"the sums of step 7"]))
+    SumsFile.write(file := io.BytesIO(), 1, [b"the sums of step 7"])
+    data = file.getvalue()
 
     async def fetch(donor: Actor, request: bytes, size: int) -> AsyncGenerator[bytes, None]:
         asked = PieceRequest.decode(request)

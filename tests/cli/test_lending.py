@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import torch
@@ -16,24 +16,25 @@ import torch
 from peers.runtime.piece_request import PieceKind, PieceRequest
 from peers.stage import lending as lending_module
 from peers.stage.lending import Lending
+from swarm.buffer import Buffer
 from swarm.compute.held import HeldState, Holds
 from swarm.events import CheckpointRefused, Event, StepHeldUp
 from swarm.protocol.ids import Attempt, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.peer.io import Lend, StoreSum
 from swarm.state.error import StateError
-from swarm.state.pieces import Index
+from swarm.state.pieces import Index, SumsFile
 from swarm.state.shard import open_shard
 
 BUCKETS = 4
 
 
 class Engine:
-    buckets, version = BUCKETS, 5
+    buckets, whole_buckets, version = BUCKETS, BUCKETS + 1, 5
 
     def copied(self, copy: Callable[[HeldState], Any]) -> Future[Any]:
         raise AssertionError("nobody loads")
 
-    def written(self, attempt: Attempt) -> Future[list[bytes]]:
+    def written(self, attempt: Attempt, take: Callable[[Iterable[Buffer]], Any]) -> Future[Any]:
         raise AssertionError("the sums were stored")
 
 
@@ -41,13 +42,18 @@ def with_sums(folder: Path, step: int) -> tuple[Lending, list[Event]]:
     """The sums of a step are decided, and on their way to the disk."""
     events: list[Event] = []
     lending = Lending("a" * 64, folder, events.append)
+    decide(lending, step, Engine())
+    return lending, events
+
+
+def decide(lending: Lending, step: int, engine: Engine) -> None:
+    """A step in which all sums have come."""
     pass_id = PassId(Term(1), StepNumber(step))
-    lending.lend(Lend(pass_id, (), step, sums=True), 0, Engine(), may_copy=True)
+    lending.lend(Lend(pass_id, (), 5, sums=True), 0, engine, may_copy=True)
     attempt = Attempt(pass_id, StageIndex(0), 1)
     for bucket in range(BUCKETS):
         lending.stored(StoreSum(attempt, bucket, bytes(100_000)))
-    lending.decided(attempt, Engine(), whole=True)
-    return lending, events
+    lending.decided(attempt, engine, whole=True)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -59,21 +65,53 @@ async def until(holds: Callable[[], bool]) -> None:
 async def test_sums_that_are_forgotten_while_they_are_written_do_not_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go_on, write = threading.Event(), Lending._write
-    written: list[Path | None] = []
+    go_on, write = threading.Event(), SumsFile.write
+    written: list[int] = []
 
-    def held(self: Lending, buckets: list[bytes], step: int) -> Any:
+    def held(file: BinaryIO, count: int, buckets: Iterable[Buffer]) -> None:
         assert go_on.wait(20)
-        lent = write(self, buckets, step)
-        written.append(lent.path)
-        return lent
+        write(file, count, buckets)
+        written.append(count)
 
-    monkeypatch.setattr(Lending, "_write", held)
+    monkeypatch.setattr(SumsFile, "write", held)
     lending, _ = with_sums(tmp_path / "lent", 5)
     await asyncio.sleep(0)
     lending.clear()
     go_on.set()
     await until(lambda: bool(written) and not list((tmp_path / "lent").iterdir()))
+
+
+class Writing(Engine):
+    """Writes its sums as they are needed."""
+
+    def written(self, attempt: Attempt, take: Callable[[Iterable[Buffer]], Any]) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(take(bytes([number]) for number in range(self.whole_buckets)))
+        return done
+
+
+async def test_sums_of_one_step_at_most_wait_in_memory_for_a_slow_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, write = threading.Event(), SumsFile.write
+
+    def slow(file: BinaryIO, count: int, buckets: Iterable[Buffer]) -> None:
+        assert count != BUCKETS or go_on.wait(20)
+        write(file, count, buckets)
+
+    monkeypatch.setattr(SumsFile, "write", slow)
+    lending, events = with_sums(tmp_path / "lent", 5)
+    for step in (6, 7):
+        decide(lending, step, Writing())
+    for step in (6, 7):
+        await answered(lending, PieceRequest(PieceKind.SUMS, 0, step))
+        raw = await lending.answer(PieceRequest(PieceKind.SUMS, 0, step, 0, 1), 0, 8)
+        assert b"".join(SumsFile.read(raw, BUCKETS + 1, "x")) == bytes(range(BUCKETS + 1))
+    go_on.set()
+    await answered(lending, PieceRequest(PieceKind.SUMS, 0, 5))
+    raw = await lending.answer(PieceRequest(PieceKind.SUMS, 0, 5, 0, 2), 0, 8)
+    assert [len(each) for each in SumsFile.read(raw, BUCKETS, "x")] == [100_000] * BUCKETS
+    assert not events
 
 
 class Holding(Engine):
@@ -124,11 +162,11 @@ async def answered(lending: Lending, request: PieceRequest) -> bytes:
 async def test_a_full_disk_is_told_and_does_not_stay_full_of_half_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def parts(buckets: list[bytes]) -> Any:
-        yield b"the first part"
+    def write(file: BinaryIO, count: int, buckets: Iterable[Buffer]) -> None:
+        file.write(b"the first part")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(lending_module.SumsFile, "parts", parts)
+    monkeypatch.setattr(SumsFile, "write", write)
     lending, events = with_sums(tmp_path / "lent", 5)
     await until(lambda: bool(events))
     (told,) = events

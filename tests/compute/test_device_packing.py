@@ -34,7 +34,8 @@ def test_a_reduce_in_groups_sends_and_leaves_what_one_on_the_cpu_does(monkeypatc
     for kernels in (None, TwinKernels()):
         monkeypatch.setattr(device_packing, "kernels", lambda device, kernels=kernels: kernels)
         sent, one, other = crossed(shares, sums, coming)
-        found.append((sent, one.written(ATTEMPT), one.assemble(ATTEMPT), other.assemble(ATTEMPT)))
+        written = [bytes(each) for each in one.written(ATTEMPT)]
+        found.append((sent, written, one.assemble(ATTEMPT), other.assemble(ATTEMPT)))
     assert found[0] == found[1]
 
 

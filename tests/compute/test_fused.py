@@ -66,7 +66,7 @@ def test_a_reduce_on_the_device_sends_and_leaves_what_one_on_the_cpu_does(monkey
         monkeypatch.setattr(device_packing, "kernels", lambda device, kernels=kernels: kernels)
         sent, one, other = crossed(shares, sums, coming)
         third = Reduction(shares[0], Buckets(layout, sums), sums)
-        third.restore(ATTEMPT, written := one.written(ATTEMPT))
+        third.restore(ATTEMPT, written := [bytes(each) for each in one.written(ATTEMPT)])
         ended = [repr(replica.assemble(ATTEMPT)) for replica in (one, other, third)]  # as text NaN equals itself
         found.append((sent, written, *ended))
     assert found[0] == found[1] == found[2]

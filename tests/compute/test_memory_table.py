@@ -125,6 +125,16 @@ def test_live_tensors_take_what_the_table_says(rows: int, length: int, model: di
     assert at_rest(table) - table.reduced == pytest.approx(live.now, rel=0.1)
 
 
+def test_a_graph_that_has_no_room_is_given_up_whole() -> None:
+    """The first one too, which is measured."""
+    run = manifest(2, 512, layers=6, cuts=[1, 5], dim=128, heads=4, ffn_dim=352)
+    stage = Stage(run, 1, device="cpu", graph_budget_bytes=0, initialised=True, precision=Precision.FP32)
+    live = LiveBytes()
+    with live:
+        stage.forward(Forward(PASS, PassKind.TRAIN, Microbatch(0), bodies(run)[0]))
+    assert live.now < count_stages(run)[1].graph / 10
+
+
 def test_layers_that_are_computed_again_take_a_part_of_the_memory() -> None:
     """In the shape of a large stage on a consumer's card."""
     shape = {"vocab_size": 32000, "dim": 4096, "layers": 8, "heads": 32, "kv_heads": 8, "ffn_dim": 11008}

@@ -91,7 +91,7 @@ def test_sums_that_come_from_another_peer_replace_those_of_the_same_attempt():
             sum_alone(reduction, attempt(0), bucket)
     assert own.assemble(attempt(0)).digest != other.assemble(attempt(0)).digest
     for bucket, payload in enumerate(other.written(attempt(0))):
-        own.store(attempt(0), bucket, payload)
+        own.store(attempt(0), bucket, bytes(payload))
     assert own.assemble(attempt(0)) == other.assemble(attempt(0))
 
 

@@ -184,7 +184,8 @@ class Peer:
             step, digest = action.decision.step, action.decision.outcomes[self.core.held_stage.stage].digest
             if not all(self._stored.get(b) for b in range(self.engine.buckets)):  # nobody else received them
                 assert is_whole(action.decision, action.attempt.stage) or not self._swarm.manifest.sums.compresses
-                self.sums[step] = (digest, list(self.engine._held().reduction.written(action.attempt)))
+                whole = self.engine._held().reduction.written(action.attempt)
+                self.sums[step] = (digest, [bytes(each) for each in whole])
             elif self._lent.sums:
                 self.sums[step] = (digest, [self._stored[b] for b in range(self.engine.buckets)])
 

@@ -67,9 +67,9 @@ def _chosen_while_open() -> list[Patch]:
     def with_the_newest(self: Repair, actor: Any, now: float) -> None:
         pass_state = self._pass_state
         rungs = LADDERS.forward
-        if pass_state.codecs and any(pass_state.done_of(a) for a in pass_state.actors):
-            hardest = dataclasses.replace(pass_state.codecs[0], forward=rungs[-1].codec)
-            pass_state.codecs = (hardest, *pass_state.codecs[1:])
+        if (codecs := pass_state.opening.codecs) and any(pass_state.done_of(a) for a in pass_state.actors):
+            hardest = dataclasses.replace(codecs[0], forward=rungs[-1].codec)
+            pass_state.opening = dataclasses.replace(pass_state.opening, codecs=(hardest, *codecs[1:]))
         tell(self, actor, now)
 
     return [(Repair, "tell", with_the_newest)]

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from swarm.codecs import codec
 from swarm.compute import body
-from swarm.net import wire
+from swarm.net import message_mapping, wire, wire_bounds
 from swarm.net.proto import messages_pb2 as pb
 from swarm.net.stream import PREFIX_BYTES
-from swarm.net.wire import Decoder, Encoder, WireError
+from swarm.net.wire import Decoder, Encoder
+from swarm.net.wire_bounds import WireError
 from swarm.protocol import messages as m
 from swarm.protocol.ids import (
     Actor,
@@ -42,21 +43,23 @@ small = st.integers(0, 2**32 - 1)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 positive = st.floats(0, allow_nan=False, allow_infinity=False)
 text = st.text(max_size=40)
-stages = st.integers(0, wire.MAX_STAGES - 1).map(StageIndex)
-microbatches = st.integers(0, wire.MAX_MICROBATCHES - 1).map(Microbatch)
+stages = st.integers(0, wire_bounds.MAX_STAGES - 1).map(StageIndex)
+microbatches = st.integers(0, wire_bounds.MAX_MICROBATCHES - 1).map(Microbatch)
 passes = st.builds(PassId, large.map(Term), large.map(StepNumber), small)
 attempts = st.builds(Attempt, passes, stages, small, st.integers(-1, 1000))
-frame_keys = st.builds(FrameKey, passes, st.integers(0, wire.MAX_STAGES), st.sampled_from(Direction), microbatches)
+frame_keys = st.builds(
+    FrameKey, passes, st.integers(0, wire_bounds.MAX_STAGES), st.sampled_from(Direction), microbatches
+)
 keys = frame_keys | st.builds(PartKey, attempts, small, actors) | st.builds(SumKey, attempts, small)
 payloads = st.binary(max_size=100).map(bytearray)
-bits = st.integers(0, 2**70) | st.just((1 << wire.MAX_MICROBATCHES) - 1)
+bits = st.integers(0, 2**70) | st.just((1 << wire_bounds.MAX_MICROBATCHES) - 1)
 
 
 @st.composite
 def tables(draw: st.DrawFn) -> m.StageTable:
     roster = tuple(draw(st.lists(actors, min_size=1, max_size=4)))
     assignment = draw(st.lists(st.integers(0, len(roster) - 1), max_size=8))
-    places = st.lists(st.integers(-1, wire.MAX_REPLICAS - 1), min_size=len(roster), max_size=len(roster))
+    places = st.lists(st.integers(-1, wire_bounds.MAX_REPLICAS - 1), min_size=len(roster), max_size=len(roster))
     return m.StageTable(draw(small), roster, tuple(assignment), tuple(draw(st.just([]) | places)))
 
 
@@ -64,8 +67,10 @@ def many(items: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
     return st.lists(items, max_size=5).map(tuple)
 
 
-contributions = st.builds(m.Contribution, bits, st.integers(-1, wire.MAX_REPLICAS - 1))
-pairs = st.builds(m.CodecPair, st.text(max_size=wire.MAX_CODEC // 4), st.text(max_size=wire.MAX_CODEC // 4))
+contributions = st.builds(m.Contribution, bits, st.integers(-1, wire_bounds.MAX_REPLICAS - 1))
+pairs = st.builds(
+    m.CodecPair, st.text(max_size=wire_bounds.MAX_CODEC // 4), st.text(max_size=wire_bounds.MAX_CODEC // 4)
+)
 rates = st.floats(0, allow_infinity=False, exclude_min=True)
 decisions = st.builds(
     m.Decision,
@@ -111,7 +116,7 @@ seatings = none | st.builds(
     m.Seating, many(st.text("abcXYZ019", min_size=1, max_size=60)), st.booleans(), st.booleans()
 )
 
-label = st.text(max_size=wire.MAX_LABEL)
+label = st.text(max_size=wire_bounds.MAX_LABEL)
 counts = st.lists(large, min_size=5, max_size=5).map(tuple)
 link_uses = st.builds(m.LinkUse, actors, none | positive, none | positive, none | actors, st.just(()) | counts)
 work = none | st.builds(
@@ -204,8 +209,10 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
 
 def test_every_message_has_a_strategy_here_and_a_number_on_the_wire() -> None:
     assert set(MESSAGES) == set(get_args(m.Message))
-    assert {field.name for field in pb.Header.DESCRIPTOR.oneofs_by_name["body"].fields} == set(wire._BODY_TYPE)
-    for cls, plan in wire._PLANS.items():
+    assert {field.name for field in pb.Header.DESCRIPTOR.oneofs_by_name["body"].fields} == set(
+        message_mapping.BODY_TYPE
+    )
+    for cls, plan in message_mapping._PLANS.items():
         named = set(get_type_hints(cls)) - {"payload"}
         assert named == set(plan.proto.DESCRIPTOR.fields_by_name), cls
 
@@ -306,7 +313,7 @@ def want(count: int) -> bytes:
         (header(amend=pb.Amend(pass_id=PASS, stage=1024, table=pb.StageTable())), b"", "1024 is out of range"),
         (header(open=pb.Open(pass_id=PASS, tables=[pb.StageTable()] * 1025)), b"", "1025 entries; at most 1024"),
         (header(release=pb.Release(pass_id=PASS, microbatches=[0] * 65_536)), b"", "65536 entries"),
-        (want(wire.MAX_WANT_KEYS + 1), b"", "entries; at most"),
+        (want(wire_bounds.MAX_WANT_KEYS + 1), b"", "entries; at most"),
         (header(want=pb.Want(keys=[pb.Key()])), b"", "a Key of unknown kind"),
         (header(relay=pb.Relay(message=pb.Relayed())), b"", "a Relayed of unknown kind"),
         (header(leave=pb.Leave(actor=0, reason="x" * 1025)), b"", "a text of 1025 bytes"),
@@ -314,7 +321,7 @@ def want(count: int) -> bytes:
         (header([pb.Actor(peer="a/b", incarnation=1)]), b"", "'a/b' is not a peer id"),
         (header([pb.Actor(peer="a" * 129, incarnation=1)]), b"", "is not a peer id"),
         (header([pb.Actor(peer="a", incarnation=2**63)]), b"", "is not an incarnation"),
-        (header([pb.Actor(peer="a")] * (wire.MAX_INTRODUCED + 1)), b"", "actors are introduced"),
+        (header([pb.Actor(peer="a")] * (wire_bounds.MAX_INTRODUCED + 1)), b"", "actors are introduced"),
         (header(reduce_part=pb.ReducePart(key=pb.PartKey(), microbatches=b"x" * 8193)), b"", "PartKey.attempt"),
         (header(status=pb.Status(done=b"\xff" * 8193)), b"", "a bit set of 8193 bytes"),
         (header(status=pb.Status(seconds_per_microbatch=math.nan)), b"", "nan seconds per microbatch"),
@@ -405,11 +412,11 @@ def test_a_skip_and_a_gradient_that_is_not_finite_may_say_so() -> None:
 
 
 def test_lengths_are_judged_before_anything_is_allocated() -> None:
-    wire.check_lengths(10, 20, 10, 20)
+    wire_bounds.check_lengths(10, 20, 10, 20)
     with pytest.raises(WireError, match="a header of 11 bytes is announced; at most 10"):
-        wire.check_lengths(11, 0, 10, 20)
+        wire_bounds.check_lengths(11, 0, 10, 20)
     with pytest.raises(WireError, match="a payload of 4294967295 bytes is announced"):
-        wire.check_lengths(0, 2**32 - 1, 10, 20)
+        wire_bounds.check_lengths(0, 2**32 - 1, 10, 20)
 
 
 def test_a_message_that_cannot_be_sent_leaves_the_table_of_actors_as_it_was() -> None:
@@ -429,10 +436,10 @@ def test_a_message_that_cannot_be_sent_leaves_the_table_of_actors_as_it_was() ->
 
 def test_the_table_of_actors_starts_over_before_it_is_full() -> None:
     encoder, decoder = Encoder(SENDER, RECEIVER), Decoder(SENDER, RECEIVER)
-    for incarnation in range(wire.MAX_INTRODUCED + 100):
+    for incarnation in range(wire_bounds.MAX_INTRODUCED + 100):
         message = m.Leave(Actor("peer", incarnation), "")
         assert decoder.decode(encoder.encode(message)[0], b"") == message
-    assert len(decoder._actors) <= wire.MAX_INTRODUCED
+    assert len(decoder._actors) <= wire_bounds.MAX_INTRODUCED
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from swarm.protocol.coordinator.passes.fault_costs import FaultCosts
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber, Term
-from swarm.protocol.messages import StageTable, Status
+from swarm.protocol.messages import Open, StageTable, Status
 from swarm.simulation.runs.scenario import small_settings
 
 ONE, TWO = Actor("one", 1), Actor("two", 1)
@@ -17,11 +17,8 @@ TOKENS = SETTINGS.tokens_per_step
 def opened(step: int, now: float, term: int = 1) -> PassState:
     table = StageTable(0, (ONE, TWO), (0, 1, 0, 1))
     return PassState(
-        pass_id=PassId(Term(term), StepNumber(step)),
-        kind=PassKind.TRAIN,
-        tables=(table,),
+        Open(PassId(Term(term), StepNumber(step)), PassKind.TRAIN, (table,), None),
         weights={ONE: 1.0, TWO: 1.0},
-        decision=None,
         now=now,
     )
 
@@ -109,7 +106,7 @@ def evaluation(now: float, term: int = 1) -> PassState:
     table = StageTable(0, (ONE, TWO), (0, 1))
     pass_id = PassId(Term(term), StepNumber(3), 1)
     weights = {ONE: 1.0, TWO: 1.0}
-    return PassState(pass_id=pass_id, kind=PassKind.EVALUATE, tables=(table,), weights=weights, decision=None, now=now)
+    return PassState(Open(pass_id, PassKind.EVALUATE, (table,), None), weights=weights, now=now)
 
 
 def evaluations(*seconds: float) -> FaultCosts:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from swarm.events import ControlGiven, ControlRefused
 from swarm.protocol import messages as m
 from swarm.protocol.coordinator.io import AnswerControl, ControlRequested
-from swarm.protocol.ids import Term
+from swarm.protocol.ids import Actor, Term
 from swarm.protocol.raft.io import GroupAction
 from swarm.protocol.raft.log import Standing, Stored
 from tests.protocol.test_group_member import SETTINGS, THREE, TWO, Desk, emitted, sent
@@ -20,7 +20,7 @@ def answers(orders: list[GroupAction]) -> list[AnswerControl]:
     return [order for order in orders if isinstance(order, AnswerControl)]
 
 
-def follow(desk: Desk, leader: m.Actor = TWO, ballot: int = 1) -> list[GroupAction]:
+def follow(desk: Desk, leader: Actor = TWO, ballot: int = 1) -> list[GroupAction]:
     return desk.hear(leader, m.Append(ballot, 0, 0, (), 0))
 
 
@@ -55,7 +55,7 @@ def test_a_follower_tells_the_leader_again_and_again_and_then_the_next_one() -> 
 def test_what_comes_from_outside_of_the_group_is_not_heard() -> None:
     desk = Desk()
     desk.lead()
-    stranger = m.Actor("stranger", 1)
+    stranger = Actor("stranger", 1)
     assert not desk.hear(stranger, STEER) and not desk.member.core.known  # type: ignore[union-attr]
     assert not any(isinstance(e, m.CommandEntry) for write in desk.writes for e in write.entries)
 

@@ -13,7 +13,7 @@ from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.assignment import wire
 from swarm.protocol.coordinator.passes.pass_state import Answer, OwnSums, PassState
 from swarm.protocol.ids import Actor, PassId, PassKind, StageIndex, StepNumber, Term
-from swarm.protocol.messages import Prepared
+from swarm.protocol.messages import Open, Prepared
 from swarm.protocol.sketch import PROJECTIONS, Sketch, added, seal_of, written
 from swarm.simulation.runs.scenario import small_settings
 
@@ -114,11 +114,8 @@ def prepared(told: list[Sketch], whole: list[Sketch]) -> PassState:
     roster = ACTORS[: len(told)]
     tables = wire([roster], dict.fromkeys(roster, 1.0), 6)
     state = PassState(
-        pass_id=PassId(Term(1), StepNumber(0)),
-        kind=PassKind.TRAIN,
-        tables=tables,
+        Open(PassId(Term(1), StepNumber(0)), PassKind.TRAIN, tables, None),
         weights=dict.fromkeys(roster, 1.0),
-        decision=None,
         now=0.0,
     )
     seal = seal_of([added(whole)])

@@ -7,7 +7,7 @@ from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.stragglers import Stragglers
 from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber, Term
-from swarm.protocol.messages import UNTOLD, Prepared, StageTable, Status
+from swarm.protocol.messages import UNTOLD, Open, Prepared, StageTable, Status
 from swarm.protocol.update import STILL
 from swarm.simulation.runs.scenario import small_settings
 
@@ -21,11 +21,8 @@ def pass_state(rosters: tuple[tuple[Actor, ...], ...] = ROSTERS) -> PassState:
     tables = tuple(StageTable(0, roster, (0, len(roster) - 1)) for roster in rosters)
     weights = {actor: 1.0 for roster in rosters for actor in roster}
     return PassState(
-        pass_id=PASS,
-        kind=PassKind.TRAIN,
-        tables=tables,
+        Open(PASS, PassKind.TRAIN, tables, None),
         weights=weights,
-        decision=None,
         now=0.0,
         partner=settings.partner,
     )
@@ -83,11 +80,8 @@ def test_whom_a_table_concerns() -> None:
     record = pass_state()
     assert [record.concerned(stage) for stage in range(3)] == [[0, 1, 2]] * 3
     seven = PassState(
-        pass_id=PASS,
-        kind=PassKind.TRAIN,
-        tables=tuple(StageTable(0, (Actor(name, 1),), (0, 0)) for name in "abcdefg"),
+        Open(PASS, PassKind.TRAIN, tuple(StageTable(0, (Actor(name, 1),), (0, 0)) for name in "abcdefg"), None),
         weights={},
-        decision=None,
         now=0.0,
         partner=small_settings(stages=7, microbatches=2, steps=2, replicas=1, ends_share=True).partner,
     )

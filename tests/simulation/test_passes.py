@@ -128,7 +128,7 @@ def test_it_is_noticed_when_somebody_honest_is_expelled() -> None:
 def rosters_of(run: Run) -> dict[int, list[list[int]]]:
     """By step, for each stage, with which passes the replicas came that decided it."""
     found: dict[int, list[list[int]]] = {}
-    for (pass_id, stage), table in run.world.watch._tables.items():
+    for (pass_id, stage), table in run.world.watch.tables.newest.items():
         if pass_id.index == 0:
             people = [run.plan.people[int(actor.peer.removeprefix("peer")) - 1] for actor in table.roster]
             found.setdefault(pass_id.step, [[] for _ in range(run.plan.settings.stages)])[stage] = sorted(people)

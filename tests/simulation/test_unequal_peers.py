@@ -80,13 +80,13 @@ def test_a_black_hole_is_given_less_than_a_twentieth(what: str) -> None:
     """It accepts and never answers, from the second step to the end."""
     run = Calm((1.0, 1.0, 1.0, 1.0), 8, steps=50)
     tables: dict[tuple[PassId, int, int], StageTable] = {}
-    table = run.world.watch._table
+    table = run.world.watch.tables.sends
 
     def note(pass_id: PassId, stage: int, of: StageTable) -> None:
         tables[pass_id, stage, of.number] = of
         table(pass_id, stage, of)
 
-    run.world.watch._table = note  # type: ignore[assignment, method-assign]
+    run.world.watch.tables.sends = note  # type: ignore[assignment, method-assign]
 
     run.world.at(0.65, None, (lambda seconds: run.swallow(what, seconds), 1e9))
     run.finish()
@@ -111,7 +111,7 @@ def test_a_black_hole_is_given_less_than_a_twentieth(what: str) -> None:
 def test_who_takes_nothing_of_what_is_there_is_not_given_the_time_that_it_needs_to_compute() -> None:
     """All that it has left to do is there, and none of it in its hands: only a line is waited for, 60 s / 8."""
     run = Calm((200.0,) * 4, 8, steps=4)
-    run.world.watch.disturbed = True  # what is done again is no sign of a disorderly leave
+    run.world.watch.leaving.disturbed = True  # what is done again is no sign of a disorderly leave
     run.world.at(40.0, None, (lambda seconds: run.swallow("frames", seconds), 1e9))
     run.finish()
     first = run.fenced[0]

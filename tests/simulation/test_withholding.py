@@ -24,7 +24,7 @@ def fenced(seed: int, replicas: int, withhold: tuple[Actor, ...]) -> list[tuple[
     run = Run(Plan("calm", seed, settings, 0, (1.0,) * replicas, ()))
     world, found = run.world, []
     send, emitted = world.network.send, world.watch.emitted
-    world.watch.disturbed = True
+    world.watch.leaving.disturbed = True
 
     def on_send(source: Any, to: Actor, message: Any) -> None:
         inner = message.message if isinstance(message, Relay) else message

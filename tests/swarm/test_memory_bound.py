@@ -67,17 +67,22 @@ LONG = (
 )
 
 
-def test_a_peer_without_room_for_a_graph_computes_its_layers_again(make_swarm: MakeSwarm) -> None:
-    """Each peer may take little more than half of what a stage usually takes. The answer is the same."""
-    swarm = make_swarm("int8", *LONG, "run.steps=3", "swarm.replicas=1")
+def test_graphs_fill_memory_too_and_without_room_for_one_its_layers_are_computed_again(make_swarm: MakeSwarm) -> None:
+    """One peer has room for one graph. The other has half of that. The answer is the same."""
+    swarm = make_swarm("int8", *LONG, "run.steps=4", "swarm.replicas=1")
     sizes = stage_sizes(swarm.manifest)
-    needed = max(sizes["stage_least"])
-    assert needed < 0.6 * min(sizes["stage_memory"])
+    least, usual = max(sizes["stage_least"]), max(sizes["stage_memory"])
+    assert least < 0.6 * min(sizes["stage_memory"])
     swarm.coordinate()
-    for name in ("p0", "p1"):
+    planned = {"p0": least, "p1": usual}
+    for name, needed in planned.items():
         join(swarm, name, needed)
-    for peer in swarm.peers.values():
-        peer.wait_for(LayersRecomputed)
-        peer.wait_for(StepApplied)
+    for name, needed in planned.items():
+        peer = swarm.peers[name]
+        peer.wait_for(StepApplied, 3)
+        assert bool(peer.of(LayersRecomputed)) == (needed == least)
+        found = peak(peer.pid)
+        print(name, needed, found)
+        assert needed <= found <= needed + BARE, name
     swarm.finish()
     swarm.assert_command_says_equal()

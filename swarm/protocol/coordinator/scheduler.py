@@ -14,6 +14,7 @@ from swarm.protocol.coordinator.passes.assignment import wire
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.weights import Weights
 from swarm.protocol.ids import Actor, PassId, PassKind, StageIndex, StepNumber, Term
+from swarm.protocol.messages import Open
 from swarm.protocol.residuals import Rosters
 from swarm.protocol.settings import Settings
 
@@ -131,23 +132,26 @@ class Scheduler:
             tables = self._audits.tables(tables)
             if not self._audits.comparing:
                 self._choice.choose(tables, version)
-        pass_state = PassState(
-            pass_id=pass_id,
-            kind=kind,
-            tables=tables,
-            weights=weights,
-            decision=self._history.decision,
-            now=now,
-            partner=self._settings.partner,
-            codecs=self._choice.current,
+        opening = Open(
+            pass_id,
+            kind,
+            tables,
+            self._history.decision,
+            self._choice.current,
             nonfinite=kind is PassKind.TRAIN and failure_history.nonfinite > 0,
             rolled_back_in=Term(self._history.rolled_back_in),
             step_s=step_s,
-            probed=probed,
-            rate=self._history.controls.rate,
             save=self._history.is_asked,
             steps=self._history.controls.steps or 0,
+        )
+        pass_state = PassState(
+            opening,
+            weights=weights,
+            now=now,
+            probed=probed,
+            rate=self._history.controls.rate,
             since=None if kind is PassKind.TRAIN else self._sample_since,
+            partner=self._settings.partner,
         )
         pass_state.promotion = frozenset(promotion)
         return pass_state

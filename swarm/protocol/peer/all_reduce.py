@@ -15,7 +15,7 @@ names the attempt as the receiver knows it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from swarm.events import FrameRefused
 from swarm.protocol.bucket_owners import owners
@@ -26,6 +26,17 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.peer.io import Assemble, Assembled, BucketSummed, EncodePart, PartEncoded, StoreSum, SumBucket
 from swarm.protocol.residuals import Carry
 from swarm.protocol.timeouts import Observed, want_deadline
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """How the gradient of a stage is divided for the reduce."""
+
+    count: int
+    first_round: int = 0
+    """Number that is reduced before the others can be computed. 0: all can be computed at once."""
+    shared: int = 0
+    """Number, from the first, that another stage shares."""
 
 
 class AllReduce:
@@ -49,9 +60,7 @@ class AllReduce:
         accumulated: int,
         receipt: Receipt | None,
         microbatches: int,
-        buckets: int,
-        first_round: int,
-        shared: int,
+        buckets: Buckets,
         carry: Carry | None,
         budget_s: float,
         out: Outbox,
@@ -74,19 +83,19 @@ class AllReduce:
         self._receipt = receipt
         self._totals: dict[int, Receipt | None] = {}
         """Receipts of the whole stage, by bucket: for the buckets summed here and for the sums received."""
-        self._owners = [table.roster[i] for i in owners(table.lines, len(table.roster), buckets)]
-        self._buckets = buckets
-        self._shared = shared
+        self._owners = [table.roster[i] for i in owners(table.lines, len(table.roster), buckets.count)]
+        self._buckets = buckets.count
+        self._shared = buckets.shared
         self._carry = carry
         self._warm = bool(table.carried) and min(table.carried) >= 0
-        self._open = range(first_round or buckets)
+        self._open = range(buckets.first_round or buckets.count)
         """Buckets that can be computed now."""
         self._budget_s = budget_s
         self._waits = Observed()
         """Stays empty: parts are rarely lost, so this peer asks again only after the longest deadline."""
         self._out = out
         self._encoded: dict[int, Payload] = {}
-        self._parts: dict[int, dict[Actor, ReducePart]] = {b: {} for b in range(buckets) if self._owner(b) == me}
+        self._parts: dict[int, dict[Actor, ReducePart]] = {b: {} for b in range(buckets.count) if self._owner(b) == me}
         self._summing: set[int] = set()
         self._sums: dict[int, Payload] = {}
         self._stored: set[int] = set()

@@ -40,6 +40,7 @@ from swarm.protocol.messages import (
     Want,
 )
 from swarm.protocol.outbox import Outbox
+from swarm.protocol.peer.all_reduce import Buckets
 from swarm.protocol.peer.catch_up import CatchUp
 from swarm.protocol.peer.compute_time import ComputeTime
 from swarm.protocol.peer.delta_bases import DeltaBases, Visits
@@ -75,6 +76,7 @@ from swarm.protocol.peer.io import (
     WeightsDone,
 )
 from swarm.protocol.peer.leader import Control, Leader
+from swarm.protocol.peer.pass_context import PassContext
 from swarm.protocol.peer.pass_run import PassRun
 from swarm.protocol.peer.reachability import Reachability
 from swarm.protocol.peer.shutdown import Shutdown
@@ -534,23 +536,17 @@ class PeerCore:
         self.held_stage.begun(message.pass_id)
         self._begun = message.pass_id
         training = message.kind is PassKind.TRAIN
+        self._pace.new_pass(stage)
+        held, is_up = self.held_stage, self._reachability.is_up
+        context = PassContext(self.actor, self.coordinator, self.settings, self._slots, self._waits, is_up, self._out)
         self.pass_run = PassRun(
-            me=self.actor,
-            coordinator=self.coordinator,
-            settings=self.settings,
-            stage=stage,
-            buckets=self.held_stage.buckets,
-            first_round=self.held_stage.first_round,
-            shared=self.held_stage.shared,
-            opening=message,
+            context,
+            stage,
+            Buckets(held.buckets, held.first_round, held.shared),
+            message,
             carry=carry,
             crossings=self._bases.crossings(message.pass_id.step) if training else Crossings(),
             unreachable=self._reachability.unreachable,
-            is_up=self._reachability.is_up,
-            pace=self._pace,
-            slots=self._slots,
-            waits=self._waits,
-            out=self._out,
             now=now,
         )
         self._lend(message)

@@ -10,14 +10,12 @@ Gradients are pushed, always admitted, and wanted only in recovery.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from swarm.events import FrameRecovered, FrameRefused, MicrobatchAccumulated, MicrobatchForwarded
-from swarm.protocol.ids import Actor, Direction, FrameKey, Key, Microbatch, PassId, PassKind, StageIndex
+from swarm.protocol.ids import Actor, Direction, FrameKey, Key, Microbatch, PassKind, StageIndex
 from swarm.protocol.lineage import Crossings
-from swarm.protocol.messages import Frame, Payload, Released, Result, StageTable, Unreachable, Want, is_near
-from swarm.protocol.outbox import Outbox
+from swarm.protocol.messages import Frame, Open, Payload, Released, Result, StageTable, Unreachable, Want, is_near
 from swarm.protocol.peer.frame_cache import FrameCache, Kept
 from swarm.protocol.peer.in_flight import InFlight
 from swarm.protocol.peer.io import (
@@ -30,8 +28,8 @@ from swarm.protocol.peer.io import (
     Weights,
     WeightsDone,
 )
-from swarm.protocol.slots import Slots, unasked
-from swarm.protocol.timeouts import Observed
+from swarm.protocol.peer.pass_context import PassContext
+from swarm.protocol.slots import unasked
 
 LOOKAHEAD = 2
 """Number of forwards handed to the compute queue at once. The rest stays here, where it can still be released."""
@@ -69,30 +67,21 @@ class Microbatches:
 
     def __init__(
         self,
-        *,
-        me: Actor,
-        coordinator: Actor,
+        context: PassContext,
         stage: StageIndex,
-        pass_id: PassId,
-        kind: PassKind,
-        tables: tuple[StageTable, ...],
-        slots: Slots,
-        budget_s: float,
-        waits: Observed,
+        opening: Open,
         crossings: Crossings,
-        is_up: Callable[[Actor], bool],
-        out: Outbox,
         now: float,
     ) -> None:
-        self.me = me
-        self.coordinator = coordinator
+        self.me = me = context.me
+        self.coordinator = context.coordinator
         self.stage = stage
-        self.pass_id = pass_id
-        self.kind = kind
-        self.tables = list(tables)
-        self.rosters = [frozenset(table.roster) for table in tables]
+        self.pass_id = opening.pass_id
+        self.kind = opening.kind
+        self.tables = list(opening.tables)
+        self.rosters = [frozenset(table.roster) for table in self.tables]
         """By stage, according to the current tables."""
-        self.numbers = tuple(table.number for table in tables)
+        self.numbers = tuple(table.number for table in self.tables)
         self.fenced = me not in self.rosters[stage]
         self.done = 0
         self.forwarded = 0
@@ -101,18 +90,18 @@ class Microbatches:
         self.unreachable: set[Actor] = set()
         """Actors whose connection broke and is not back: they forward no messages."""
         self.work: dict[Microbatch, Work] = {}
-        self._is_up = is_up
-        self._slots = slots
-        self._out = out
-        self._asked = InFlight(waits, budget_s)
-        self._frame_cache = FrameCache(out)
+        self._is_up = context.is_up
+        self._slots = context.slots
+        self._out = context.out
+        self._asked = InFlight(context.waits, context.settings.step_budget_s)
+        self._frame_cache = FrameCache(context.out)
         self._reported: set[Actor] = set()
         self._results: list[Result] = []
         """The results reported so far in this pass, if it is forward-only."""
         for m in sorted(self.tables[stage].assigned_to(me)):
             self.work[m] = Work()
         if self._first and not self.table.number:
-            for m in unasked(self.table, me)[: slots.count]:
+            for m in unasked(self.table, me)[: self._slots.count]:
                 self.work[m].phase = Phase.WANTED
                 self._asked.expect(self._input_key(m), now)
         self.pull(now)

@@ -6,7 +6,7 @@ peer's stage voids the attempt to reduce that was made under the old table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 
 from swarm.events import PeerFenced, ReduceCancelled, ReduceStarted, StagePrepared
 from swarm.protocol.ids import Actor, Attempt, FrameKey, PartKey, PassKind, StageIndex, SumKey
@@ -22,9 +22,7 @@ from swarm.protocol.messages import (
     WithPayload,
     attempt_under,
 )
-from swarm.protocol.outbox import Outbox
-from swarm.protocol.peer.all_reduce import AllReduce
-from swarm.protocol.peer.compute_time import ComputeTime
+from swarm.protocol.peer.all_reduce import AllReduce, Buckets
 from swarm.protocol.peer.early_messages import EarlyMessages
 from swarm.protocol.peer.io import (
     Assembled,
@@ -39,10 +37,8 @@ from swarm.protocol.peer.io import (
     WeightsDone,
 )
 from swarm.protocol.peer.microbatches import Microbatches
+from swarm.protocol.peer.pass_context import PassContext
 from swarm.protocol.residuals import Carry
-from swarm.protocol.settings import Settings
-from swarm.protocol.slots import Slots
-from swarm.protocol.timeouts import Observed
 
 MAX_UNDELIVERED = 256
 """Number of frames and parts that are held for one actor to which no route is known."""
@@ -53,60 +49,33 @@ class PassRun:
 
     def __init__(
         self,
-        *,
-        me: Actor,
-        coordinator: Actor,
-        settings: Settings,
+        context: PassContext,
         stage: StageIndex,
-        buckets: int,
-        first_round: int,
-        shared: int,
+        buckets: Buckets,
         opening: Open,
         carry: Carry | None,
         crossings: Crossings,
         unreachable: Iterable[Actor],
-        is_up: Callable[[Actor], bool],
-        pace: ComputeTime,
-        slots: Slots,
-        waits: Observed,
-        out: Outbox,
         now: float,
     ) -> None:
         self.pass_id = opening.pass_id
         self.prepared: Prepared | None = None
         self.reduction: AllReduce | None = None
-        self._me = me
-        self._coordinator = coordinator
-        self._settings = settings
+        self._me = context.me
+        self._coordinator = context.coordinator
+        self._settings = context.settings
         self._buckets = buckets
-        self._first_round = first_round
-        self._shared = shared
         self._carry = carry
         self._fence_said = False
         """Whether the fence was reported: a peer can be fenced for several reasons, and only the first is reported."""
-        self._out = out
+        self._out = out = context.out
         self._early = EarlyMessages()
         self._undelivered: dict[Actor, list[WithPayload]] = {}
         """By actor that cannot be reached: the messages that wait for a route to it."""
-        pace.new_pass(stage)
-        slots.new_pass(stage)
+        context.slots.new_pass(stage)
         out.add(Begin(opening.pass_id, opening.kind, opening.codecs, opening.nonfinite))
         out.routes.clear()
-        self.microbatches = Microbatches(
-            me=me,
-            coordinator=coordinator,
-            stage=stage,
-            pass_id=opening.pass_id,
-            kind=opening.kind,
-            tables=opening.tables,
-            slots=slots,
-            budget_s=settings.step_budget_s,
-            waits=waits,
-            crossings=crossings,
-            is_up=is_up,
-            out=out,
-            now=now,
-        )
+        self.microbatches = Microbatches(context, stage, opening, crossings, now)
         self.go_around(tuple(unreachable), now)
 
     def leave(self) -> None:
@@ -217,8 +186,6 @@ class PassRun:
             receipt=microbatches.crossings.receipt,
             microbatches=self._settings.microbatches,
             buckets=self._buckets,
-            first_round=self._first_round,
-            shared=self._shared,
             carry=self._carry,
             budget_s=self._settings.step_budget_s,
             out=self._out,

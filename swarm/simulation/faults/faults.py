@@ -226,7 +226,7 @@ class Injector:
             world.note(f"*** fault: {fault.cell} hits {target.label} for {fault.seconds:.3f} s")
         target.disturbed_at = world.now
         if kind not in ("leave", "slow") or target is world.coordinator or (kind == "leave" and target.leaving):
-            world.watch.disturbed = True  # a process that is asked twice goes at once
+            world.watch.leaving.disturbed = True  # a process that is asked twice goes at once
         match kind:
             case "crash":
                 self.kill(target, None)
@@ -263,7 +263,7 @@ class Injector:
                 factor = self._random.choice((3.0, 8.0, 30.0))
                 target.slowness *= factor
                 if factor > OWN_PACE:
-                    world.watch.disturbed = True  # it may be fenced for that
+                    world.watch.leaving.disturbed = True  # it may be fenced for that
                 world.at(world.now + fault.seconds, None, (_recover, (target, factor)))
             case "drop" | "duplicate" | "reorder" | "delay":
                 self._burst(kind, target, fault.seconds)

@@ -96,7 +96,6 @@ class Process:
         self.finished = False
         """Whether its core ordered Stop: the run is done."""
         self.slowness = 1.0
-        self.born_at = world.now
         self.leaving = False
         """Whether its owner has asked for the machine."""
         self.replaced = False

@@ -108,7 +108,7 @@ class Run:
         self._disks: dict[str, Disk] = {}
         """Disks of further peers in shared processes, by name."""
         self.world.network.weather = plan.weather
-        self.world.watch.disturbed = any(lie is not None for lie in plan.lies)
+        self.world.watch.leaving.disturbed = any(lie is not None for lie in plan.lies)
         self.injector = Injector(self.world, plan.faults, self.respawn)
         record = Record(commands=_admissions(plan))
         for command in record.commands:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from swarm.manifest import DivergenceSection, OptimizerSection
 from swarm.protocol.settings import Settings
-from swarm.simulation.checks.watch import ENOUGH_TO_LEAVE_S
+from swarm.simulation.checks.orderly_leave import ENOUGH_TO_LEAVE_S
 from swarm.simulation.faults.diverging import Diverging
 from swarm.simulation.faults.faults import CELLS, GROUP_CELLS, GROUP_KINDS, KINDS, Cell, SimFault
 from swarm.simulation.faults.lie import DISTURBANCES, INSIDERS, WRONG, Claim, Disturbance, Lie

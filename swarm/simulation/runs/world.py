@@ -72,7 +72,7 @@ class World(Timeline):
             return
         if self.trace is not None:
             self.note(f"*** {process.label} is killed")
-        self.watch.disturbed = True
+        self.watch.leaving.disturbed = True
         process.alive = False
         process.loses_last_words = self.random.random() < 0.5
         process.wiped()

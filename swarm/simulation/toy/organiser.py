@@ -63,7 +63,7 @@ class Organiser:
                 return self._next()
             actor = self._random.choice(there).actor
             value = actor.peer if self._random.random() < 0.5 else str(actor)
-            self._world.watch.disturbed = True  # it may be the only peer of its stage
+            self._world.watch.leaving.disturbed = True  # it may be the only peer of its stage
         self._number += 1
         self._asked = ControlRequested(f"request {self._number}", wish.name, value, "organiser", "because")
         self._ask(self._asked)

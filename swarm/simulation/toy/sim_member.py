@@ -47,13 +47,13 @@ class SimMember(SimCoordinator):
     def _send(self, action: io.Send) -> None:
         super()._send(action)
         if isinstance(action.message, Vote) and action.message.granted and action.message.binding:
-            self.world.watch.votes(self.actor, action.message.ballot, action.to)
+            self.world.watch.group.votes(self.actor, action.message.ballot, action.to)
             self.world.on_phase("voted", self)
 
     def _emit(self, action: io.Emit) -> None:
         event = action.event
         if isinstance(event, LeadershipTaken):
-            self.world.watch.leads(self.actor, event.ballot)
+            self.world.watch.group.leads(self.actor, event.ballot)
         elif isinstance(event, CoordinatorStarted):
             self.world.coordinator = self
         if self.leads:
@@ -104,7 +104,7 @@ class SimMember(SimCoordinator):
         disk.write(write)
         for index in range(before, disk.committed):
             entry = disk.entries[index]
-            self.world.watch.stands(index, entry)
+            self.world.watch.group.stands(index, entry)
             if isinstance(entry, TermEntry) and entry.rollback_to is not None:
                 disk.forget_after(entry.rollback_to)
                 self._collecting = -1

@@ -134,7 +134,7 @@ class SimPeer(Lender):
         self.alive = False
         self.finished = self.core.finished or not (self.core.leaving or expelled)
         if not self.finished:
-            self.world.watch.leaves(self)
+            self.world.watch.leaving.leaves(self)
         if self.house is not None and not self.leaving and not self.finished:
             self.house.left(self)
         self.world.network.process_died(self)
@@ -177,7 +177,7 @@ class SimPeer(Lender):
     def _forward(self, action: peer_io.Forward) -> None:
         if self.swallowed("work") or self.lies("lazy" if action.kind is PassKind.TRAIN else "mute"):
             return
-        self.world.watch.works_on(self, action.pass_id, "a forward")
+        self.world.watch.passes.works_on(self, action.pass_id, "a forward")
         seconds = _FORWARD_S
         if action.kind is PassKind.TRAIN:
             self.world.on_phase("forward", self)
@@ -221,7 +221,7 @@ class SimPeer(Lender):
     def _backward(self, action: peer_io.Backward) -> None:
         if self.swallowed("work") or self.lies("lazy"):
             return
-        self.world.watch.works_on(self, action.pass_id, "a backward")
+        self.world.watch.passes.works_on(self, action.pass_id, "a backward")
         self.world.on_phase("backward", self)
         self.queue.add(Priority.BACKWARD, action, self._backwarded, self._backward_s(action.microbatch))
 
@@ -274,7 +274,7 @@ class SimPeer(Lender):
     def _weights(self, action: peer_io.Weights) -> None:
         if self.swallowed("work") or self.lies("lazy"):
             return
-        self.world.watch.works_on(self, action.pass_id, "weights' gradients")
+        self.world.watch.passes.works_on(self, action.pass_id, "weights' gradients")
         self.world.on_phase("weights", self)
         self.queue.add(Priority.WEIGHTS, action, self._weighted, _WEIGHTS_S)
 
@@ -290,7 +290,7 @@ class SimPeer(Lender):
 
     def _accumulate(self, pass_id: PassId, m: Microbatch, payload: int, gradient: int) -> None:
         assert self.stage is not None
-        self.world.watch.accumulates(self, pass_id, m)
+        self.world.watch.leaving.accumulates(self, pass_id, m)
         count = self.world.settings.microbatches
         added = weight_gradient(self.stage, self.state, payload, gradient, m, count)
         if self.lies("sums"):
@@ -304,7 +304,7 @@ class SimPeer(Lender):
     def spoil_step(self, for_good: bool) -> None:
         """The gradient of this stage in the open step is not finite: in this term only, or whenever it is computed."""
         if self.stage is not None and self._pass is not None and self._pass.index == 0:
-            self.world.watch.spoilt[self.stage, self._pass.step] = None if for_good else self._pass.term
+            self.world.watch.nonfinite.gradients[self.stage, self._pass.step] = None if for_good else self._pass.term
 
     def overflow(self, for_good: bool) -> None:
         """Results for a neighbour are not finite: in this step for any peer, or once for this peer."""
@@ -312,7 +312,7 @@ class SimPeer(Lender):
             self.overflows_next = True
         elif self.stage is not None and self._pass is not None and self._pass.index == 0:
             self.spoil_step(for_good=True)
-            self.world.watch.overflowing.add((self.stage, self._pass.step))
+            self.world.watch.nonfinite.overflowing.add((self.stage, self._pass.step))
 
     def _overflows(self, pass_id: PassId) -> bool:
         """Whether the latest result cannot be sent."""
@@ -320,10 +320,10 @@ class SimPeer(Lender):
             return False
         if self.lies("unsendable"):
             return True
-        found = self.overflows_next or (self.stage, pass_id.step) in self.world.watch.overflowing
+        found = self.overflows_next or (self.stage, pass_id.step) in self.world.watch.nonfinite.overflowing
         self.overflows_next = False
         if found:
-            self.world.watch.found_nonfinite(pass_id)
+            self.world.watch.nonfinite.found(pass_id)
         return found
 
     # ------------------------------------------------------------ state

@@ -66,13 +66,13 @@ class SimReduce:
         peer = self._peer
         if peer.swallowed("work") or peer.lies("unreduced"):
             return False
-        peer.world.watch.reduces(peer, attempt)
+        peer.world.watch.passes.reduces(peer, attempt)
         peer.world.on_phase("reduce", peer)
         return True
 
     def store_sum(self, action: peer_io.StoreSum) -> None:
         peer = self._peer
-        peer.world.watch.reduces(peer, action.attempt)
+        peer.world.watch.passes.reduces(peer, action.attempt)
         if self._of != action.attempt:
             self._of, self._buffer = action.attempt, {}
         payload = peer.number(action.payload)
@@ -82,7 +82,7 @@ class SimReduce:
         self._buffer[action.bucket] = payload
 
     def assemble(self, action: peer_io.Assemble) -> None:
-        self._peer.world.watch.reduces(self._peer, action.attempt)
+        self._peer.world.watch.passes.reduces(self._peer, action.attempt)
         self._peer.queue.add(Priority.CONTROL, action, self._assembled, _SMALL_S)
 
     def restore(self, action: peer_io.RestoreSums) -> None:
@@ -161,7 +161,7 @@ class SimReduce:
         ordered = tuple(sums[bucket] for bucket in sorted(sums))
         digest = reduced_digest(stage, sums)
         version = action.attempt.pass_id.version
-        spoilt = peer.world.watch.is_spoilt(version) or peer.lies("spoilt")
+        spoilt = peer.world.watch.nonfinite.is_spoilt(version) or peer.lies("spoilt")
         peer.world.watch.reduced(stage, digest, ordered)
         own = [bucket_share(peer.accumulator, bucket) for bucket in sorted(sums)]
         sketches = self._sketches(own, ordered) if peer.world.settings.screened else {}
@@ -171,11 +171,11 @@ class SimReduce:
                 digest,
                 squared_norm_of(stage, ordered),
                 loss_sum_of(stage, peer.world.settings.stages, ordered),
-                finite=peer.world.watch.is_finite(stage, action.attempt.pass_id) and not self._is_spoilt(),
+                finite=peer.world.watch.nonfinite.is_finite(stage, action.attempt.pass_id) and not self._is_spoilt(),
                 shared=shared_digest(ordered[: self.shared(stage)]),
                 state=checksum_of(peer.state),
                 spoilt=spoilt,
-                unusable=spoilt or peer.world.watch.is_unusable(version),
+                unusable=spoilt or peer.world.watch.nonfinite.is_unusable(version),
                 **sketches,
             )
         )
@@ -201,7 +201,7 @@ class SimReduce:
                 continue
             if member.lie.about == "nan" and actor in table.roster and table.assigned_to(actor):
                 return True
-            if member.lie.about == "unsendable" and world.watch.is_in_pass_of(member, self._peer):
+            if member.lie.about == "unsendable" and world.watch.passes.is_in_pass_of(member, self._peer):
                 return True
         return False
 

@@ -106,7 +106,7 @@ class SimStorage:
 
     def _saved(self, snapshot: tuple[int, int, int]) -> None:
         stage, version, state = snapshot
-        if self._peer.world.watch.is_spoilt(version) or self._peer.lies("spoilt"):
+        if self._peer.world.watch.nonfinite.is_spoilt(version) or self._peer.lies("spoilt"):
             self._peer.feed(peer_io.StateSpoilt(version))
             return
         self.disk.checkpoints[stage, version] = state

@@ -14,23 +14,20 @@ from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.drift import Drift, drift_of
 from swarm.protocol.coordinator.passes.idle_time import IdleTime, excused
 from swarm.protocol.ids import (
-    NEVER,
     Actor,
     Attempt,
     Direction,
     FrameKey,
     Microbatch,
-    PassId,
     PassKind,
     StageIndex,
-    Term,
 )
 from swarm.protocol.lineage import mismatch
 from swarm.protocol.messages import (
     UNTOLD,
-    CodecPair,
     Decision,
     Listener,
+    Open,
     Prepared,
     Result,
     StageOutcome,
@@ -101,41 +98,25 @@ class PassState:
 
     def __init__(
         self,
+        opening: Open,
         *,
-        pass_id: PassId,
-        kind: PassKind,
-        tables: tuple[StageTable, ...],
         weights: dict[Actor, float],
-        decision: Decision | None,
         now: float,
-        codecs: tuple[CodecPair, ...] = (),
-        nonfinite: bool = False,
-        rolled_back_in: Term = NEVER,
-        step_s: float = 0.0,
         probed: frozenset[Actor] = frozenset(),
         rate: float = 1.0,
-        save: bool = False,
-        steps: int = 0,
         since: float | None = None,
         partner: Callable[[int], StageIndex | None] = lambda stage: None,
     ) -> None:
-        """`partner`: of a stage, the one that holds some of the same parameters (`Settings.partner`)."""
-        self.pass_id = pass_id
-        self.kind = kind
-        self.tables = list(tables)
+        """`opening`: the Open of the pass, with the first tables of all stages and no listeners.
+
+        `partner`: of a stage, the one that holds some of the same parameters (`Settings.partner`).
+        """
+        self.opening = opening
+        """Told with the tables as they are now and the listeners of now."""
+        self.pass_id = opening.pass_id
+        self.kind = opening.kind
+        self.tables = tables = list(opening.tables)
         self.weights = weights
-        self.decision = decision
-        """Of the step before: told again with every Open."""
-        self.codecs = codecs
-        """As in Open: the same for all of the pass."""
-        self.nonfinite = nonfinite
-        """As in Open."""
-        self.rolled_back_in = rolled_back_in
-        """As in Open."""
-        self.step_s = step_s
-        """As in Open, like the next two."""
-        self.save = save
-        self.steps = steps
         self.rate = rate
         """As in Decision: the one in force when the pass opens."""
         self.probed = probed
@@ -497,7 +478,7 @@ class PassState:
             gradient_norm=norm if finite else math.inf,
             outcomes=tuple(outcome for outcome in outcomes if outcome is not None),
             key_frames=self._key_frames(chosen),
-            codecs=self.codecs,
+            codecs=self.opening.codecs,
             rate=self.rate,
             update=update,
         )

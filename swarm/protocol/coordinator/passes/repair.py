@@ -353,18 +353,7 @@ class Repair:
         pass_state = self._pass_state
         opening = self._openings.get(stages)
         if opening is None or opening.listeners is not pass_state.listeners:
-            opening = Open(
-                pass_state.pass_id,
-                pass_state.kind,
-                pass_state.told(stages),
-                pass_state.decision,
-                pass_state.codecs,
-                pass_state.nonfinite,
-                pass_state.listeners,
-                pass_state.rolled_back_in,
-                pass_state.step_s,
-                pass_state.save,
-                pass_state.steps,
-            )
+            told, listeners = pass_state.told(stages), pass_state.listeners
+            opening = replace(pass_state.opening, tables=told, listeners=listeners)
             self._openings[stages] = opening
         return opening

@@ -46,11 +46,11 @@ class Stragglers:
         A step budget while no step is known.
         """
         settings = self._settings
-        if not pass_state.step_s:
+        if not pass_state.opening.step_s:
             return settings.step_budget_s
         microbatches = len(pass_state.tables[0].assignment)
         steps = WORTH_STEPS * max(1.0, microbatches / settings.microbatches)
-        return max(steps * pass_state.step_s, WORTH_BEATS * settings.heartbeat_s)
+        return max(steps * pass_state.opening.step_s, WORTH_BEATS * settings.heartbeat_s)
 
     def outlasts(self, pass_state: PassState, now: float) -> str:
         """How a forward-only pass, or its sample, has taken too long. Empty: it has not."""

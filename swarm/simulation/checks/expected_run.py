@@ -1,0 +1,87 @@
+"""The run that the toy model gives without faults, as far as it depends on what was decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from swarm.protocol.messages import CodecPair, Contribution, Decision
+from swarm.simulation.checks.watched import WorldView
+from swarm.simulation.faults.unlike import UnlikeRun
+from swarm.simulation.kernel.violation import Violation
+from swarm.simulation.toy.toy_model import Ideal, IdealStep, ideal_run
+
+
+class ExpectedRun:
+    """The ideal run. A decision that brings a new rate, key frames, codecs, contributions or SKIP changes it."""
+
+    def __init__(self, world: WorldView, steps: Callable[[], int]) -> None:
+        """`steps` tells after how many steps the run is to end."""
+        self._world, self._steps = world, steps
+        self._skipped: frozenset[int] = frozenset()
+        self._key_frames: dict[int, tuple[int, ...]] = {}
+        self._contributions: dict[int, tuple[tuple[Contribution, ...], ...]] = {}
+        self._codecs: dict[int, tuple[CodecPair, ...]] = {}
+        self._rates: dict[int, float] = {}
+        """By step, as it was decided; so are the other dictionaries."""
+        self._unlike = UnlikeRun(world.settings) if world.unlike else None
+        self.ideal = self._computed()
+
+    def reduced(self, stage: int, digest: str, sums: tuple[int, ...]) -> None:
+        """A peer of `stage` holds these reduced buckets."""
+        if self._unlike is not None:
+            self._unlike.reduced(stage, digest, sums)
+
+    def of(self, decision: Decision) -> tuple[IdealStep, tuple[int, ...]]:
+        """The step that this decision decides, and the state of each stage after it."""
+        if self._unlike is not None:
+            return self._unlike.of(decision)
+        return self.ideal.steps[decision.step], self.ideal.states[decision.step + 1]
+
+    def compute_again(self) -> None:
+        self.ideal = self._computed()
+
+    def writes(self, decision: Decision) -> None:
+        """`decision` is about to be recorded."""
+        step, changed = decision.step, False
+        if decision.rate != self._rates.get(step, 1.0):
+            self._rates[step], changed = decision.rate, True
+        if decision.key_frames:
+            self._key_frames[step], changed = decision.key_frames, True
+        if self._world.settings.averages_compressed:
+            self._contributions[step] = tuple(outcome.contributions for outcome in decision.outcomes)
+            changed = True
+        if self._world.choosing:
+            self._codecs[step], changed = decision.codecs, True
+        if self._unlike is not None:
+            if wrong := self._unlike.decide(decision):
+                raise Violation("exactly once", wrong)
+            changed = True
+        if changed:
+            self.compute_again()
+
+    def decided(self, decision: Decision) -> None:
+        """`decision` is on record."""
+        if decision.skip != (decision.step in self._skipped):
+            self._skipped ^= {decision.step}
+            self.compute_again()
+
+    def rolled_back(self, version: int) -> None:
+        self._contributions = {step: found for step, found in self._contributions.items() if step < version}
+
+    def _computed(self) -> Ideal:
+        if self._unlike is not None:
+            return self._unlike.ideal
+        s, visits = self._world.settings, self._world.visits
+        steps = max(s.steps, self._steps())
+        run = (s.stages, s.microbatches, steps, s.tokens_per_step, s.optimizer.clip_norm, self._skipped)
+        shares = tuple(self._contributions.get(step) for step in range(steps)) if s.averages_compressed else ()
+        rates = tuple(self._rates.get(step, 1.0) for step in range(steps)) if self._rates else ()
+        if self._world.choosing:
+            chosen = tuple(self._codecs.get(step, ()) for step in range(steps))
+            return ideal_run(*run, codecs=chosen, ends_share=s.ends_share, rates=rates)
+        if visits is None:
+            return ideal_run(*run, contributions=shares, ends_share=s.ends_share, rates=rates)
+        visited = (visits.previous(step) for step in range(steps))
+        known = tuple(self._key_frames.get(step) for step in range(steps))
+        before = tuple(-1 if step is None else step for step in visited)
+        return ideal_run(*run, before, known, shares, ends_share=s.ends_share, rates=rates)

@@ -1,0 +1,47 @@
+"""Where results are not finite in a run, and whether that was found twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from swarm.protocol.ids import PassId
+from swarm.simulation.faults.diverging import Diverging
+
+
+class Nonfinite:
+    """The non-finite results that a scenario plants, and the steps in which they were found."""
+
+    def __init__(self, diverging: Diverging | None, rate: Callable[[], float]) -> None:
+        """`rate` tells the commanded learning rate, by which a run diverges or not."""
+        self._diverging, self._rate = diverging, rate
+        self.gradients: dict[tuple[int, int], int | None] = {}
+        """{(stage, step): term}: gradients that are not finite, in one term or (None) always."""
+        self.overflowing: set[tuple[int, int]] = set()
+        """(stage, step): results for a neighbour are not finite."""
+        self.reproduced: set[int] = set()
+        """Steps with non-finite results in two terms."""
+        self._first_term: dict[int, int] = {}
+        """By step, the term in which a non-finite result was found first."""
+
+    def is_finite(self, stage: int, pass_id: PassId) -> bool:
+        """Whether the peers of `stage` find their reduced gradient finite in this pass."""
+        term = self.gradients.get((stage, pass_id.step), -1)
+        if term is not None and term != pass_id.term and not self.is_unusable(pass_id.version):
+            return True
+        self.found(pass_id)
+        return False
+
+    def is_unusable(self, version: int) -> bool:
+        """Whether the parameters of this version give non-finite results."""
+        diverging = self._diverging
+        return diverging is not None and diverging.is_so(version, self._rate())
+
+    def is_spoilt(self, version: int) -> bool:
+        """Whether parameters and moments of this version are not finite."""
+        diverging = self._diverging
+        return diverging is not None and diverging.shows and self.is_unusable(version)
+
+    def found(self, pass_id: PassId) -> None:
+        """A result in this pass is not finite."""
+        if self._first_term.setdefault(pass_id.step, pass_id.term) != pass_id.term:
+            self.reproduced.add(pass_id.step)

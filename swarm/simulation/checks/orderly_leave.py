@@ -1,0 +1,69 @@
+"""Whether peers that are asked to leave cost the run work or state."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from swarm.protocol.ids import Actor, PassId
+from swarm.protocol.messages import Decision
+from swarm.simulation.checks.watched import PeerView, WorldView
+from swarm.simulation.kernel.violation import Violation
+
+ENOUGH_TO_LEAVE_S = 2.0
+"""Virtual seconds in which a step is over and a state handed on."""
+
+
+class OrderlyLeave:
+    """The check of the invariant "orderly leave": it holds in runs that are calm but for requests to leave."""
+
+    def __init__(self, world: WorldView) -> None:
+        self._world = world
+        self.disturbed = False
+        """Whether something beyond requests to leave has happened: work and states may be lost."""
+        self._accumulated: Counter[tuple[PassId, int, int]] = Counter()
+        """(pass, stage, microbatch) → number of peers."""
+        self._dismissed: set[Actor] = set()
+
+    @property
+    def _orderly(self) -> bool:
+        """Whether leaving must cost nothing: there is time for it, and nothing else happens."""
+        world = self._world
+        return not self.disturbed and world.network.weather is None and world.settings.leave_s >= ENOUGH_TO_LEAVE_S
+
+    def accumulates(self, peer: PeerView, pass_id: PassId, microbatch: int) -> None:
+        assert peer.stage is not None
+        self._accumulated[pass_id, peer.stage, microbatch] += 1
+
+    def leaves(self, peer: PeerView) -> None:
+        """`peer`, which was asked to leave, is gone."""
+        if self._orderly and peer.actor not in self._dismissed and peer.version is not None:
+            raise Violation("orderly leave", f"{peer.label} was not let go in {self._world.settings.leave_s:g} s")
+
+    def dismisses(self, actor: Actor, needed: int, archived: int) -> None:
+        """Nothing may depend on `actor`: others hold its stage, it can be made anew, or no peer could take it up.
+
+        `needed`: the version that the next pass starts from.
+        """
+        self._dismissed.add(actor)
+        world = self._world
+        leaver = world.by_actor.get(actor)
+        staying = [p for p in world.alive() if p.role not in ("coordinator", "process") and not p.leaving]
+        stage = leaver.stage if leaver is not None else None
+        if not self._orderly or stage is None or needed in (0, archived):
+            return
+        held = {p.stage for p in staying if p.version in (needed, needed - 1)}
+        if stage in held:
+            return
+        counts = Counter(p.stage for p in staying)
+        spare = sum(count if where is None else count - 1 for where, count in counts.items())
+        bereft = set(range(world.settings.stages)) - held - {stage}
+        if counts[stage] or spare > len(bereft):  # another stage without holders may need the spare peers
+            raise Violation("orderly leave", f"{actor} is let go with the only copy of stage {stage}")
+
+    def decided(self, decision: Decision) -> None:
+        """Nothing of a decided step was accumulated twice."""
+        if not self._orderly or self._world.settings.averages_compressed:
+            return
+        for (pass_id, stage, m), times in self._accumulated.items():
+            if pass_id == PassId(decision.term, decision.step) and times > 1:
+                raise Violation("orderly leave", f"{pass_id} s{stage}: microbatch {m} was accumulated {times} times")
