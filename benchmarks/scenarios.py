@@ -14,11 +14,9 @@ Report = dict[str, Any]
 """A report of `swarm-peer chaos --json`."""
 IN_CI = (
     "clock-skew",
-    "far-away",
     "full-disk",
     "hang-and-partition",
     "nat-joins",
-    "nat-nobody",
     "partition",
     "slow-peer",
 )
@@ -27,11 +25,13 @@ IN_LONG_CI = (
     "bootstrap-dies",
     "ctrl-c",
     "everything-dies",
+    "far-away",
     "kills",
     "last-replica",
     "leader",
     "liars",
     "nat",
+    "nat-nobody",
     "soak-short",
 )
 """Those it plays with `--long`: other scenarios, a relay and tests/swarm show the same in a smaller form."""

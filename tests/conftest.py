@@ -7,15 +7,23 @@ So do tests that share a fixture of their file.
 import os
 import signal
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import hypothesis
 import pytest
 
-sys.path.append(str(Path(__file__).parent / "harness"))  # what tests of several folders share
+TESTS = Path(__file__).parent
+sys.path.append(str(TESTS / "harness"))  # what tests of several folders share
 
 # a libp2p daemon that collects garbage less often starts with a fifth less work, and each test starts several
 os.environ.setdefault("GOGC", "400")
+
+# Compiled code is kept, whatever the environment says: else every worker rewrites every test's assertions again, and
+# every process that a test starts compiles the whole package.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # how long an example takes says how busy the machine is
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -78,20 +86,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if left_out:
             config.hook.pytest_deselected(items=left_out)
             items[:] = [item for item in items if item.get_closest_marker("long") is None]
-    tests = Path(__file__).parent
-    slow, not_slow = ([tests / name for name in names] for names in (SLOW, NOT_SLOW))
-    if missing := [path for path in (*slow, *not_slow) if not path.exists()]:
-        raise pytest.UsageError(f"tests/conftest.py names tests that are not there: {', '.join(map(str, missing))}")
+    slow = _within(SLOW, NOT_SLOW)
     for item in items:
-        places = (item.path, *item.path.parents)
-        listed = any(path in places for path in slow) and item.path not in not_slow
-        if listed or item.get_closest_marker("swarm") is not None:
+        is_swarm = item.get_closest_marker("swarm") is not None
+        if is_swarm or slow(item.path):
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("xdist_group") is None:
-            if item.get_closest_marker("swarm") is not None:
+            if is_swarm:
                 item.add_marker(pytest.mark.xdist_group(item.path.stem))
             elif _shares_with_its_file(item):
-                item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(tests))))
+                item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(TESTS))))
+
+
+def _within(names: tuple[str, ...], but: tuple[str, ...]) -> Callable[[Path], bool]:
+    """Whether a file is one of these or in a folder of them, and not one of those."""
+    places, others = ({TESTS / name for name in each} for each in (names, but))
+    if missing := sorted(str(path) for path in places | others if not path.exists()):
+        raise pytest.UsageError(f"tests/conftest.py names tests that are not there: {', '.join(missing)}")
+
+    @cache  # thousands of tests are in a few hundred files
+    def within(path: Path) -> bool:
+        return path not in others and not places.isdisjoint((path, *path.parents))
+
+    return within
 
 
 def _shares_with_its_file(item: pytest.Item) -> bool:

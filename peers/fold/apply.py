@@ -111,6 +111,7 @@ IGNORED = NOISE | frozenset(
         "RouteChanged",
         "StepAudited",
         "RecordOutdated",
+        "FreedMemoryReturned",
         "LayersRecomputed",
         "RoundsOtherwise",
         "StateDrifted",

@@ -21,6 +21,7 @@ _NEWS = (
     e.ProcessStarted,
     e.ProcessStopped,
     e.MachineMeasured,
+    e.FreedMemoryReturned,
     e.LayersRecomputed,
     e.CoordinatorStarted,
     e.CoordinatorBack,

@@ -20,6 +20,7 @@ from peers.stage.admission import Admitted, be_admitted, says_shut_out
 from peers.stage.bans import Bans
 from peers.stage.driver import StageDriver
 from peers.stage.entrance import enter
+from peers.stage.heap import return_freed_memory
 from peers.stage.keeper import Keeper
 from peers.stage.offer import MachineOffer, measured_offer, updates_here
 from peers.stage.options import JoinOptions
@@ -32,6 +33,7 @@ from peers.stage.usage import Usage, machine_traits
 from swarm.buffer import Buffer
 from swarm.compute.bases import base_bytes
 from swarm.compute.engine import StageEngine
+from swarm.compute.memory_table import StageMemory
 from swarm.compute.meter import Meter
 from swarm.compute.paced import PacedEngine
 from swarm.compute.payload import largest_payload
@@ -41,6 +43,7 @@ from swarm.events import (
     ClockDiffers,
     DuplicateIdentity,
     EventLog,
+    FreedMemoryReturned,
     LayersRecomputed,
     LoopBlocked,
     ProcessStarted,
@@ -254,6 +257,8 @@ class PeerProcess:
             self._loop.call_soon_threadsafe(self.log.append, note)
         elif options.compiled:
             further["compiled"] = True
+        if options.device == "cpu":
+            self._fit_heap(stage, memory)
         return kind(
             self._manifest,
             stage,
@@ -265,6 +270,15 @@ class PeerProcess:
             splits=options.splits,
             **further,
         )
+
+    def _fit_heap(self, stage: int, memory: StageMemory) -> None:
+        """Return freed memory if the gaps between what is kept would have no room: they are as large as that."""
+        graphs = min(self._seat.graphs, self._manifest.batch.microbatches * memory.graph)
+        room = self._seat.memory_for_stage
+        if memory.resident + 2 * (memory.working + graphs) > room:
+            return_freed_memory()
+            note = FreedMemoryReturned(stage, memory.device + graphs, room)
+            self._loop.call_soon_threadsafe(self.log.append, note)
 
     # ------------------------------------------------------------ this peer's part of the machine
 

@@ -37,6 +37,11 @@ def block_count(count: int) -> int:
     return -(-count // BLOCK)
 
 
+def code_bytes(count: int, bits: int) -> int:
+    """Bytes of `count` codes of `bits` bits; below 8 bits they fill whole blocks."""
+    return count if bits == 8 else block_count(count) * BLOCK * bits // 8
+
+
 def cut(tensor: Tensor) -> Tensor:
     """The values of a contiguous tensor as (blocks, 64), zeros after the last."""
     flat = tensor.view(-1)

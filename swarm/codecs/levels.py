@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from swarm.buffer import Buffer
-from swarm.codecs.blocks import BLOCK, block_count, pack_bits, unpack_bits
+from swarm.codecs.blocks import BLOCK, code_bytes, pack_bits, unpack_bits
 from swarm.codecs.codec import Codec, CodecError, Reason, copied, raw_bytes
 
 
@@ -41,7 +41,7 @@ class Levels(Codec):
         """Raise CodecError if `restore` would, for any codes."""
 
     def payload_bytes(self, shape: Sequence[int]) -> int:
-        return self.head_bytes(shape) + self._code_bytes(math.prod(shape))
+        return self.head_bytes(shape) + code_bytes(math.prod(shape), self.bits)
 
     def pack(self, tensor: Tensor) -> Sequence[Buffer]:
         head, codes = self.codes(tensor)
@@ -58,7 +58,7 @@ class Levels(Codec):
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
         self._check_length(payload, shape)
         count, head = math.prod(shape), self.head_bytes(shape)
-        codes = copied(payload, torch.uint8, head, self._code_bytes(count))
+        codes = copied(payload, torch.uint8, head, code_bytes(count, self.bits))
         if self.bits < 8:
             codes = unpack_bits(codes.view(-1, BLOCK * self.bits // 8), self.bits).view(-1)[:count]
         return self.restore(payload[:head], codes, shape)
@@ -70,9 +70,6 @@ class Levels(Codec):
     def _check_length(self, payload: memoryview, shape: tuple[int, ...]) -> None:
         if len(payload) != self.payload_bytes(shape):
             raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes for {math.prod(shape)} values")
-
-    def _code_bytes(self, count: int) -> int:
-        return count if self.bits == 8 else block_count(count) * BLOCK * self.bits // 8
 
 
 def transposed(shape: Sequence[int]) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from swarm.codecs.blocks import (
     LARGEST,
     Scales,
     block_count,
+    code_bytes,
     cut,
     pack_bits,
     peaks_of,
@@ -51,7 +52,7 @@ class Uniform(Codec):
 
     def payload_bytes(self, shape: Sequence[int]) -> int:
         count = math.prod(shape)
-        return Scales.nbytes(block_count(count)) + self._code_bytes(count)
+        return Scales.nbytes(block_count(count)) + code_bytes(count, self.bits)
 
     def pack(self, tensor: torch.Tensor) -> Sequence[Buffer]:
         blocks = cut(tensor)
@@ -72,7 +73,7 @@ class Uniform(Codec):
             else:
                 codes = ratios.to(torch.int8).view(torch.uint8).bitwise_and_((1 << self.bits) - 1)
                 packed.view(torch.uint8)[span] = pack_bits(codes, self.bits)
-        return *scales.parts, raw_bytes(packed)[: self._code_bytes(tensor.numel())]
+        return *scales.parts, raw_bytes(packed)[: code_bytes(tensor.numel(), self.bits)]
 
     def check_payload(self, payload: memoryview, shape: tuple[int, ...]) -> None:
         self._scales(payload, shape)  # any code is valid
@@ -88,7 +89,7 @@ class Uniform(Codec):
         packed = codes.to(torch.int8).view(torch.uint8)
         if self.bits < 8:
             packed = pack_bits(packed.bitwise_and_((1 << self.bits) - 1), self.bits)
-        packed = packed.view(-1)[: self._code_bytes(tensor.numel())]
+        packed = packed.view(-1)[: code_bytes(tensor.numel(), self.bits)]
         return torch.cat((broken.view(1).to(torch.uint8), scales, packed))
 
     def unpack_on_device(self, payload: memoryview, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
@@ -115,7 +116,7 @@ class Uniform(Codec):
         steps = self._scales(payload, shape).steps()
         huge = steps.amax().item() * (self.levels + 1) > torch.finfo(torch.float32).max
         packed = torch.empty(blocks, BLOCK * self.bits // 8, dtype=torch.int8)
-        raw_bytes(packed)[: self._code_bytes(count)] = payload[Scales.nbytes(blocks) :]
+        raw_bytes(packed)[: code_bytes(count, self.bits)] = payload[Scales.nbytes(blocks) :]
         values = torch.empty(blocks, BLOCK)
         for span in spans(blocks):
             codes = packed[span]
@@ -132,6 +133,3 @@ class Uniform(Codec):
         if len(payload) != self.payload_bytes(shape):
             raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes for {math.prod(shape)} values")
         return Scales.parse(payload, block_count(math.prod(shape)), self.levels)
-
-    def _code_bytes(self, count: int) -> int:
-        return count if self.bits == 8 else block_count(count) * BLOCK * self.bits // 8

@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 
 MOST_S = 600.0
-_SLICE_S = 0.0025
-_STOPPED_S = 0.02
+_SLICE_S = 0.01
+_STOPPED_S = 0.03
 """A slice that took longer was not slept: the process stood still."""
 
 

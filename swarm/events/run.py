@@ -225,6 +225,24 @@ class LayersRecomputed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class FreedMemoryReturned(Event):
+    """This peer returns memory to the system as soon as it is freed, since its stage may take much of what is there.
+
+    The stage may take `needed` bytes with its graphs, and `room` are there. Kept memory has gaps.
+    """
+
+    stage: int
+    needed: int
+    room: int
+
+    def sentence(self) -> str:
+        return (
+            f"stage {self.stage} may take {amount(self.needed)} of the {amount(self.room)} that are there: this peer "
+            "returns memory as soon as it is freed, which takes less memory and more time"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ResourcesMeasured(Event):
     """A peer's use of its machine so far. Logged when its state is loaded and after each step."""
 

@@ -49,6 +49,39 @@ def test_memory_that_was_used_once_is_not_gotten_anew() -> None:
     assert faults(MALLOC_PERTURB_="0") > PAGES / 2, "who sets glibc's variables is left alone"
 
 
+RETURNED = """
+import os, sys
+from pathlib import Path
+from peers.stage.heap import keep_freed_memory, return_freed_memory
+keep_freed_memory()
+import torch
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+if sys.argv[1:]:
+    return_freed_memory()
+before = resident()
+held = [torch.ones(1 << 18) for _ in range(200)]
+beside = [bytes(1000) for _ in held]  # so that the end of the heap is in use
+del held
+print((resident() - before) >> 20)
+"""
+
+
+def kept(*words: str) -> int:
+    """MiB that a process keeps of 200 that it has freed."""
+    told = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", RETURNED, *words]
+    return int(subprocess.run(command, env=told, capture_output=True, check=True, timeout=120).stdout)
+
+
+@pytest.mark.skipif("glibc" not in os.confstr("CS_GNU_LIBC_VERSION"), reason="it is glibc that is told so")
+def test_memory_is_returned_where_it_is_short() -> None:
+    assert kept() > 150
+    assert kept("short") < 20
+
+
 ADDRESSES = """
 import os, resource, sys
 from pathlib import Path

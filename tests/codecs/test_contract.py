@@ -136,25 +136,31 @@ def reason_of(call: Callable[[], object]) -> Reason | None:
     return None
 
 
-@pytest.fixture(params=ROWS)
-def name(request: pytest.FixtureRequest) -> str:
-    return request.param
+RULES: list[Callable[..., None]] = []
 
 
-def test_round_trip(name: str) -> None:
+def rule(check: Callable[..., None]) -> Callable[..., None]:
+    """Add it to the contract, which is one test of each codec: hundreds would cost more to hand out than to run."""
+    RULES.append(check)
+    return check
+
+
+@rule
+def round_trip(name: str) -> None:
     for shape in SHAPES:
         check_round_trip(name, sample(shape))
 
 
-def test_round_trip_at_every_magnitude(name: str) -> None:
+@rule
+def round_trip_at_every_magnitude(name: str) -> None:
     for scale in (1e-42, 1e-30, 1e-12, 1e-6, 1e3, 1e9, 1e20, 5e37):
         check_round_trip(name, sample((3, 100), scale=scale))
 
 
-@pytest.mark.parametrize("name", ROWS)
+@rule
 @given(values=st.lists(st.floats(-(2.0**127), 2.0**127, width=32) | st.sampled_from(EXTREMES), max_size=150))
-@settings(max_examples=80, deadline=None)
-def test_round_trip_of_any_finite_values(name: str, values: list[float]) -> None:
+@settings(max_examples=40, deadline=None)
+def round_trip_of_any_finite_values(name: str, values: list[float]) -> None:
     # the bound of these holds for blocks and channels at most 2^29 times smaller than the largest
     if plain(name) in SCALED or name.startswith("residual"):
         top = max(map(abs, values), default=0.0)
@@ -162,7 +168,8 @@ def test_round_trip_of_any_finite_values(name: str, values: list[float]) -> None
     check_round_trip(name, torch.tensor(values, dtype=torch.float32))
 
 
-def test_bf16_source_and_target(name: str) -> None:
+@rule
+def bf16_source_and_target(name: str) -> None:
     codec = ROWS[name]()
     x = sample((3, 65)).to(torch.bfloat16)
     assert codec.decode(codec.encode(x), (3, 65)).dtype == torch.float32
@@ -172,15 +179,17 @@ def test_bf16_source_and_target(name: str) -> None:
         assert torch.equal(x, y)
 
 
-def test_bf16_never_overflows(name: str) -> None:
+@rule
+def bf16_never_overflows(name: str) -> None:
     codec = ROWS[name]()
     x = torch.tensor([torch.finfo(torch.float32).max, 1.0])
     assert torch.isfinite(codec.decode(codec.encode(x), (2,), torch.bfloat16)).all()
 
 
-def test_frames_do_not_depend_on_threads_or_strides(name: str) -> None:
+@rule
+def frames_do_not_depend_on_threads_or_strides(name: str) -> None:
     codec = ROWS[name]()
-    x = sample((257, 1024), seed=3)
+    x = sample((131, 1024), seed=3)
     threads = torch.get_num_threads()
     frames, tensors = set(), []
     try:
@@ -190,7 +199,7 @@ def test_frames_do_not_depend_on_threads_or_strides(name: str) -> None:
             tensors.append(codec.decode(codec.encode(x), x.shape))
     finally:
         torch.set_num_threads(threads)
-    padded = torch.zeros(257, 1031)
+    padded = torch.zeros(131, 1031)
     padded[:, 3:1027] = x
     frames.add(codec.encode(padded[:, 3:1027]))
     frames.add(codec.encode(x.t().contiguous().t()))
@@ -199,7 +208,8 @@ def test_frames_do_not_depend_on_threads_or_strides(name: str) -> None:
     assert all(torch.equal(tensors[0], other) for other in tensors)
 
 
-def test_decode_from_any_alignment_gives_a_tensor_of_its_own(name: str) -> None:
+@rule
+def decode_from_any_alignment_gives_a_tensor_of_its_own(name: str) -> None:
     codec = ROWS[name]()
     x = sample((5, 77), seed=1)
     frame = codec.encode(x)
@@ -211,7 +221,8 @@ def test_decode_from_any_alignment_gives_a_tensor_of_its_own(name: str) -> None:
         assert y.data_ptr() % 64 == 0, offset
 
 
-def test_encoding_a_decoded_tensor_changes_nothing(name: str) -> None:
+@rule
+def encoding_a_decoded_tensor_changes_nothing(name: str) -> None:
     codec = ROWS[name]()
     frame = codec.encode(sample((9, 64), seed=2))
     decoded = codec.decode(frame, (9, 64))
@@ -224,7 +235,8 @@ def test_encoding_a_decoded_tensor_changes_nothing(name: str) -> None:
         assert again == frame
 
 
-def test_zeros_stay_zero(name: str) -> None:
+@rule
+def zeros_stay_zero(name: str) -> None:
     codec = ROWS[name]()
     assert not codec.decode(codec.encode(torch.zeros(3, 70)), (3, 70)).any()
     x = torch.zeros(256)
@@ -232,14 +244,16 @@ def test_zeros_stay_zero(name: str) -> None:
     assert codec.decode(codec.encode(x), (256,)).nonzero().tolist() == [[100]]
 
 
-def test_non_finite_tensors_are_not_encoded(name: str) -> None:
+@rule
+def non_finite_tensors_are_not_encoded(name: str) -> None:
     for bad, place in itertools.product((math.nan, math.inf, -math.inf), (0, 63, 64, 129)):
         x = sample((130,))
         x[place] = bad
         assert reason_of(lambda x=x: ROWS[name]().encode(x)) is Reason.NOT_FINITE, (bad, place)
 
 
-def test_unsupported_tensors_are_not_encoded(name: str) -> None:
+@rule
+def unsupported_tensors_are_not_encoded(name: str) -> None:
     for x in (
         torch.zeros(2, dtype=torch.int64),
         torch.zeros(2, dtype=torch.float64),
@@ -250,7 +264,8 @@ def test_unsupported_tensors_are_not_encoded(name: str) -> None:
         assert reason_of(lambda x=x: ROWS[name]().encode(x)) is Reason.UNSUPPORTED, (x.dtype, x.shape)
 
 
-def test_every_truncation_and_extension_is_refused(name: str) -> None:
+@rule
+def every_truncation_and_extension_is_refused(name: str) -> None:
     codec = ROWS[name]()
     frame = codec.encode(sample((2, 33)))
     for size in range(len(frame)):
@@ -263,7 +278,8 @@ def test_every_truncation_and_extension_is_refused(name: str) -> None:
     assert caught.value.reason is (Reason.OVERSIZED if full else Reason.BAD_CHECKSUM)
 
 
-def test_every_flipped_bit_is_refused(name: str) -> None:
+@rule
+def every_flipped_bit_is_refused(name: str) -> None:
     codec = ROWS[name]()
     frame = codec.encode(sample((2, 33)))
     for bit in range(8 * len(frame)):
@@ -286,7 +302,8 @@ LIES = (
 )
 
 
-def test_a_lying_header_is_refused_by_name(name: str) -> None:
+@rule
+def a_lying_header_is_refused_by_name(name: str) -> None:
     codec = ROWS[name]()
     frame = codec.encode(sample((2, 33)))
     for lies, reason in LIES:
@@ -294,7 +311,8 @@ def test_a_lying_header_is_refused_by_name(name: str) -> None:
         assert reason_of(lambda lying=lying: codec.decode(lying, (2, 33))) is reason, lies
 
 
-def test_a_frame_of_another_shape_or_codec_is_refused(name: str) -> None:
+@rule
+def a_frame_of_another_shape_or_codec_is_refused(name: str) -> None:
     frame = ROWS[name]().encode(sample((2, 33)))
     for shape in [(33, 2), (66,), (2, 33, 1), (), (2**20, 2**20)]:
         with pytest.raises(CodecError) as caught:
@@ -307,10 +325,10 @@ def test_a_frame_of_another_shape_or_codec_is_refused(name: str) -> None:
             assert caught.value.reason is Reason.WRONG_CODEC
 
 
-@pytest.mark.parametrize("name", ROWS)
+@rule
 @given(raw=st.binary(max_size=200), header=st.booleans())
-@settings(max_examples=150, deadline=None)
-def test_random_bytes_never_break_decode(name: str, raw: bytes, header: bool) -> None:
+@settings(max_examples=60, deadline=None)
+def random_bytes_never_break_decode(name: str, raw: bytes, header: bool) -> None:
     codec = ROWS[name]()
     if not header:
         with pytest.raises(CodecError):
@@ -326,10 +344,10 @@ def test_random_bytes_never_break_decode(name: str, raw: bytes, header: bool) ->
     codec.check(frame, (2, 16))
 
 
-@pytest.mark.parametrize("name", ROWS)
+@rule
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
-def test_any_payload_of_the_right_length_decodes_to_finite_values_or_is_refused(name: str, data: st.DataObject) -> None:
+@settings(max_examples=60, deadline=None)
+def any_payload_of_the_right_length_decodes_to_finite_values_or_is_refused(name: str, data: st.DataObject) -> None:
     codec = ROWS[name]()
     frame = codec.encode(torch.ones(2, 16))
     size = len(frame) - HEADER_BYTES
@@ -350,6 +368,12 @@ def test_any_payload_of_the_right_length_decodes_to_finite_values_or_is_refused(
     else:
         assert y.shape == (2, 16) and torch.isfinite(y).all()
         codec.check(sealed, (2, 16))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_codec_keeps_every_rule(name: str) -> None:
+    for check in RULES:
+        check(name=name)
 
 
 def test_every_codec_is_under_contract() -> None:

@@ -1,14 +1,17 @@
-"""Prints digests of all that replicas must hold the same, as this kind of machine computes it.
+"""Prints digests of all that replicas must hold the same, as kinds of machines compute it, a line of each.
 
-    python machine_kind.py THREADS
+    python machine_kind.py '[[KIND, THREADS, LIBRARY], ...]'
 
-`ATEN_CPU_CAPABILITY` in the environment makes it another kind. Run by test_machine_kinds.py.
+`ATEN_CPU_CAPABILITY` says the kind, and `MKL_ENABLE_INSTRUCTIONS` that of torch's library. Both are read when something
+is computed for the first time. So each kind is a fork of this process, which has computed nothing; a fork imports
+nothing again. Run by test_machine_kinds.py.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable
 
@@ -29,7 +32,7 @@ from swarm.models.kinds import build_stage
 from swarm.models.retraction import retract
 from swarm.protocol.update import update_of
 
-UPDATES = 20
+UPDATES = 8
 SECTION = OptimizerSection(learning_rate=1.0, warmup_steps=3, eps=1e-7)
 """So large a rate that the last bit of every operation shows."""
 LLAMA = ModelSection(vocab_size=300, dim=48, layers=3, heads=4, kv_heads=2, ffn_dim=100, context=8, cuts=(1,))
@@ -41,8 +44,23 @@ MODELS = {
 
 
 def main() -> None:
-    torch.set_num_threads(int(sys.argv[1]))
+    for kind, threads, library in json.loads(sys.argv[1]):
+        child = os.fork()
+        if not child:
+            show_all(kind, threads, library)
+            return
+        if os.waitpid(child, 0)[1]:
+            sys.exit(f"it ended badly as {kind}, with {threads} threads")
+
+
+def show_all(kind: str, threads: int, library: str) -> None:
+    os.environ["ATEN_CPU_CAPABILITY"] = kind
+    if library:
+        os.environ["MKL_ENABLE_INSTRUCTIONS"] = library
+    torch.set_num_threads(threads)
     print(json.dumps({name: show() for name, show in SHOWN.items()}))
+    if (found := torch.backends.cpu.get_cpu_capability()) != kind.upper():
+        sys.exit(f"it computed as {found} and not as {kind}: its kind was decided before the fork")
 
 
 def initial(model: ModelSection) -> str:

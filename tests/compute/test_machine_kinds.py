@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,19 +31,11 @@ needs = [pytest.param(k, marks=pytest.mark.skipif(not has(k), reason=f"this CPU 
 
 @pytest.fixture(scope="module")
 def digests() -> Callable[..., dict[str, str]]:
-    @cache
-    def of(kind: str, threads: int, library: str = "") -> dict[str, str]:
-        kinds = {"ATEN_CPU_CAPABILITY": kind} | ({"MKL_ENABLE_INSTRUCTIONS": library} if library else {})
-        run = subprocess.run(
-            [sys.executable, str(PROGRAM), str(threads)],
-            env={**os.environ, **kinds},
-            capture_output=True,
-            check=True,
-            text=True,
-        )
-        return json.loads(run.stdout)
-
-    return of
+    wanted = [(kind, threads, "") for kind in KINDS if has(kind) for threads in THREADS]
+    wanted += [("default", 1, library) for library in LIBRARY_KINDS]
+    run = subprocess.run([sys.executable, str(PROGRAM), json.dumps(wanted)], capture_output=True, check=True, text=True)
+    found = dict(zip(wanted, map(json.loads, run.stdout.splitlines()), strict=True))
+    return lambda kind, threads, library="": found[kind, threads, library]
 
 
 @pytest.mark.parametrize("threads", THREADS)

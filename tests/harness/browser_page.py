@@ -17,12 +17,17 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",  # no other host is reached
 ]
+HERE = ("http://127.0.0.1", "http://localhost", "data:", "blob:", "file:")
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """One a module: while it is there its event loop runs in this thread, and asynchronous tests cannot."""
+    """The browser, with one profile: its pages share what was loaded and compiled.
+
+    One a module: while it is there its event loop runs in this thread, and asynchronous tests cannot.
+    """
     if CHROMIUM is None:
         pytest.skip("needs chromium (apt install chromium)")
     sync_playwright = pytest.importorskip(
@@ -30,32 +35,30 @@ def chromium() -> Iterator[Any]:
     ).sync_playwright
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
+        yield browser.new_context(viewport={"width": 1280, "height": 800})
         browser.close()
 
 
 @pytest.fixture
 def page(chromium: Any) -> Iterator[Any]:
-    """A fresh profile each; whatever the page complains of fails the test, and so does a request to another host."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 800})
-    page = context.new_page()
+    """A page of a profile that remembers nothing of the test before.
+
+    Whatever the page complains of fails the test, and so does a request to another host.
+    """
+    page = chromium.new_page()
     page.set_default_timeout(30_000)
     complaints: list[str] = []
     abroad: list[str] = []
-
-    def route(route: Any) -> None:
-        if route.request.url.startswith(("http://127.0.0.1", "http://localhost", "data:", "file:")):
-            route.continue_()
-        else:
-            abroad.append(route.request.url)
-            route.abort()
-
-    context.route("**/*", route)
+    # listened to and not intercepted: an intercepted request comes from no cache
+    page.on("request", lambda request: None if request.url.startswith(HERE) else abroad.append(request.url))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("console", lambda message: complaints.append(message.text) if _is_complaint(message) else None)
     page.complaints = complaints
     yield page
-    context.close()
+    page.evaluate("() => { try { localStorage.clear() } catch { /* an empty page has none */ } }")
+    page.close()
+    chromium.clear_cookies()
+    chromium.clear_permissions()
     assert not abroad, "the page asked other hosts"
     assert not page.complaints, "the browser's console"
 

@@ -20,3 +20,8 @@ def in_turn(cases: Mapping[str, Any], ways: Sequence[str] | Mapping[str, Any]) -
         for number, (name, case) in enumerate(cases.items())
         for place, way in enumerate(names)
     ]
+
+
+def only_long(cases: Sequence[ParameterSet]) -> list[ParameterSet]:
+    """The same cases, all marked `long`: for what other tests show, too."""
+    return [pytest.param(*case.values, id=case.id, marks=pytest.mark.long) for case in cases]

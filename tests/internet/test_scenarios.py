@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,10 @@ class Shorter:
     steps: int
     pace: tuple[str, str] | None = None
     microbatches: int | None = None
-    faults: dict[str, dict[str, int]] = field(default_factory=dict)
-    """By name of a fault, what is different: its step or count."""
+    faults: dict[str, dict[str, int | str]] = field(default_factory=dict)
+    """By name of a fault, what is different: its step, count, or how bad it is."""
+    without: tuple[str, ...] = ()
+    """Faults that are left out, with what is expected of them."""
 
 
 LONG_PACE = ("80ms", "160ms")
@@ -46,10 +48,15 @@ SHORTER = {
     "nat-joins": Shorter(32, ("60ms", "120ms"), faults={"more": {"after_step": 3}, "kill": {"after_step": 14}}),
     "partition": Shorter(32, LONG_PACE),
     "slow-peer": Shorter(
-        16, faults={"four times slower": {"after_step": 5}, "its link gets worse": {"after_step": 10}}
+        16,
+        faults={
+            "four times slower": {"after_step": 5},
+            "its link gets worse": {"after_step": 10, "delay": "200ms", "jitter": "50ms"},  # as in far-away
+        },
     ),
 }
 """`python -m benchmarks.faults` plays the files as they are."""
+ONE_KILL = Shorter(12, ("40ms", "80ms"), 8, {"in forward": {"count": 2}}, without=("in backward", "in reduce"))
 
 NAMES = [*IN_CI, *(pytest.param(name, marks=pytest.mark.long) for name in IN_LONG_CI)]
 
@@ -61,8 +68,9 @@ class Plays:
         self._names = names
         self._told: dict[str, dict[str, Any]] = {}
         self._said = folder / "stderr"
+        command = words({name: SHORTER.get(name) for name in names}, folder / "runs")
         with self._said.open("wb") as said:
-            self._process = subprocess.Popen(words(names, folder / "runs"), stdout=subprocess.PIPE, stderr=said)
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said)
 
     def report(self, name: str) -> dict[str, Any]:
         """Wait until a scenario has been played."""
@@ -98,7 +106,8 @@ def test_as_expected(name: str, plays: Plays) -> None:
 
 
 def test_without_root_hosts_are_ports_of_a_relay(tmp_path: Path) -> None:
-    command = words(["kills"], tmp_path / "runs", "--network=relay")
+    """One fault shows that hosts are told apart; tests/swarm/test_faults.py has the other two of that scenario."""
+    command = words({"kills": ONE_KILL}, tmp_path / "runs", "--network=relay")
     played = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert played.returncode in (0, 3), played.stdout[-2000:] + played.stderr[-4000:]
     report = json.loads(played.stdout)
@@ -107,23 +116,25 @@ def test_without_root_hosts_are_ports_of_a_relay(tmp_path: Path) -> None:
     assert report["finished"] and report["episodes"]
 
 
-def words(names: list[str], folder: Path, *options: str) -> list[str]:
-    files = [str(scenario(name, folder.parent)) for name in names]
+def words(scenarios: Mapping[str, Shorter | None], folder: Path, *options: str) -> list[str]:
+    files = [str(scenario(name, shorter, folder.parent)) for name, shorter in scenarios.items()]
     return [sys.executable, "-P", "-m", "peers", "chaos", *files, "--json", "--dir", str(folder), *options]
 
 
-def scenario(name: str, folder: Path) -> Path:
+def scenario(name: str, shorter: Shorter | None, folder: Path) -> Path:
     """Its file, or a shorter one in `folder`."""
     path = SCENARIOS / f"{name}.toml"
-    if name not in SHORTER:
+    if shorter is None:
         return path
-    shorter = SHORTER[name]
     told = tomllib.loads(path.read_text())
     counts = {"run.steps": shorter.steps, "batch.microbatches": shorter.microbatches}
     others = [text for text in told["set"] if text.partition("=")[0] not in {key for key, n in counts.items() if n}]
     told["set"] = [*others, *(f"{key}={count}" for key, count in counts.items() if count)]
     if shorter.pace:
         told["pace"] = list(shorter.pace)
+    told["fault"] = [fault for fault in told["fault"] if fault["name"] not in shorter.without]
+    expected = told.get("expect", {}).get("event", [])
+    expected[:] = [each for each in expected if each.get("after", "").split(", over")[0] not in shorter.without]
     faults = {fault["name"]: fault for fault in told["fault"]}
     for fault, changed in shorter.faults.items():
         assert changed.keys() <= faults[fault].keys(), f"{name}: {fault} has no {', '.join(changed)}"

@@ -100,23 +100,6 @@ async def talk(pair: Any, network: Network, other: Other) -> None:
     assert await pair.one.next_of(pair.one.up) == other.actor
 
 
-async def test_a_killed_process_is_noticed_at_once(pair: Any, other: Other) -> None:
-    network, _ = await pair.start()
-    await talk(pair, network, other)
-    start = time.monotonic()
-    other.process.send_signal(signal.SIGKILL)
-    actor, _reason = await pair.one.next_of(pair.one.lost)
-    assert actor == other.actor
-    assert time.monotonic() - start < NOTICED_WITHIN_S
-
-
-async def test_a_killed_process_takes_its_daemon_with_it(make_recorder: Any, other: Other) -> None:
-    start = time.monotonic()
-    other.process.send_signal(signal.SIGKILL)
-    await make_recorder().until(lambda: not running(other.daemon))
-    assert time.monotonic() - start < NOTICED_WITHIN_S
-
-
 async def test_a_killed_daemon_is_noticed_on_both_sides(pair: Any, other: Other) -> None:
     network, _ = await pair.start()
     await talk(pair, network, other)
@@ -140,18 +123,23 @@ async def test_our_own_daemons_death_resolves_died(pair: Any) -> None:
         assert "daemon ended" in await host.died
 
 
-async def test_a_process_restarted_at_once_on_its_port_and_identity_is_met_again(
+async def test_a_killed_process_is_noticed_takes_its_daemon_with_it_and_is_met_again_where_it_was(
     pair: Any, other: Other, tmp_path: Path
 ) -> None:
+    """The next one is started at once, on its port and with its identity."""
     network, _ = await pair.start()
     await talk(pair, network, other)
-    other.process.kill()
+    start = time.monotonic()
+    other.process.send_signal(signal.SIGKILL)
+    actor, _reason = await pair.one.next_of(pair.one.lost)
+    assert actor == other.actor
+    assert time.monotonic() - start < NOTICED_WITHIN_S
     await other.process.wait()
     (address,) = other.addresses
     reborn = await Other.start(tmp_path / "other", 2, address.rsplit("/p2p/", 1)[0])
     try:
         assert reborn.addresses == other.addresses and reborn.actor.peer == other.actor.peer
-        assert (await pair.one.next_of(pair.one.lost))[0] == other.actor
+        await pair.one.until(lambda: not running(other.daemon))
         network.learn(reborn.actor, reborn.addresses)
         async with asyncio.timeout(DEADLINE_S):
             while True:  # the dialler backs off for a few seconds from an address that has just refused

@@ -35,11 +35,28 @@ def test_an_identity_is_made_once_private_and_read_back(tmp_path: Path) -> None:
     assert not verify("QmNnooDu7bfjPFoTZYxMNLWUQJyrVwtbZg5gBMjTezGAJN", b"x" * 64, b"message")
 
 
-@pytest.mark.parametrize("damage", [lambda raw: raw[:-1], lambda raw: raw[:-1] + b"\x00", lambda raw: b"", bytes.upper])
+def flipped(place: int) -> Callable[[bytes], bytes]:
+    """The same bytes but the one at this place, whose bits are all the other way round."""
+
+    def damage(raw: bytes) -> bytes:
+        other = bytearray(raw)
+        other[place] ^= 0xFF
+        return bytes(other)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda raw: raw[:-1], lambda raw: b"", flipped(0), flipped(-1), flipped(-33)],
+    ids=["cut off", "empty", "head", "public half", "private half"],
+)
 def test_a_damaged_identity_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "identity"
     Identity.load(path)
-    path.write_bytes(damage(path.read_bytes()))
+    sound = path.read_bytes()
+    path.write_bytes(damage(sound))
+    assert path.read_bytes() != sound
     with pytest.raises(IdentityError, match="identity"):
         Identity.load(path)
 

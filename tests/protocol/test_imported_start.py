@@ -88,7 +88,7 @@ def test_the_simulator_notices_a_peer_that_makes_version_0() -> None:
         run.finish()
 
 
-def test_runs_from_imported_parameters_end_right() -> None:
-    for seed in range(200):
+def test_runs_from_imported_parameters_end_right(pytestconfig: pytest.Config) -> None:
+    for seed in range(200 if pytestconfig.getoption("--long") else 60):
         outcome = run_plan(plan_of("imported", seed))
         assert outcome.ok, f"seed {seed}: {outcome.invariant}: {outcome.detail}"

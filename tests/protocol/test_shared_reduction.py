@@ -5,7 +5,7 @@ from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor, Attempt, PartKey, PassId, StageIndex, StepNumber, SumKey, Term
 from swarm.protocol.io import Emit, Send
 from swarm.protocol.outbox import Outbox
-from swarm.protocol.peer.all_reduce import AllReduce, Buckets
+from swarm.protocol.peer.all_reduce import AllReduce, BucketCounts
 from swarm.protocol.peer.io import Assemble, Assembled, BucketSummed, EncodePart, PartEncoded, SumBucket
 
 FIRST, LAST = (Actor("a", 1), Actor("b", 1)), (Actor("y", 1), Actor("z", 1))
@@ -29,7 +29,7 @@ class Peer:
             accumulated=done,
             receipt=m.Receipt(inputs=1),
             microbatches=4,
-            buckets=Buckets(SHARED + 1, shared=SHARED),
+            buckets=BucketCounts(SHARED + 1, shared=SHARED),
             carry=None,
             budget_s=60.0,
             out=self.out,

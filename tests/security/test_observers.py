@@ -5,8 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,7 @@ from swarm.net.invite import parse
 from swarm.protocol.ids import Actor
 
 pytestmark = pytest.mark.swarm
-PACE = "--pace=0.02,0.04"
+PACE = "--pace=0.04,0.08"
 LONG = ("run.steps=400", "checkpoint.every=2", "evaluation.every=0", "swarm.replicas=1")
 HOUR_S = 3600
 
@@ -64,10 +62,6 @@ def ask(process: Process, path: str, method: str = "GET", body: dict[str, Any] |
 def shows(process: Process, step: int, alive: Process) -> None:
     """Wait until the dashboard shows a step."""
     alive.wait(lambda: (ask(process, "/api/v1/run")[1].get("step") or 0) >= step, f"step {step} at the observer")
-
-
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "peers", *words], capture_output=True, text=True, timeout=300)
 
 
 def start(swarm: Swarm, *first: str) -> Path:
@@ -113,18 +107,19 @@ def test_an_observer_sees_what_the_organiser_sees_and_is_revoked_as_others(
     assert ask(ann, "/api/v1/control", "POST", {"command": "pause"})[0] == 401
     assert ask(ann, "/api/v1/join")[0] == 403
 
-    told = run("status", invite, f"--home={ann.home}", "--json")
-    assert told.returncode == 0, told.stderr
-    state = json.loads(told.stdout)["state"]
+    told = swarm.run_command("status", invite, f"--home={ann.home}", "--json")
+    assert told.code == 0, told.words()
+    state = json.loads(told.output.read_text())["state"]
     assert state["leads"] and state["steps"] == 400 and state["peers"] == 2
-    told = run("generate", "a ", f"--invite={invite}", f"--home={ann.home}", "--tokens=4", "--json")
-    assert told.returncode == 0, told.stderr
-    version = json.loads(told.stdout)["version"]
-    told = run("export", str(tmp_path / "model"), f"--invite={invite}", f"--home={ann.home}", f"--version={version}")
-    assert told.returncode == 0 or "holds no version" in told.stderr, told.stderr
+    told = swarm.run_command("generate", "a ", f"--invite={invite}", f"--home={ann.home}", "--tokens=4", "--json")
+    assert told.code == 0, told.words()
+    version = json.loads(told.output.read_text())["version"]
+    model = str(tmp_path / "model")
+    told = swarm.run_command("export", model, f"--invite={invite}", f"--home={ann.home}", f"--version={version}")
+    assert told.code == 0 or "holds no version" in told.words(), told.words()
 
-    bob = run("status", invite, f"--home={tmp_path / 'bob'}")
-    assert bob.returncode == 2 and "this pass is for 1 device" in bob.stderr, "a second device of the pass"
+    bob = swarm.run_command("status", invite, f"--home={tmp_path / 'bob'}")
+    assert bob.code == 2 and "this pass is for 1 device" in bob.words(), "a second device of the pass"
     row = next(row for row in listed(home) if row.given.name == "ann")
     assert (row.to_json(0.0)["role"], row.joined) == ("observe", 1)
     send(home, "revoke", book_of(home).find("ann").given.serial.hex(), by="the test", why="it is over")

@@ -14,12 +14,12 @@ from swarm.state.error import StateError
 from swarm.state.pretrained.same_logits import compare_logits
 from swarm.state.pretrained.source import open_pretrained
 
-transformers = pytest.importorskip("transformers")
 PLENTY = 1 << 34
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    transformers = pytest.importorskip("transformers")  # here, as every worker of a test run imports this file
     torch.manual_seed(3)
     config = transformers.LlamaConfig(
         vocab_size=320, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,

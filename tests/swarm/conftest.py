@@ -71,7 +71,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from swarm.data import digits, open_source, prepare, prepare_images
 
     folder = tmp_path_factory.mktemp("ground")
-    prepare(open_source([write_words(folder, 600)]), folder / "corpus", vocab_size=400, heldout_fraction=0.05)
+    prepare(open_source([write_words(folder, 200)]), folder / "corpus", vocab_size=400, heldout_fraction=0.05)
     prepare_images(digits(), folder / "images")
     return folder
 

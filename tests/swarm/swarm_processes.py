@@ -22,11 +22,11 @@ from peers.launching.nursery import Nursery
 from peers.launching.process import Process as Launched
 from peers.run.home import Home
 from peers.run.verdict import archived_digests
-from swarm.events import ControlGiven, Event, PeerJoined, ProcessStarted, StepApplied
+from swarm.events import ControlGiven, Event, PeerJoined, ProcessStarted, StepApplied, StepDecided
 from swarm.manifest import RunManifest
 
 DEADLINE_S = 180.0
-"""A hang guard, far above what anything here takes beside three other swarms."""
+"""A hang guard: so long may a process take for a step beside three other swarms, and for what is no step."""
 
 DEVICES = 64
 """That may join with the printed invite: more than any swarm here has."""
@@ -130,18 +130,30 @@ class Process:
         return found[count - 1]
 
     def wait_end(self, within_s: float = DEADLINE_S) -> int:
+        """Its exit code, once it has ended. Steps that it decides or applies meanwhile begin the time anew."""
         self.wait(lambda: self.code is not None, "the end of the process", alive=False, within_s=within_s)
         assert self.code is not None
         return self.code
 
     def wait(self, reached: Callable[[], bool], what: str, *, alive: bool = True, within_s: float = DEADLINE_S) -> None:
-        end = time.monotonic() + within_s
+        """Until it is so. With the usual deadline, a process that gets on with its steps may take longer.
+
+        pytest's own limit ends the test of a run that never stops.
+        """
+        steps, end = self._steps(), time.monotonic() + within_s
         while not reached():
             if alive and self.code is not None and not reached():
                 raise AssertionError(f"{self.name} ended with {self.code} before {what}:\n{self.words()}")
             if time.monotonic() > end:
-                raise AssertionError(f"{self.name}: no {what} within {within_s:g} s:\n{self.words()}")
+                known, steps = steps, self._steps()
+                if within_s < DEADLINE_S or steps == known:
+                    raise AssertionError(f"{self.name}: no {what} within {within_s:g} s:\n{self.words()}")
+                end = time.monotonic() + within_s
             time.sleep(_POLL_S)
+
+    def _steps(self) -> int:
+        """How often its log tells that it has decided or applied a step."""
+        return sum(isinstance(event, StepDecided | StepApplied) for _, event in self.log)
 
     def words(self) -> str:
         """What it printed, the end of it."""
@@ -206,6 +218,13 @@ class Swarm:
         peer.start(["join", invite or self.invite, "--threads=1", "--max-memory=1GB", "--device=cpu", *given, *more])
         return peer
 
+    def run_command(self, *argv: str) -> Process:
+        """Run a command to its end, as a fork of the nursery; `output` has what it printed."""
+        command = self.others[argv[0]] = self._process(argv[0])
+        command.run(argv)
+        command.wait_end()
+        return command
+
     def assert_refused(self, name: str, invite: str, code: int, says: str, *more: str) -> None:
         """A device that tries to join ends with that code and says why."""
         before = self.peers[name].output.read_text() if name in self.peers else ""
@@ -213,22 +232,24 @@ class Swarm:
         assert peer.wait_end() == code, peer.words()
         assert says in peer.output.read_text().removeprefix(before), peer.words()
 
-    def join_stages(self, names: Sequence[str], options: dict[str, Sequence[str]] | None = None) -> None:
+    def join_stages(
+        self, names: Sequence[str], options: dict[str, Sequence[str]] | None = None, *, alike: Sequence[str] = ()
+    ) -> None:
         """Start peers so that the first gets stage 0, the next stage 1, and so on in turn.
 
-        Who gets options is started after all before it have a stage. Those without are alike: they start together, and
-        get their names in the order in which they came.
+        Who has options is started after all before it have a stage. All others have the options `alike`: they start
+        together, and get their names in the order in which they came.
         """
         options = options or {}
-        alike: list[str] = []
+        together: list[str] = []
         for name in names:
             if name in options or name in self.peers:  # who comes back keeps its name
-                self._join_together(alike)
-                alike = []
-                self._join_together([name], options.get(name, ()))
+                self._join_together(together, alike)
+                together = []
+                self._join_together([name], options.get(name, alike))
             else:
-                alike.append(name)
-        self._join_together(alike)
+                together.append(name)
+        self._join_together(together, alike)
 
     def _join_together(self, names: Sequence[str], more: Sequence[str] = ()) -> None:
         """Start peers at once. They are named anew, in the order in which they have got their stages."""
@@ -309,9 +330,9 @@ class Swarm:
         `whole`: the archive holds the last step of the manifest, which nobody has changed.
         """
         sets = [f"--set={text}" for text in self.sets]
-        command = self._process("reference")
-        command.run(["reference", str(self.run_file), *sets, "--against", str(self.coordinator.home)])
-        assert command.wait_end() == 0, command.words()
+        argv = ("reference", str(self.run_file), *sets, "--against", str(self.coordinator.home))
+        command = self.run_command(*argv)
+        assert command.code == 0, command.words()
         if whole:
             assert archived_digests(self.coordinator.home, self.manifest)[0] == self.manifest.run.steps
 

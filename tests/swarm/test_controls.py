@@ -7,8 +7,6 @@ makes of the record.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -38,12 +36,11 @@ def told(process: Process, command: str, value: str = "") -> Reply:
     return send(process.home, command, value, by="the test", why="to see it", timeout=30.0)
 
 
-def typed(process: Process, *words: str) -> dict[str, object]:
+def typed(swarm: Swarm, *words: str) -> dict[str, object]:
     """From the command line."""
-    argv = [sys.executable, "-m", "peers", "control", *words, "--home", str(process.home), "--json"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    done = swarm.run_command("control", *words, "--home", str(swarm.coordinator.home), "--json")
+    assert done.code == 0, done.words()
+    return dict(json.loads(done.output.read_text()))
 
 
 def paused(process: Process) -> int:
@@ -74,7 +71,7 @@ def test_rate_and_end_are_changed_while_it_is_paused_and_the_coordinator_killed(
     swarm = make_swarm("none", "run.steps=15", "checkpoint.every=100", "swarm.replicas=1")
     swarm.coordinate()
     organiser = swarm.coordinator
-    assert typed(organiser, "pause", "--by", "the test", "--why", "to see it")["number"] == 1, "before anybody has come"
+    assert typed(swarm, "pause", "--by", "the test", "--why", "to see it")["number"] == 1, "before anybody has come"
     swarm.join_stages(tuple(TWO), TWO)
     again(swarm)
     assert told(organiser, "status").state["paused"] == {"by": "the test", "why": "to see it", "number": 1}

@@ -128,8 +128,8 @@ def came(peer: Process) -> int:
 def test_many_join_at_once(make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]) -> None:
     swarm = make_swarm("int8", *SETS, "run.steps=14", "swarm.replicas=2")
     swarm.coordinate()
-    names = [f"n{number}" for number in range(6)]
-    for name in names:  # six processes take longer to start than a few steps
+    names = [f"n{number}" for number in range(4)]
+    for name in names:  # four processes take longer to start than a few steps
         swarm.join(name, SLOW, PACE, "--fault=stop@ProcessStarted")
     for name in names:
         swarm.peers[name].wait_stopped()

@@ -62,7 +62,7 @@ def test_it_takes_what_it_may_and_what_a_bare_process_takes(make_swarm: MakeSwar
 
 
 LONG = (
-    *("model.dim=256", "model.layers=8", "model.cuts=[4]", "model.heads=8", "model.kv_heads=8", "model.ffn_dim=704"),
+    *("model.dim=128", "model.layers=8", "model.cuts=[4]", "model.heads=8", "model.kv_heads=8", "model.ffn_dim=352"),
     *("batch.sequences=4", "batch.sequence_length=512", "batch.microbatches=4", "model.context=512"),
 )
 

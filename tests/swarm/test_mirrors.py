@@ -13,9 +13,9 @@ from peers.run.home import Home
 from swarm.events import LeaderFollowed, PeerWorked, StepDecided, TableChanged, read_log
 from swarm.net.identity import Identity
 
-PEERS = ("p0", "p1", "p2", "p3")
-STEPS = 24
-SETS = ("timing.step_budget_s=15", "timing.recruit_after_s=30", f"run.steps={STEPS}")
+PEERS = ("p0", "p1")
+STEPS = 16
+SETS = ("timing.step_budget_s=15", "timing.recruit_after_s=30", f"run.steps={STEPS}", "swarm.replicas=1")
 
 
 def known_to(swarm: GroupSwarm, process: Process) -> list[tuple[float, object]]:
@@ -27,7 +27,7 @@ def known_to(swarm: GroupSwarm, process: Process) -> list[tuple[float, object]]:
 def test_a_followers_home_tells_what_a_dead_leader_decided(make_group: MakeGroup) -> None:
     swarm = make_group(*SETS)
     old = swarm.start_group("--fault=kill@StepDecided,step=6")
-    swarm.join_stages(PEERS, {name: ["--pace=0.05,0.1"] for name in PEERS})
+    swarm.join_stages(PEERS, alike=("--pace=0.05,0.1",))
     assert old.wait_end() == -signal.SIGKILL
     old.wait(lambda: swarm.coordinator is not old, "another leader", alive=False)
     leader = swarm.coordinator

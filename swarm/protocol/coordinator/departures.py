@@ -73,9 +73,13 @@ class Departures:
     def _free(self, member: Member, open_pass: OpenPass | None, now: float) -> str:
         """Why a member without a part in the open pass may go. Empty: it is to stay."""
         history, stage = self._history, member.stage
-        if stage is None or member.moving or not self._holds(member):
+        if stage is None or member.moving or not member.is_current(history.version, history.decision):
             return "nothing depends on it"
-        others = [m for m in self._members.crew(stage) if m.lost_at is None and self._holds(m)]
+        others = [
+            m
+            for m in self._members.crew(stage)
+            if m.lost_at is None and m.is_current(history.version, history.decision)
+        ]
         if open_pass is not None or others:
             return f"others hold stage {stage}"
         if history.restorable:
@@ -87,6 +91,3 @@ class Departures:
             f"no peer is there to take up stage {stage} at version {history.version}: unless a machine that held it "
             f"comes back, the run continues from version {history.rollback_target}"
         )
-
-    def _holds(self, member: Member) -> bool:
-        return member.version == self._history.version or member.can_apply(self._history.decision)

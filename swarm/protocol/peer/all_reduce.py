@@ -29,7 +29,7 @@ from swarm.protocol.timeouts import Observed, want_deadline
 
 
 @dataclass(frozen=True, slots=True)
-class Buckets:
+class BucketCounts:
     """How the gradient of a stage is divided for the reduce."""
 
     count: int
@@ -60,7 +60,7 @@ class AllReduce:
         accumulated: int,
         receipt: Receipt | None,
         microbatches: int,
-        buckets: Buckets,
+        buckets: BucketCounts,
         carry: Carry | None,
         budget_s: float,
         out: Outbox,
@@ -89,7 +89,7 @@ class AllReduce:
         self._carry = carry
         self._warm = bool(table.carried) and min(table.carried) >= 0
         self._open = range(buckets.first_round or buckets.count)
-        """Buckets that can be computed now."""
+        """BucketCounts that can be computed now."""
         self._budget_s = budget_s
         self._waits = Observed()
         """Stays empty: parts are rarely lost, so this peer asks again only after the longest deadline."""

@@ -40,7 +40,7 @@ from swarm.protocol.messages import (
     Want,
 )
 from swarm.protocol.outbox import Outbox
-from swarm.protocol.peer.all_reduce import Buckets
+from swarm.protocol.peer.all_reduce import BucketCounts
 from swarm.protocol.peer.catch_up import CatchUp
 from swarm.protocol.peer.compute_time import ComputeTime
 from swarm.protocol.peer.delta_bases import DeltaBases, Visits
@@ -542,7 +542,7 @@ class PeerCore:
         self.pass_run = PassRun(
             context,
             stage,
-            Buckets(held.buckets, held.first_round, held.shared),
+            BucketCounts(held.buckets, held.first_round, held.shared),
             message,
             carry=carry,
             crossings=self._bases.crossings(message.pass_id.step) if training else Crossings(),

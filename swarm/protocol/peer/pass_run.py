@@ -22,7 +22,7 @@ from swarm.protocol.messages import (
     WithPayload,
     attempt_under,
 )
-from swarm.protocol.peer.all_reduce import AllReduce, Buckets
+from swarm.protocol.peer.all_reduce import AllReduce, BucketCounts
 from swarm.protocol.peer.early_messages import EarlyMessages
 from swarm.protocol.peer.io import (
     Assembled,
@@ -51,7 +51,7 @@ class PassRun:
         self,
         context: PassContext,
         stage: StageIndex,
-        buckets: Buckets,
+        buckets: BucketCounts,
         opening: Open,
         carry: Carry | None,
         crossings: Crossings,

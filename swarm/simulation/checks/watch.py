@@ -36,8 +36,8 @@ from swarm.protocol.peer.io import Begin
 from swarm.protocol.soundness import Soundness
 from swarm.simulation.checks.begun_passes import BegunPasses
 from swarm.simulation.checks.expected_run import ExpectedRun
-from swarm.simulation.checks.group_record import GroupRecord
 from swarm.simulation.checks.nonfinite import Nonfinite
+from swarm.simulation.checks.one_record import OneRecord
 from swarm.simulation.checks.orderly_leave import OrderlyLeave
 from swarm.simulation.checks.recorded_contributions import RecordedContributions
 from swarm.simulation.checks.sent_tables import SentTables
@@ -72,7 +72,7 @@ class Watch:
         self.passes = BegunPasses()
         self.tables = SentTables()
         self.leaving = OrderlyLeave(world)
-        self.group = GroupRecord(world, self)
+        self.group = OneRecord(world, self)
         self.nonfinite = Nonfinite(world.diverging, lambda: self.controls.rate)
         self._expected = ExpectedRun(world, lambda: self.steps)
         self._contributions = RecordedContributions()
@@ -288,7 +288,7 @@ class Watch:
         crew = [m for m in core.members.of_stage(event.source) if str(m.actor) != event.actor and m.lost_at is None]
         everybody = [m for m in core.members if m.lost_at is None]
         mine = next(m for m in everybody if str(m.actor) == event.actor)
-        if not any(m.version == version or m.can_apply(decision) for m in crew) and self._held_last(event):
+        if not any(m.is_current(version, decision) for m in crew) and self._held_last(event):
             raise Violation("bounded loss", f"{event.actor} leaves stage {event.source} with no copy of {version}")
         if not crew:
             raise Violation("progress", f"{event.actor} leaves stage {event.source} without a peer")

@@ -336,6 +336,10 @@ class Member:
         if self.listing is not None:
             self.listing.changed(self.stage)
 
+    def is_current(self, version: int, decision: Decision | None) -> bool:
+        """Whether it has `version`, or will have it once it has applied the last decision."""
+        return self.version == version or self.can_apply(decision)
+
     def can_apply(self, decision: Decision | None) -> bool:
         """Whether it holds the reduced bytes of the last decided step, and needs only the decision."""
         if decision is None or self.prepared is None or self.stage is None:

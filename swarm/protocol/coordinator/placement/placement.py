@@ -163,7 +163,7 @@ class Placement:
         for stage in range(self._settings.stages):
             crew = [m for m in self._members.of_stage(stage) if m.lost_at is None]
             late = {m.actor for m in crew if probation.is_benched(m.actor.peer, history.version) and not in_vain}
-            there = [m for m in crew if self._has(m)]
+            there = [m for m in crew if m.is_current(history.version, history.decision)]
             against = {m.actor: self._failure_history.accusations.against(m.actor.peer) for m in crew}
             late.update(a for a, times in against.items() if times > min((against[m.actor] for m in there), default=0))
             late.update(m.actor for m in crew if m.actor.peer in self._failure_history.halves.left_out)
@@ -210,7 +210,10 @@ class Placement:
         if not self._may_wait_for_replicas(now):
             self.rebalancing.consider(now)
         found, history = Survey([]), self._history
-        crews = [[m for m in self._members.of_stage(s) if self._has(m)] for s in range(self._settings.stages)]
+        crews = [
+            [m for m in self._members.of_stage(s) if m.is_current(history.version, history.decision)]
+            for s in range(self._settings.stages)
+        ]
         self._handing_on = any(crew and all(m.leaving_since is not None for m in crew) for crew in crews)
         for stage in range(self._settings.stages):
             holders, coming, needy = self._crew(stage)
@@ -293,9 +296,6 @@ class Placement:
         if since is None or member.status is None:
             return False
         return now - since < RECALLED_BEATS * self._settings.heartbeat_s
-
-    def _has(self, member: Member) -> bool:
-        return member.version == self._history.version or member.can_apply(self._history.decision)
 
     def _wanted(self, needy: list[Member], held: int) -> list[Member]:
         """The members that are to load the version: as many as the stage lacks, at the end all; given-up members in

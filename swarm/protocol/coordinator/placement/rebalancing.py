@@ -217,7 +217,7 @@ class Rebalancing:
 
     def _is_ready(self, member: Member) -> bool:
         """Whether the member has the current version, or will have it once it has applied the last decision."""
-        return member.version == self._history.version or member.can_apply(self._history.decision)
+        return member.is_current(self._history.version, self._history.decision)
 
     def _carry_out(self, move: Move, now: float) -> None:
         member = self._members.get(move.actor)

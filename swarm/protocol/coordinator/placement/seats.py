@@ -165,7 +165,7 @@ class Seats:
         others = [
             m
             for m in self._members.crew(stage)
-            if m is not member and m.lost_at is None and (m.version == version or m.can_apply(decision))
+            if m is not member and m.lost_at is None and m.is_current(version, decision)
         ]
         planned = self._settings.replicas
         return f"stage {stage} has its {planned} replicas without it" if len(others) >= planned else ""

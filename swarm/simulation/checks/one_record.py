@@ -45,7 +45,7 @@ class Recorded(Protocol):
     def commanded(self, command: Command) -> None: ...
 
 
-class GroupRecord:
+class OneRecord:
     """The check of the invariant "one record". In a run with a single coordinator it stays empty."""
 
     def __init__(self, world: WorldView, recorded: Recorded) -> None:
