@@ -102,7 +102,7 @@ MEANINGS: dict[str, str] = {
     "swarm.start_timeout_s": "seconds; then the run starts with the peers that are there, and peers take on empty "
     "stages",
     "audit.every": "microbatches of one peer; once in this number, other peers compute a step again; also the first "
-    "step of newcomers, and what differs from siblings; 0: nothing is compared",
+    "step of newcomers, and what differs from siblings; auto: 300, but one step in 128 at most; 0: nothing is compared",
     "audit.tolerance": "largest relative difference of a stage's gradient norm; 0: every bit must be equal, if all "
     "machines are alike",
     "coordinator.group": "peer ids of the organiser's machines, an odd number of them (swarm-peer id)",

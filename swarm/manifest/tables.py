@@ -153,13 +153,18 @@ class SwarmSection(Section):
         return self
 
 
+AUTO_EVERY = 300
+AUTO_STEPS = 128
+
+
 class AuditSection(Section):
     """How often a step is computed twice, by other peers, to check that the results are equal (docs/trust.md).
 
     `every` counts the microbatches of one peer. 0: what peers contribute is not looked at either.
+    "auto": `AUTO_EVERY`, but no more than one step in `AUTO_STEPS`, so that audits take less than 1 % of the time.
     """
 
-    every: int = Field(default=300, ge=0, lt=1 << 31, description="0: never")
+    every: Annotated[int, Field(ge=0, lt=1 << 31)] | Literal["auto"] = "auto"
     tolerance: float = Field(default=0.01, ge=0, lt=1)
 
 
@@ -257,7 +262,8 @@ class Tables(Section):
         """One step in so many is audited, if each stage has as many peers as the run begins with. 0: none."""
         if not self.audit.every or self.prevents_audits:
             return 0
-        return max(1, self.audit.every * self.swarm.replicas // self.batch.microbatches)
+        every, least = (AUTO_EVERY, AUTO_STEPS) if self.audit.every == "auto" else (self.audit.every, 1)
+        return max(least, every * self.swarm.replicas // self.batch.microbatches)
 
     @property
     def prevents_audits(self) -> str:

@@ -104,7 +104,7 @@ class Settings:
             imported=bool(manifest.initial.sha256),
             ends_share=manifest.model.shares_embedding,
             audit_every=manifest.audit_steps,
-            screened=manifest.audit.every > 0,
+            screened=manifest.audit.every != 0,
             audit_tolerance=manifest.audit.tolerance,
             divergence=manifest.divergence,
         )

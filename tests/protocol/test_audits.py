@@ -22,6 +22,7 @@ from swarm.protocol.settings import Settings
 from swarm.simulation.runs.scenario import small_settings
 
 ONE, TWO, LATE = (Actor(name, 1) for name in ("one", "two", "late"))
+WEIGHTS = dict.fromkeys((ONE, TWO, LATE), 1.0)
 SETTINGS = dataclasses.replace(
     small_settings(stages=1, microbatches=4, steps=9, replicas=3), audit_every=1000, audit_secret=b"secret"
 )
@@ -45,7 +46,7 @@ class Steps:
         reasons: list[str] = []
         able = list(workers)
         while True:
-            (roster,) = self.audits.rosters(step, [[ONE, TWO, LATE]])
+            (roster,) = self.audits.rosters(step, [[ONE, TWO, LATE]], WEIGHTS)
             busy = [actor for actor in able if actor in roster] or roster
             table = StageTable(0, tuple(roster), tuple(roster.index(busy[m % len(busy)]) for m in range(4)))
             (table,) = self.audits.tables((table,))
@@ -120,7 +121,7 @@ def test_of_two_replicas_each_a_lie_in_the_half_that_is_left_is_not_believed(sec
     )
     watch = Audits(settings, members)
     for _ in range(200):
-        rosters = watch.rosters(0, [list(roster) for roster in everybody])
+        rosters = watch.rosters(0, [list(roster) for roster in everybody], dict.fromkeys((one, two, three, four), 1.0))
         wired = tuple(StageTable(0, tuple(r), tuple(m % len(r) for m in range(4))) for r in rosters)
         tables = watch.tables(wired)
         busy = {table.roster[place] for table in tables for place in table.assignment}

@@ -18,6 +18,7 @@ from swarm.protocol.sketch import PROJECTIONS, Sketch, added, seal_of, written
 from swarm.simulation.runs.scenario import small_settings
 
 ACTORS = [Actor(f"peer{place}", 1) for place in range(6)]
+WEIGHTS = dict.fromkeys(ACTORS, 1.0)
 
 
 def step(draw: Random, counts: tuple[int, ...], growth: float = 1.0) -> tuple[OwnSums, ...]:
@@ -166,7 +167,7 @@ def test_unequal_sums_are_alike_if_they_are_near_each_other() -> None:
 
 def screened(sums: tuple[OwnSums, ...], audits: Audits, number: int) -> PassState:
     roster = [each.actor for each in sums]
-    (roster,) = audits.rosters(number, [roster])
+    (roster,) = audits.rosters(number, [roster], WEIGHTS)
     state = prepared([each.sketch for each in sums if each.actor in roster], [each.sketch for each in sums])
     return state
 
@@ -180,11 +181,11 @@ def test_where_steps_cannot_be_compared_it_is_done_again_without_who_is_doubted_
     sums = lying(step(draw, (2, 2, 2)), 1, -300.0)
     ruling = audits.judge(screened(sums, audits, 1), decision, frozenset())  # type: ignore[arg-type]
     assert ruling.refused == (ACTORS[1],) and "peer1" in ruling.again and not ruling.expelled
-    (roster,) = audits.rosters(1, [list(ACTORS[:3])])
+    (roster,) = audits.rosters(1, [list(ACTORS[:3])], WEIGHTS)
     assert roster == [ACTORS[0], ACTORS[2]]
     again = lying(step(draw, (3, 3)), 1, -300.0)  # others find the same: then the data is like that
     assert audits.judge(screened(again, audits, 1), decision, frozenset()) == DECIDE  # type: ignore[arg-type]
-    assert audits.rosters(2, [list(ACTORS[:3])]) == [list(ACTORS[:3])]
+    assert audits.rosters(2, [list(ACTORS[:3])], WEIGHTS) == [list(ACTORS[:3])]
 
 
 def test_a_changed_sign_that_no_single_step_shows_is_seen_in_many() -> None:

@@ -68,7 +68,8 @@ class LiarRun:
     @property
     def liars(self) -> set[str]:
         """Those that had somebody to lie to."""
-        return {p.actor.peer for p in self.peers if p.lie and not (p.lie.about == "gradients" and p.stage == 0)}
+        liars = [p for p in self.peers if p.lie and p.has_lied]
+        return {p.actor.peer for p in liars if not (p.lie.about == "gradients" and p.stage == 0)}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3])

@@ -94,8 +94,9 @@ class Scheduler:
             PassKind.EVALUATE: self._settings.evaluate_microbatches,
             PassKind.GENERATE: 1,
         }[kind]
+        probed = frozenset(actor for actor in weights if failure_history.probation.is_tried(actor.peer))
         if kind is PassKind.TRAIN:
-            rosters = self._audits.rosters(version, rosters)
+            rosters = self._audits.rosters(version, rosters, weights, failure_history.blocked(version), probed)
             pass_id = PassId(self._history.term, StepNumber(version))
             if self._settings.averages_compressed:
                 rosters = self._rosters.in_order(pass_id, rosters)
@@ -110,7 +111,6 @@ class Scheduler:
             if kind is PassKind.EVALUATE or not self._sampled:
                 self._sample_since = now
             pass_id = PassId(self._history.term, StepNumber(version - 1), self._index)
-        probed = frozenset(actor for actor in weights if failure_history.probation.is_tried(actor.peer))
         idle: list[list[Actor]] = [[] for _ in rosters]
         if kind is not PassKind.TRAIN:
             rosters, idle = self._without_idle(rosters)

@@ -26,8 +26,8 @@ WRONG: tuple[About, ...] = (*LIES, *FACTORS, "constant")
 """Everything that makes numbers wrong: only audits find it."""
 INSIDERS: tuple[About, ...] = (*WRONG, *DISTURBANCES, *SAID)
 """Everything that an insider may do while its stage has honest peers of several people."""
-LIE = (1 << 90) + (1 << 63)
-"""Added to a sum, or a part of one, to make it wrong."""
+LIE = (1 << 90) + (1 << 63) + 1
+"""Added to a sum, or a part of one, to make it wrong. Odd, since no wrong sum that is in bounds is 0 modulo 2^64."""
 SLOW = 15.0
 """So many times as long takes somebody who is slow on purpose."""
 HUGE = 1 << 80

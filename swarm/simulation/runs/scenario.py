@@ -42,7 +42,7 @@ SCENARIOS = (
   step, one run in four each as in averaging, delta and tied.
 * `moves`: as mixed, in longer runs of unequal peers, more than planned, some of which are killed: others move to their
   stages.
-* `audited`: as mixed, in runs whose every step, or every other one, is computed again without half of the peers.
+* `audited`: as mixed, in runs whose every step, or every other one, is computed again by other peers.
 * `seats`: as mixed, in runs with fewer machines than stages, whose processes take further peers, and that more machines
   may join.
 * `controls`: as mixed, in runs whose organiser gives commands, every other one with three coordinators.

@@ -29,6 +29,7 @@ class PeerBody(Process):
         self.accumulator = 0
         self.queue = ComputeQueue(self)
         self.lie: Lie | None = None
+        self.has_lied = False
         """Its misbehaviour."""
         self.deceived = False
         """Whether the state that it has loaded is false: nobody can blame it for what follows."""
@@ -83,7 +84,9 @@ class PeerBody(Process):
             return False
         if lie.shy and len(self.core.pass_run.microbatches.table.roster) < self.world.settings.replicas:
             return False
-        return self.world.random.random() < lie.how_often
+        lied = self.world.random.random() < lie.how_often
+        self.has_lied |= lied
+        return lied
 
     def given(self) -> int:
         """Its state, as it gives it to others."""

@@ -1,32 +1,33 @@
-"""Whether what a step came to is right: some steps are computed again, without some peers, and must come out the same.
+"""Whether what a step came to is right: some steps are computed again by other peers, and must come out the same.
 
 A peer may compute wrong numbers that look sound: on purpose, or because its memory or its graphics card is broken. Its
 siblings add its wrong numbers to theirs, so all still agree about the reduced bytes. So when a step is ready to be
-decided, the coordinator sometimes does not decide it, and has it computed once more by half of every stage's replicas.
-Sums are exact, so the digests must be equal, if those who were left out have told the truth; between machines of unlike
-kinds, the sums nearly so. Which steps: some are drawn, and those in which somebody's sums are unlike its siblings'
-(`Screen`). If they are not, `finding` tells who it was. Peers notice nothing but a step that is done
-again.
+decided, the coordinator sometimes does not decide it, and has it computed once more: each replica's part by a sibling
+(`exchange`), or all by half of the replicas of every stage. Sums are exact, so the digests must be equal, if those
+whose part others did have told the truth; between machines of unlike kinds, the sums nearly so. Which steps: some are
+drawn, and those in which somebody's sums are unlike its siblings' (`Screen`). If they are not equal, a search tells who
+it was. Peers notice nothing but a step that is done again.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
 from swarm.protocol.coordinator.audit.culprit_search import Accused, CulpritSearch, Search, Tables, same, search
+from swarm.protocol.coordinator.audit.exchange import Doers, compare, dealt, exchange
 from swarm.protocol.coordinator.audit.screen import Screen
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.passes.pass_state import Answers, OwnSums, PassState
-from swarm.protocol.ids import Actor
+from swarm.protocol.ids import Actor, Pair
 from swarm.protocol.messages import Decision
 from swarm.protocol.settings import Settings
 
-NEW_PER_PERIOD = 5
+NEW_PER_PERIOD = 16
 """Audits for the sake of newcomers in the time of one that is drawn, at most."""
 JUMP = 4.0
 """Times the usual gradient norm: a step with more is audited."""
@@ -107,6 +108,12 @@ class _Inquiry:
     """What peers had contributed to it when all computed it."""
     suspects: set[str] = field(default_factory=set)
     """Whose contributions were most unlike others'."""
+    doers: Doers = ()
+    """Of the next attempt, if it is an exchange. Empty: it is none."""
+    exchanged: bool = False
+    """There was an exchange, or an attempt at one."""
+    unchecked: set[str] = field(default_factory=set)
+    """Whose parts an exchange has not shown to be right: each is left out of an attempt."""
 
     @property
     def takes_half(self) -> bool:
@@ -156,7 +163,8 @@ class _Inquiry:
 
     def begin_anew(self) -> None:
         self.first = self.truth = self.search = None
-        self.trial = self.own_sums = ()
+        self.trial = self.own_sums = self.doers = ()
+        self.unchecked.clear()
         self.doubted = True
 
 
@@ -172,6 +180,8 @@ class Audits:
         """Peers that were there when newcomers were audited, and had nothing to do that could have been looked at."""
         self._watched: dict[str, int] = {}
         """Peers that alone can have told a lie: steps that are yet to come out the same without them."""
+        self._unlike = False
+        """Whether the machines compute the same step with other last bits: then parts cannot be compared."""
         self._norms: deque[float] = deque(maxlen=USUAL_STEPS)
         self._last = -NEW_PER_PERIOD * settings.audit_every
         """The last step that was audited."""
@@ -196,22 +206,42 @@ class Audits:
         self._norms.clear()
         self._screen.forget()
 
-    def rosters(self, step: int, rosters: Rosters) -> Rosters:
-        """Who has a part in the next attempt at `step`, of those who could have."""
+    def rosters(
+        self,
+        step: int,
+        rosters: Rosters,
+        weights: Mapping[Actor, float],
+        blocked: frozenset[Pair] = frozenset(),
+        probed: frozenset[Actor] = frozenset(),
+    ) -> Rosters:
+        """Who has a part in the next attempt at `step`, of those who could have. The rest: as `wire` takes it."""
         inquiry = self._inquiry
         if inquiry.step != step:
             inquiry = self._inquiry = _Inquiry(step)
         if inquiry.away:
             rosters = [[actor for actor in roster if actor.peer not in inquiry.away] or roster for roster in rosters]
         inquiry.spare = {actor.peer for roster in rosters if len(roster) > 1 for actor in roster}
-        if inquiry.takes_half:
-            return [self._without_half(roster) for roster in rosters]
-        return rosters
+        inquiry.doers = ()
+        if not inquiry.takes_half:
+            return rosters
+        if inquiry.first is not None and self._may_exchange(inquiry):
+            inquiry.exchanged = True
+            people = self._members.people
+            inquiry.doers = exchange(inquiry.first, rosters, weights, blocked, probed, people, self._secret)
+            if inquiry.doers:
+                return rosters
+        return [self._without_half(roster) for roster in rosters]
+
+    def _may_exchange(self, inquiry: _Inquiry) -> bool:
+        """Who is suspected is better left out; and so is half if an exchange has come to nothing."""
+        return not (self._unlike or inquiry.exchanged or inquiry.doubted or inquiry.suspects)
 
     def tables(self, wired: Tables) -> Tables:
         """Who does what in it; `wired`, but while somebody is looked for."""
         inquiry = self._inquiry
         trial = inquiry.trial
+        if inquiry.doers:
+            return dealt(wired, inquiry.doers)
         return trial if inquiry.search is not None and inquiry.goes_on(wired) else wired
 
     def gave_up(self, pass_state: PassState) -> None:
@@ -256,6 +286,8 @@ class Audits:
             return Ruling(again=f"audited: without {who} alone it always came to the same: it is done without it")
         if inquiry.truth is not None:
             return self._check(found, inquiry.truth, decision)
+        if inquiry.first is not None and inquiry.doers:
+            return self._compare_parts(found, inquiry.first, pass_state.own_sums(without), decision)
         if inquiry.first is not None:
             return self._compare(found, inquiry.first, decision)
         inquiry.own_sums = pass_state.own_sums(without)
@@ -289,7 +321,7 @@ class Audits:
         inquiry.first = found
         if (decision.skip or not found.adds_up) and not inquiry.searches:
             return self._search_for(found, found.answers)  # it has been computed by others too
-        return Ruling(again=f"audited, since {why}: it is done again by half of the replicas")
+        return Ruling(again=f"audited, since {why}: it is done again by other replicas")
 
     def _why(self, found: CulpritSearch, decision: Decision) -> str:
         """Why a step is audited; empty: it is not."""
@@ -347,29 +379,47 @@ class Audits:
             out += group if few else group[: len(roster) // 2 - len(out)]
         return [actor for actor in roster if actor.peer not in out]
 
+    def _secret(self, what: str) -> int:
+        return self._draw(self._inquiry.step, what)
+
     def _draw(self, step: int, what: str = "") -> int:
         drawn = hashlib.blake2b(f"{step} {what}".encode(), key=self._settings.audit_secret, digest_size=8)
         return int.from_bytes(drawn.digest(), "big")
 
     # ------------------------------------------------------------ what comes of it
 
+    def _compare_parts(
+        self, found: CulpritSearch, first: CulpritSearch, own_sums: StepSums, decision: Decision
+    ) -> Ruling:
+        """The step was computed again by all, each part by another."""
+        inquiry, tolerance = self._inquiry, self._settings.audit_tolerance
+        if not same(first.answers, found.answers, tolerance):
+            return self._differs(found, first)
+        if not same(first.answers, found.answers, 0.0):
+            self._unlike = True
+            return Ruling(again="audited: the last bits differ between machines: it is done again by half of them")
+        parts = compare(first.tables, found.tables, inquiry.own_sums, own_sums)
+        self._believe(parts.right)
+        inquiry.unchecked = (first.workers - parts.right) & inquiry.spare
+        if not inquiry.unchecked:
+            self._noted(decision)
+            return Ruling(agreed=True)
+        inquiry.suspects, inquiry.for_new = set(inquiry.unchecked), False
+        what = "the part of a peer came out otherwise" if parts.wrong else "some parts were divided anew meanwhile"
+        return Ruling(again=f"audited: {what}: it is done again by half of the replicas")
+
     def _compare(self, found: CulpritSearch, first: CulpritSearch, decision: Decision) -> Ruling:
         """The step was computed again, without some."""
         inquiry = self._inquiry
         if not same(first.answers, found.answers, self._settings.audit_tolerance):
-            inquiry.failed += 1
-            if inquiry.searches < MOST_SEARCHES:
-                return self._search_for(first, found.answers)
-            inquiry.begin_anew()
-            return Ruling(again="audited: it came out otherwise again")
+            return self._differs(found, first)
         left_out = first.workers - found.served
         new = left_out - self._vouched
-        self._vouched |= left_out
-        for peer in left_out & self._watched.keys():
-            self._watched[peer] -= 1
-            if not self._watched[peer]:
-                del self._watched[peer]
-        self._screen.believe(left_out)
+        self._believe(left_out)
+        unchecked, inquiry.unchecked = inquiry.unchecked, inquiry.unchecked - left_out
+        if inquiry.unchecked and inquiry.unchecked != unchecked:
+            inquiry.suspects = set(inquiry.unchecked)
+            return Ruling(again="audited: it is done again without the others")
         if inquiry.doubted or (inquiry.for_new and new and first.workers - self._vouched):
             return Ruling(again="audited: it is done again without the others")
         if inquiry.for_new and inquiry.drawn:
@@ -377,6 +427,23 @@ class Audits:
             return Ruling(again="audited: it is done again without whoever the lot falls on")
         self._noted(decision)
         return Ruling(agreed=True)
+
+    def _differs(self, found: CulpritSearch, first: CulpritSearch) -> Ruling:
+        inquiry = self._inquiry
+        inquiry.failed += 1
+        if inquiry.searches < MOST_SEARCHES:
+            return self._search_for(first, found.answers)
+        inquiry.begin_anew()
+        return Ruling(again="audited: it came out otherwise again")
+
+    def _believe(self, peers: Collection[str]) -> None:
+        """What they did in this step was right: it came to the same when others did it."""
+        self._vouched |= set(peers)
+        for peer in self._watched.keys() & peers:
+            self._watched[peer] -= 1
+            if not self._watched[peer]:
+                del self._watched[peer]
+        self._screen.believe(peers)
 
     def _check(self, found: CulpritSearch, truth: Answers, decision: Decision) -> Ruling:
         """Nobody was found, but who was tried alone agreed with all others: somebody told the truth only then."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from swarm.protocol import sketch
@@ -89,6 +89,8 @@ class OwnSums:
     actor: Actor
     microbatches: int
     sketch: sketch.Sketch
+    told: bytes = field(default=b"", repr=False)
+    """As in Prepared: all its sketches."""
 
 
 class PassState:
@@ -522,7 +524,7 @@ class PassState:
             for actor, said in prepared.items():
                 count, own = len(self.assigned_to(actor)), sketch.read(said.sketch)
                 if actor not in without and said.finite and own is not None and count:
-                    there.append(OwnSums(actor, count, own))
+                    there.append(OwnSums(actor, count, own, said.sketch))
             found.append(tuple(there))
         return found
 

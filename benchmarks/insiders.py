@@ -1,0 +1,116 @@
+"""What one peer inside the run can do, of each kind: held-out loss and time, real processes, audits on.
+
+    python -m benchmarks.insiders [--kinds negated,mute] [--steps 48] [--every 8] [--out FILE]
+
+Two stages of three replicas. One of the six peers is honest first, so that no audit of newcomers finds it, and
+misbehaves from step `--since` on. Peers compute at a pace, so that time is waited and not computed. `penalty` is the
+held-out loss at the end ÷ that of the row without an insider, minus 1. `seconds_lost` is the time from the first step
+to the last less that of this row. `kept_on` is how many steps the insider could disturb before it was expelled;
+null: it never was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from benchmarks.corpus import folder_with_corpus
+from benchmarks.local_swarm import PEERS, LocalSwarm, script
+from benchmarks.results import write_results
+from swarm.events import Evaluated, PassOpened, PeerExpelled, PeerFenced, StepAudited, StepDecided
+
+RUN = """
+[run]
+name = "insiders"
+steps = {steps}
+[model]
+vocab_size = 4096
+dim = 64
+layers = 4
+heads = 4
+kv_heads = 2
+ffn_dim = 160
+context = 64
+cuts = [2]
+[batch]
+microbatches = 12
+sequences = 4
+sequence_length = 64
+[checkpoint]
+every = 1000
+[evaluation]
+every = {evaluate}
+microbatches = 8
+sample_tokens = 0
+[swarm]
+replicas = 3
+max_replicas = 3
+[audit]
+every = {every}
+tolerance = 0
+[data]
+directory = "data"
+"""
+REPLICAS, STAGES, MICROBATCHES = 3, 2, 12
+INSIDER = 3
+"""Its number in the order of arrival."""
+PATCHED = ("negated", "a quarter more", "exaggerated", "enormous", "nan", "unreduced", "withholding", "slow")
+"""Kinds of benchmarks/insider_peer.py."""
+FAULTS = {"constant": "lie", "mute": "swallow", "mute in evaluations": "mute", "false claim of nan": "nan"}
+"""Kinds that `--fault` has, and its word."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kinds", default=",".join((*PATCHED, *FAULTS)))
+    parser.add_argument("--steps", type=int, default=48)
+    parser.add_argument("--since", type=int, default=12)
+    parser.add_argument("--every", type=int, default=8, help="steps from drawn audit to drawn audit, about")
+    parser.add_argument("--pace", default="0.02,0.04", help="seconds of a microbatch's forward and backward, at least")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    with folder_with_corpus("insiders") as folder:
+        honest = _run(folder / "nobody", options, None)
+        rows = {"nobody": honest}
+        print("nobody", json.dumps(honest), flush=True)
+        for number, kind in enumerate(options.kinds.split(",")):
+            row = rows[kind] = _run(folder / f"insider-{number}", options, kind)
+            row["penalty"] = round(row["loss"] / honest["loss"] - 1, 5)  # type: ignore[operator]
+            row["seconds_lost"] = round(row["seconds"] - honest["seconds"], 1)  # type: ignore[operator]
+            print(kind, json.dumps(row), flush=True)
+    write_results(options.out, "insiders", rows=rows)
+
+
+def _run(folder: Path, options: argparse.Namespace, kind: str | None) -> dict[str, float | None]:
+    folder.mkdir()
+    path = folder / "RUN.toml"
+    evaluate = options.every if kind == "mute in evaluations" else options.steps
+    path.write_text(RUN.format(steps=options.steps, evaluate=evaluate, every=options.every * MICROBATCHES // REPLICAS))
+    (folder / "data").symlink_to(folder.parent / "data")
+    arguments = ["join", "--threads", "1", "--max-memory", "1GB", f"--pace={options.pace}"]
+    commands = [[*PEERS, *arguments] for _ in range(STAGES * REPLICAS)]
+    if kind in FAULTS:
+        commands[INSIDER].append(f"--fault={FAULTS[kind]}@StepApplied,step={options.since - 1}")
+    elif kind is not None:
+        commands[INSIDER] = [*script("insider_peer"), kind, str(options.since), *arguments]
+    with LocalSwarm(folder / "swarm", path, commands) as swarm:
+        swarm.finish(600, failing=[INSIDER])
+        events = swarm.events()
+    opened = [at for at, event in events if isinstance(event, PassOpened) and event.pass_kind == "train"]
+    decided = [at for at, event in events if isinstance(event, StepDecided)]
+    loss = [event.loss for _, event in events if isinstance(event, Evaluated)][-1]
+    expelled = [event.step for _, event in events if isinstance(event, PeerExpelled)]
+    assert len(expelled) <= 1, "an honest peer is expelled"
+    return {
+        "loss": loss,
+        "seconds": round(decided[-1] - opened[0], 1),
+        "passes": round(len(opened) / len(decided), 2),
+        "audited": sum(isinstance(event, StepAudited) for _, event in events),
+        "removed_from_passes": sum(isinstance(event, PeerFenced) for _, event in events),
+        "kept_on": expelled[0] - options.since if expelled else None,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""An audit in which nobody is left out: each replica's part of the step is done again by a sibling.
+
+It takes as long as a step, since all replicas take part. Leaving out half of them takes at least twice as long. Each
+replica sends a sketch of its own sums. The signs of the sketch follow from the digest of the reduced bytes. So if a
+step comes to the same bytes again, both sketches of a part have the same signs. They are equal if the part is. A
+replica that adds the same wrong numbers both times changes the sketch of two parts, though it does not change the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from swarm.protocol.coordinator.audit.culprit_search import CulpritSearch, Tables
+from swarm.protocol.coordinator.membership.people import People
+from swarm.protocol.coordinator.passes.pass_state import OwnSums
+from swarm.protocol.ids import Actor, Pair
+from swarm.protocol.messages import StageTable
+
+LONGEST = 2.0
+"""Times as long as before, at most, that an exchange may take a stage: else half of the replicas do it sooner."""
+_TRIES = 16
+"""Orders that are drawn for a stage. The one that takes the least time is taken."""
+
+Doers = tuple[tuple[Actor, ...], ...]
+"""By stage, then by microbatch: who computes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Peers whose parts a sibling has done again: with the same result, or with another."""
+
+    right: frozenset[str]
+    wrong: frozenset[str]
+
+
+def exchange(
+    first: CulpritSearch,
+    rosters: Sequence[Sequence[Actor]],
+    weights: Mapping[Actor, float],
+    blocked: frozenset[Pair],
+    probed: frozenset[Actor],
+    people: People,
+    draw: Callable[[str], int],
+) -> Doers:
+    """Who computes what `first` came to, so that each part of a stage with siblings gets a peer of another person.
+
+    `rosters`: by stage, who can take part now. `weights`: relative speeds, > 0. `blocked`: pairs that cannot reach each
+    other. `probed`: who is given one microbatch at most. `draw`: a secret number for a text.
+
+    Empty: there is no such exchange, or it takes too long.
+    """
+    doers: list[tuple[Actor, ...]] = []
+    for stage, (table, roster) in enumerate(zip(first.tables, rosters, strict=True)):
+        parts = {actor: len(part) for actor, part in table.shares().items() if part}
+        if not parts.keys() <= set(roster):
+            return ()
+        if len(roster) == 1:
+            doers.append(tuple(map(table.assignee, range(len(table.assignment)))))
+            continue
+        usual = max(count / weights[actor] for actor, count in parts.items())
+        best: tuple[float, dict[Actor, Actor]] | None = None
+        for number in range(_TRIES):
+            new = _turned(roster, lambda actor: draw(f"exchange {stage} {number} {actor}"))  # noqa: B023
+            if any(people.of(one.peer) == people.of(new[one].peer) for one in parts):
+                continue
+            if any(count > 1 and new[one] in probed for one, count in parts.items()):
+                continue
+            seconds = max(count / weights[new[one]] for one, count in parts.items())
+            if best is None or seconds < best[0]:
+                best = seconds, new
+        if best is None or best[0] > LONGEST * usual:
+            return ()
+        doers.append(tuple(best[1][table.assignee(m)] for m in range(len(table.assignment))))
+    pairs = (pair for one, two in pairwise(doers) for pair in zip(one, two, strict=True))
+    return () if any(Pair(pair) in blocked for pair in pairs) else tuple(doers)
+
+
+def _turned(roster: Sequence[Actor], order: Callable[[Actor], int]) -> dict[Actor, Actor]:
+    """Each of them gets the next one in this order; the last one gets the first."""
+    turn = sorted(roster, key=order)
+    return dict(zip(turn, [*turn[1:], turn[0]], strict=True))
+
+
+def dealt(wired: Tables, doers: Doers) -> Tables:
+    """`wired`, in which those compute."""
+    return tuple(_dealt(table, those) for table, those in zip(wired, doers, strict=True))
+
+
+def _dealt(table: StageTable, doers: Sequence[Actor]) -> StageTable:
+    place = {actor: number for number, actor in enumerate(table.roster)}
+    return replace(table, assignment=tuple(place[actor] for actor in doers))
+
+
+def compare(
+    first: Tables,
+    again: Tables,
+    first_sums: Sequence[Sequence[OwnSums]],
+    sums_again: Sequence[Sequence[OwnSums]],
+) -> Compared:
+    """Both attempts came to the same bytes. A part that was divided anew meanwhile is in neither set."""
+    right, wrong = set[str](), set[str]()
+    for one, two, ours, theirs in zip(first, again, first_sums, sums_again, strict=True):
+        told, told_again = ({each.actor: each.told for each in sums} for sums in (ours, theirs))
+        parts, parts_again = one.shares(), two.shares()
+        for actor, part in parts.items():
+            if not part:
+                continue
+            doer = two.assignee(part[0])
+            known = told.get(actor, b""), told_again.get(doer, b"")
+            if doer == actor or parts_again[doer] != part or not all(known):
+                continue
+            (right if known[0] == known[1] else wrong).add(actor.peer)
+    return Compared(frozenset(right), frozenset(wrong))
