@@ -20,6 +20,9 @@ sys.path.append(str(TESTS / "harness"))  # what tests of several folders share
 # a libp2p daemon that collects garbage less often starts with a fifth less work, and each test starts several
 os.environ.setdefault("GOGC", "400")
 
+# a thread that waits for another one of the same product spins: on busy cores a third of the time of tests with torch
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Compiled code is kept, whatever the environment says: else every worker rewrites every test's assertions again, and
 # every process that a test starts compiles the whole package.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

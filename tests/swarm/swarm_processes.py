@@ -140,20 +140,21 @@ class Process:
 
         pytest's own limit ends the test of a run that never stops.
         """
-        steps, end = self._steps(), time.monotonic() + within_s
+        steps, end = self._steps_in(self._known), time.monotonic() + within_s
         while not reached():
             if alive and self.code is not None and not reached():
                 raise AssertionError(f"{self.name} ended with {self.code} before {what}:\n{self.words()}")
             if time.monotonic() > end:
-                known, steps = steps, self._steps()
+                known, steps = steps, self._steps_in(self.log)
                 if within_s < DEADLINE_S or steps == known:
                     raise AssertionError(f"{self.name}: no {what} within {within_s:g} s:\n{self.words()}")
                 end = time.monotonic() + within_s
             time.sleep(_POLL_S)
 
-    def _steps(self) -> int:
-        """How often its log tells that it has decided or applied a step."""
-        return sum(isinstance(event, StepDecided | StepApplied) for _, event in self.log)
+    @staticmethod
+    def _steps_in(log: list[tuple[float, Event]]) -> int:
+        """How often the log of a process tells that it has decided or applied a step."""
+        return sum(isinstance(event, StepDecided | StepApplied) for _, event in log)
 
     def words(self) -> str:
         """What it printed, the end of it."""
