@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from swarm.events import PeerLost
+from swarm.events import PeerLost, PeerMoved
 from swarm.protocol import messages as m
 from swarm.protocol.coordinator.checkpoints import Checkpoints
 from swarm.protocol.coordinator.core import CoordinatorCore, Phase
@@ -253,3 +253,22 @@ def test_of_two_copies_that_differ_the_other_is_fetched_when_the_first_cannot_be
             checkpoints.note(member, status, now)
         fetched += [order.digests for order in out.take() if isinstance(order, CollectCheckpoint)]
     assert fetched == [("right",), ("lie",)]
+
+
+def test_a_stage_without_a_peer_waits_for_nobody_when_all_have_come_and_are_elsewhere() -> None:
+    """A coordinator that was killed places a peer before another says that it holds that stage."""
+    settings = small_settings(stages=2, microbatches=2, steps=2, replicas=1)
+    core, now = CoordinatorCore(ME, settings, 0, None, None), 0.0
+    core.handle(Tick(), now)
+    core.handle(TermWritten(1), now)
+    core.handle(Received(TWO, m.Join(TWO)), now)
+    moved: list[PeerMoved] = []
+    for number in range(1, 100):
+        now += settings.recruit_after_s / 10
+        inputs = [Received(each, m.Status(each, StageIndex(0), 0, sequence=number)) for each in (ONE, TWO)]
+        orders = [order for event in (*inputs, Tick()) for order in core.handle(event, now)]
+        moved += [order.event for order in orders if isinstance(order, Emit) and isinstance(order.event, PeerMoved)]
+        if moved:
+            break
+    assert now < settings.start_timeout_s / 2, "much sooner than others would be waited for"
+    assert [(each.source, each.stage) for each in moved] == [(0, 1)]

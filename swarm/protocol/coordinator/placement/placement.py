@@ -365,6 +365,12 @@ class Placement:
         first = self._members.first_heard_at
         return not self._opened_any and (first is None or now - first < self._first_patience_s)
 
+    @property
+    def _all_have_come(self) -> bool:
+        """Whether there are as many peers as the run asks for, wherever they are."""
+        here = sum(member.lost_at is None for member in self._members)
+        return here >= self._settings.stages * self._settings.replicas
+
     # ------------------------------------------------------------ a stage without the version
 
     def _missing(self, stage: int, crew: int, found: Survey, now: float) -> None:
@@ -385,7 +391,7 @@ class Placement:
             recruit = False  # its holder may only be late to come back
         if history.restorable:
             found.wait("" if crew else self._nobody(stage))
-            if not crew and recruit and not self._may_wait_for_replicas(now):
+            if not crew and recruit and (self._all_have_come or not self._may_wait_for_replicas(now)):
                 self._recruit(stage, now)
             return
         found.wait("" if recruit else f"no peer holds stage {stage} at version {history.version}")
