@@ -165,7 +165,7 @@ def command(
 
     changes = beside // 8 if delta_cache is None else delta_cache
     options = JoinOptions(
-        Machine(Budgets(budget, beside // 4, graph_budget, changes, host), max_rate),
+        Machine(Budgets(budget, beside // 4, graph_budget, changes, host, strict=max_memory is not None), max_rate),
         device=picked.name,
         precision=picked.precision,
         compiled=compiled,

@@ -56,7 +56,7 @@ def keep_freed_memory() -> None:
 def return_freed_memory() -> None:
     """From now on tensors are mapped one by one and returned to the kernel when freed: there are no gaps between them.
 
-    This takes up to a tenth more time. Does nothing where `keep_freed_memory` does nothing.
+    This takes up to half more time. Does nothing where `keep_freed_memory` does nothing.
     """
     libc = _unconfigured_glibc()
     if libc is None:

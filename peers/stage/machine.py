@@ -23,7 +23,8 @@ class Budgets:
     if the states leave so much. `graphs`: autograd graphs kept between forward and backward; None: what states and
     frames leave, at most half of the memory. `changes`: what earlier visits left, in a run with codec `delta`, `ef21`,
     `ef` or `ef-mixed`. `host`: where `memory` is that of a graphics card, what the host gives beside it: frames lie
-    there, and graphs may have all that states leave of the card.
+    there, and graphs may have all that states leave of the card. `strict`: the owner has named `memory`; else it is
+    a part of what is free, and the rest has room for gaps of the heap.
     """
 
     memory: int = 4 << 30
@@ -31,6 +32,7 @@ class Budgets:
     graphs: int | None = None
     changes: int = 1 << 30
     host: int | None = None
+    strict: bool = False
 
 
 class Machine:

@@ -272,10 +272,13 @@ class PeerProcess:
         )
 
     def _fit_heap(self, stage: int, memory: StageMemory) -> None:
-        """Return freed memory if the gaps between what is kept would have no room: they are as large as that."""
+        """Return freed memory if the gaps between what is kept would have no room: they are as large as that.
+
+        By default half of the free memory is planned with, and the gaps have room in the other half.
+        """
         graphs = min(self._seat.graphs, self._manifest.batch.microbatches * memory.graph)
         room = self._seat.memory_for_stage
-        if memory.resident + 2 * (memory.working + graphs) > room:
+        if self._options.machine.budgets.strict and memory.resident + 2 * (memory.working + graphs) > room:
             return_freed_memory()
             note = FreedMemoryReturned(stage, memory.device + graphs, room)
             self._loop.call_soon_threadsafe(self.log.append, note)
