@@ -62,17 +62,17 @@ def test_it_takes_what_it_may_and_what_a_bare_process_takes(make_swarm: MakeSwar
 
 
 LONG = (
-    *("model.dim=128", "model.layers=8", "model.cuts=[4]", "model.heads=8", "model.kv_heads=8", "model.ffn_dim=352"),
-    *("batch.sequences=4", "batch.sequence_length=512", "batch.microbatches=4", "model.context=512"),
+    *("model.dim=256", "model.layers=8", "model.cuts=[4]", "model.heads=8", "model.kv_heads=8", "model.ffn_dim=704"),
+    *("batch.sequences=2", "batch.sequence_length=512", "batch.microbatches=4", "model.context=512"),
 )
 
 
 def test_graphs_fill_memory_too_and_without_room_for_one_its_layers_are_computed_again(make_swarm: MakeSwarm) -> None:
-    """One peer has room for one graph. The other has half of that. The answer is the same."""
+    """One peer has room for one graph. The other has a little more than it needs at least. The answer is the same."""
     swarm = make_swarm("int8", *LONG, "run.steps=4", "swarm.replicas=1")
     sizes = stage_sizes(swarm.manifest)
-    least, usual = max(sizes["stage_least"]), max(sizes["stage_memory"])
-    assert least < 0.6 * min(sizes["stage_memory"])
+    least, usual = max(sizes["stage_least"]) + (32 << 20), max(sizes["stage_memory"])
+    assert least < min(sizes["stage_memory"])
     swarm.coordinate()
     planned = {"p0": least, "p1": usual}
     for name, needed in planned.items():
