@@ -7,7 +7,7 @@ with a wrong hash is its sender's fault alone. Pure: an async driver moves the b
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -32,25 +32,18 @@ class Index:
     hashes: tuple[bytes, ...]
 
     @classmethod
-    def of(cls, parts: Sequence[bytes | memoryview]) -> Index:
-        """The index of the concatenated `parts`."""
-        total = sum(len(part) for part in parts)
-        hashes = []
-        for number in range(pieces_in(total)):
-            hasher = blake3()
-            for view in span(parts, number * PIECE_BYTES, min(PIECE_BYTES, total - number * PIECE_BYTES)):
-                hasher.update(view)
-            hashes.append(hasher.digest())
-        return cls(total, tuple(hashes))
-
-    @classmethod
     def of_file(cls, path: Path) -> Index:
         """The index of a file. Raises OSError."""
-        hashes, total = [], 0
         with path.open("rb", buffering=PIECE_BYTES) as file:
-            while piece := file.read(PIECE_BYTES):
-                hashes.append(blake3(piece).digest())
-                total += len(piece)
+            return cls.of(file)
+
+    @classmethod
+    def of(cls, file: BinaryIO) -> Index:
+        """The index of the rest of an open file. Raises OSError."""
+        hashes, total = [], 0
+        while piece := file.read(PIECE_BYTES):
+            hashes.append(blake3(piece).digest())
+            total += len(piece)
         return cls(total, tuple(hashes))
 
     def size(self, number: int) -> int:
@@ -83,22 +76,6 @@ def pieces_in(total: int) -> int:
 def index_bytes(total: int) -> int:
     """Bytes of an encoded index of `total` bytes."""
     return _HEAD.size + pieces_in(total) * _HASH_BYTES
-
-
-def span(parts: Sequence[bytes | memoryview], start: int, length: int) -> list[memoryview]:
-    """`length` bytes from `start` on of the concatenated `parts`, without a copy."""
-    found = []
-    for part in parts:
-        if length <= 0:
-            break
-        if start < len(part):
-            view = memoryview(part)[start : start + length]
-            found.append(view)
-            length -= len(view)
-            start = 0
-        else:
-            start -= len(part)
-    return found
 
 
 class SumsFile:

@@ -37,10 +37,15 @@ thread.join()
 PAGES = 200 * (1 << 20) // os.sysconf("SC_PAGE_SIZE")
 
 
-def faults(**environment: str) -> int:
+def printed(program: str, *words: str, **environment: str) -> float:
+    """The number that a program prints in a process whose allocator only `environment` configures."""
     told = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    command = [sys.executable, "-c", PROGRAM]
-    return int(subprocess.run(command, env=told | environment, capture_output=True, check=True, timeout=120).stdout)
+    command = [sys.executable, "-c", program, *words]
+    return float(subprocess.run(command, env=told | environment, capture_output=True, check=True, timeout=120).stdout)
+
+
+def faults(**environment: str) -> float:
+    return printed(PROGRAM, **environment)
 
 
 @pytest.mark.skipif("glibc" not in os.confstr("CS_GNU_LIBC_VERSION"), reason="it is glibc that is told so")
@@ -69,11 +74,9 @@ print((resident() - before) >> 20)
 """
 
 
-def kept(*words: str) -> int:
+def kept(*words: str) -> float:
     """MiB that a process keeps of 200 that it has freed."""
-    told = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    command = [sys.executable, "-c", RETURNED, *words]
-    return int(subprocess.run(command, env=told, capture_output=True, check=True, timeout=120).stdout)
+    return printed(RETURNED, *words)
 
 
 @pytest.mark.skipif("glibc" not in os.confstr("CS_GNU_LIBC_VERSION"), reason="it is glibc that is told so")
@@ -95,9 +98,7 @@ print(int(Path("/proc/self/statm").read_text().split()[0]) / os.sysconf("SC_PHYS
 
 def addresses(*limit: str) -> float:
     """Of a process, against the memory of the machine."""
-    told = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    command = [sys.executable, "-c", ADDRESSES, *limit]
-    return float(subprocess.run(command, env=told, capture_output=True, check=True, timeout=120).stdout)
+    return printed(ADDRESSES, *limit)
 
 
 @pytest.mark.skipif("glibc" not in os.confstr("CS_GNU_LIBC_VERSION"), reason="it is glibc that is told so")

@@ -207,7 +207,7 @@ async def test_sums_that_come_out_the_same_after_a_rollback_are_taken(tmp_path: 
 
         return answer()
 
-    index = Index.of([data]).encode()
+    index = Index.of(io.BytesIO(data)).encode()
     keeper._fetch_pieces = fetch
     order = FetchSums(StageIndex(0), 7, "digest", (ONE, TWO))
     assert await keeper.fetch_sums(order)
