@@ -15,44 +15,13 @@ import argparse
 import json
 from pathlib import Path
 
+from benchmarks.audited_run import STAGES, outcome, write_run
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import PEERS, LocalSwarm, script
 from benchmarks.results import write_results
-from swarm.events import Evaluated, PassOpened, PeerExpelled, PeerFenced, StepAudited, StepDecided
+from swarm.events import PeerFenced
 
-RUN = """
-[run]
-name = "insiders"
-steps = {steps}
-[model]
-vocab_size = 4096
-dim = 64
-layers = 4
-heads = 4
-kv_heads = 2
-ffn_dim = 160
-context = 64
-cuts = [2]
-[batch]
-microbatches = 12
-sequences = 4
-sequence_length = 64
-[checkpoint]
-every = 1000
-[evaluation]
-every = {evaluate}
-microbatches = 8
-sample_tokens = 0
-[swarm]
-replicas = 3
-max_replicas = 3
-[audit]
-every = {every}
-tolerance = 0
-[data]
-directory = "data"
-"""
-REPLICAS, STAGES, MICROBATCHES = 3, 2, 12
+REPLICAS, MICROBATCHES = 3, 12
 INSIDER = 3
 """Its number in the order of arrival."""
 PATCHED = ("negated", "a quarter more", "exaggerated", "enormous", "nan", "unreduced", "withholding", "slow")
@@ -83,11 +52,17 @@ def main() -> None:
 
 
 def _run(folder: Path, options: argparse.Namespace, kind: str | None) -> dict[str, float | None]:
-    folder.mkdir()
-    path = folder / "RUN.toml"
     evaluate = options.every if kind == "mute in evaluations" else options.steps
-    path.write_text(RUN.format(steps=options.steps, evaluate=evaluate, every=options.every * MICROBATCHES // REPLICAS))
-    (folder / "data").symlink_to(folder.parent / "data")
+    path = write_run(
+        folder,
+        "insiders",
+        steps=options.steps,
+        microbatches=MICROBATCHES,
+        replicas=REPLICAS,
+        every=options.every,
+        evaluate=evaluate,
+        evaluated=8,
+    )
     arguments = ["join", "--threads", "1", "--max-memory", "1GB", f"--pace={options.pace}"]
     commands = [[*PEERS, *arguments] for _ in range(STAGES * REPLICAS)]
     if kind in FAULTS:
@@ -97,16 +72,10 @@ def _run(folder: Path, options: argparse.Namespace, kind: str | None) -> dict[st
     with LocalSwarm(folder / "swarm", path, commands) as swarm:
         swarm.finish(600, failing=[INSIDER])
         events = swarm.events()
-    opened = [at for at, event in events if isinstance(event, PassOpened) and event.pass_kind == "train"]
-    decided = [at for at, event in events if isinstance(event, StepDecided)]
-    loss = [event.loss for _, event in events if isinstance(event, Evaluated)][-1]
-    expelled = [event.step for _, event in events if isinstance(event, PeerExpelled)]
+    row, expelled = outcome(events)
     assert len(expelled) <= 1, "an honest peer is expelled"
     return {
-        "loss": loss,
-        "seconds": round(decided[-1] - opened[0], 1),
-        "passes": round(len(opened) / len(decided), 2),
-        "audited": sum(isinstance(event, StepAudited) for _, event in events),
+        **row,
         "removed_from_passes": sum(isinstance(event, PeerFenced) for _, event in events),
         "kept_on": expelled[0] - options.since if expelled else None,
     }

@@ -13,44 +13,11 @@ import argparse
 import json
 from pathlib import Path
 
+from benchmarks.audited_run import STAGES, outcome, write_run
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import PEERS, LocalSwarm
 from benchmarks.results import write_results
-from swarm.events import Evaluated, PassOpened, PeerExpelled, StepAudited, StepDecided
-
-RUN = """
-[run]
-name = "liars"
-steps = {steps}
-[model]
-vocab_size = 4096
-dim = 64
-layers = 4
-heads = 4
-kv_heads = 2
-ffn_dim = 160
-context = 64
-cuts = [2]
-[batch]
-microbatches = {microbatches}
-sequences = 4
-sequence_length = 64
-[checkpoint]
-every = 1000
-[evaluation]
-every = {steps}
-microbatches = 16
-sample_tokens = 0
-[swarm]
-replicas = {replicas}
-max_replicas = {replicas}
-[audit]
-every = {every}
-tolerance = 0
-[data]
-directory = "data"
-"""
-
+from swarm.events import Evaluated
 
 MICROBATCHES = 10
 NEVER = 10_000
@@ -92,28 +59,25 @@ def _spread(options: argparse.Namespace) -> list[str]:
 
 def _run(folder: Path, options: argparse.Namespace, lies: list[str], every: int) -> dict[str, object]:
     """`lies`: at which moments as many peers, in order of arrival, begin. `every`: steps."""
-    folder.mkdir()
-    path = folder / "RUN.toml"
-    replicas = options.peers // 2
-    counted = every * MICROBATCHES // replicas  # of one peer
-    path.write_text(RUN.format(steps=options.steps, replicas=replicas, every=counted, microbatches=MICROBATCHES))
-    (folder / "data").symlink_to(folder.parent / "data")
+    path = write_run(
+        folder,
+        "liars",
+        steps=options.steps,
+        microbatches=MICROBATCHES,
+        replicas=options.peers // STAGES,
+        every=every,
+        evaluate=options.steps,
+        evaluated=16,
+    )
     join = [*PEERS, "join", "--threads", "1", "--capacity", "1", "--max-memory", "1GB"]
     commands = [[*join, f"--fault=lie@{moment}"] for moment in lies]
     commands += [join] * (options.peers - len(lies))
     with LocalSwarm(folder / "swarm", path, commands) as swarm:
         swarm.finish(1800, failing=range(len(lies)))
         events = swarm.events()
-    opened = [at for at, event in events if isinstance(event, PassOpened) and event.pass_kind == "train"]
-    decided = [at for at, event in events if isinstance(event, StepDecided)]
-    (loss,) = [event.loss for _, event in events if isinstance(event, Evaluated)]
-    return {
-        "loss": loss,
-        "expelled_at": [event.step for _, event in events if isinstance(event, PeerExpelled)],
-        "audited": sum(isinstance(event, StepAudited) for _, event in events),
-        "passes": round(len(opened) / len(decided), 2),
-        "seconds": round(decided[-1] - opened[0], 1),
-    }
+    assert sum(isinstance(event, Evaluated) for _, event in events) == 1, "the end alone is evaluated"
+    row, expelled = outcome(events)
+    return {**row, "expelled_at": expelled}
 
 
 if __name__ == "__main__":
