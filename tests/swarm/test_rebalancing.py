@@ -48,7 +48,6 @@ def test_a_black_hole_is_given_less_than_a_twentieth(
     swarm.assert_equal(reference(swarm))
 
 
-@pytest.mark.timeout(900)  # a hang guard: a minute on idle cores, and others run beside it
 def test_a_peer_moves_to_the_stage_that_has_lost_its_replicas(
     make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
 ) -> None:
