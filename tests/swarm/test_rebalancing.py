@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 from conftest import MakeSwarm
 from swarm_processes import Swarm
 
