@@ -205,3 +205,11 @@ def test_the_reference_says_when_it_cannot_replay() -> None:
     missing = ((Contribution(0b0001, -1), Contribution(0b1010, -1)),) * 2
     with pytest.raises(ReplayError, match=r"microbatch 2 of step 0 is in no member's sum"):
         train_reference(of, Corpus(of), replay={0: StepReplay((), missing)})
+
+
+@pytest.mark.parametrize("kind", [None, peer_io.EncodePart, peer_io.Assemble])
+def test_dithered_sums_are_exact_whoever_dies(run, kind: type | None) -> None:
+    """No record is needed: the result is that of one process, as with the usual grid."""
+    swarm = run(averaged("dither:1"), **({} if kind is None else {"hook": killing(3, 1, kind, BACK)}))
+    assert swarm.digests() == swarm.plain() == swarm.reference()
+    assert swarm.digests() != run(averaged("none")).digests(), "blocks have grids of their own"

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from peers.run.replay import ReplayError
 from swarm import codecs
+from swarm.compute.block_grid import BlockGrid
 from swarm.compute.low_rank import LowRank, orthonormal, product, times
 from swarm.compute.reduction import BUCKET_ELEMENTS
 from swarm.compute.sums import Accumulator, Layout
@@ -28,11 +29,13 @@ _ALONE = (Contribution(-1, -1),)  # all microbatches
 class AveragedSums:
     """`begin` a step, `add` its microbatches, take the `reduced` sums."""
 
-    def __init__(self, layout: Layout, sums: SumSection) -> None:
+    def __init__(self, layout: Layout, sums: SumSection, grid: BlockGrid | None = None) -> None:
+        """grid: of the stage, where blocks have their own; turned to a step before that begins."""
         self.layout = layout
+        self._grid = grid
         self._sums = sums
         self._way = _LowRank(layout, sums.rank) if sums.rank else _Coded(layout, sums) if sums.compresses else None
-        self._members = [Accumulator(layout, sums)]
+        self._members = [Accumulator(layout, sums, grid=grid)]
         self._contributions: Sequence[Contribution] = _ALONE
         self._step = 0
 
@@ -54,7 +57,7 @@ class AveragedSums:
         """Add microbatch `m` to the sums of the member that had it. Raises SumOverflow, ReplayError."""
         for sums, each in zip(self._members, self._contributions, strict=False):
             if each.microbatches >> m & 1:
-                sums.add(gradients, loss, step=self._step)
+                sums.add(gradients, loss, step=self._step, microbatch=m)
                 return
         raise ReplayError(f"microbatch {m} of step {self._step} is in no member's sum")
 
@@ -62,7 +65,9 @@ class AveragedSums:
         """The sums that every replica applies, as in swarm/compute/totals.py. Raises SumOverflow, codecs.CodecError."""
         members = self._members[: len(self._contributions)]
         if self._way is None or len(members) == 1:
-            total = combine(members[0].numbers(slice(0, self.layout.length)), (), self._sums)
+            total = combine(members[0].numbers(whole := slice(0, self.layout.length)), (), self._sums)
+            if self._grid is not None:
+                return self._grid.settle_(total, whole)
             if self._way is None:
                 return total
             self._way.alone()

@@ -21,6 +21,7 @@ from peers.run.replay import ReplayError, StepReplay
 from swarm import codecs
 from swarm.codecs import ladder
 from swarm.compute.arithmetic import Arithmetic
+from swarm.compute.block_grid import BlockGrid
 from swarm.compute.digest import first_chain, run_digest
 from swarm.compute.norm import squared_norm
 from swarm.compute.optimizer import StageOptimizer, StageState
@@ -132,7 +133,10 @@ class ReferenceModel:
             Layout.of(parameters, with_loss=module.last, shared=module.shared)
             for module, parameters in zip(self._modules, self._parameters, strict=True)
         ]
-        self._sums = [AveragedSums(layout, manifest.sums) for layout in self._layouts]
+        self._grids = [BlockGrid.of(manifest, *each, "cpu") for each in enumerate(self._layouts)]
+        self._sums = [
+            AveragedSums(layout, manifest.sums, grid) for layout, grid in zip(self._layouts, self._grids, strict=True)
+        ]
         self.optimizers = [
             StageOptimizer(
                 parameters,
@@ -164,6 +168,9 @@ class ReferenceModel:
     def train(self, step: int, data: TrainingData, replay: StepReplay | None = None) -> ReferenceStep:
         if self._memory is not None:
             self._memory.begin(step, replay)
+        for grid, optimizer in zip(self._grids, self.optimizers, strict=True):
+            if grid is not None:
+                grid.follow(optimizer.second_moments, optimizer.version)
         recorded = replay.contributions if replay is not None else ()
         for sums, contributions in zip(self._sums, recorded or ((),) * len(self._sums), strict=True):
             sums.begin(step, contributions)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from swarm import codecs
+from swarm.compute import dithered, rice
+from swarm.compute.block_grid import BlockGrid
 from swarm.compute.coded import HEAD_BYTES, CodedBuckets, CodedReduction
 from swarm.compute.low_rank import LowRank
 from swarm.compute.low_rank_reduction import LowRankBuckets, LowRankReduction
@@ -15,11 +17,15 @@ def buckets_of(layout: Layout, sums: SumSection) -> Buckets:
     """Raises codecs.UnknownCodec."""
     if sums.rank:
         return LowRankBuckets(layout, sums)
+    if sums.dither:
+        return dithered.DitheredBuckets(layout, sums)
     return CodedBuckets(layout, sums, codecs.averaging(sums.averaging)) if sums.compresses else Buckets(layout, sums)
 
 
-def reduction_of(accumulator: Accumulator, sums: SumSection) -> Reduction:
-    """Raises codecs.UnknownCodec."""
+def reduction_of(accumulator: Accumulator, sums: SumSection, grid: BlockGrid | None = None) -> Reduction:
+    """grid: that of the accumulator. Raises codecs.UnknownCodec."""
+    if grid is not None:
+        return dithered.DitheredReduction(accumulator, sums, grid)
     if sums.rank:
         return LowRankReduction(accumulator, sums)
     if sums.compresses:
@@ -29,6 +35,8 @@ def reduction_of(accumulator: Accumulator, sums: SumSection) -> Reduction:
 
 def largest_bucket(sums: SumSection) -> int:
     """Bytes of a part or sum at most. Raises codecs.UnknownCodec."""
+    if sums.dither:
+        return dithered.HEAD_BYTES + rice.largest(BUCKET_ELEMENTS)
     if not sums.compresses:
         return largest_exact(sums)
     codec = codecs.get("none") if sums.rank else codecs.averaging(sums.averaging)

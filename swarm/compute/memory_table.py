@@ -148,7 +148,7 @@ def stage_memory(manifest: RunManifest, counts: StageCounts, mode: Mode, sent: i
         on_the_way=_on_the_way(manifest, width * number if sent is None else sent, width * number),
         updating=_UPDATED * min(number, UPDATED_AT_ONCE) if mode.own_memory else 0,
         residuals=_residuals(manifest, number) if manifest.swarm.replicas > 1 else 0,
-        reduces_on_host=sums.mode != "exact" or sums.compresses,
+        reduces_on_host=sums.mode != "exact" or sums.averaging != "none",
     )
 
 

@@ -123,6 +123,11 @@ class StageOptimizer:
         self.version += 1
         self.chain = chain
 
+    @property
+    def second_moments(self) -> list[Tensor]:
+        """By parameter."""
+        return list(self._moments["exp_avg_sq"].values())
+
     def _where(self, tensor: Tensor) -> Tensor:
         """It, or a copy of it, where steps are made."""
         return tensor.cpu() if self._on_cpu else tensor

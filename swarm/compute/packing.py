@@ -58,8 +58,8 @@ def pack(numbers: Whole, grid_bits: int) -> bytearray:
     if np.count_nonzero(counts) > 1:
         order = np.argsort(widths, kind="stable")
         ordered = np.take(folded, order, axis=0, out=_scratch("ordered", (blocks, BLOCK)), mode="clip")
-    for width, those, where in _groups(counts):
-        _pack(ordered[those], width, everything[blocks:][where])
+    for width, those, where in groups(counts):
+        pack_width(ordered[those], width, everything[blocks:][where])
     return payload
 
 
@@ -69,11 +69,11 @@ def unpack(payload: Buffer, count: int, grid_bits: int, out: Whole) -> None:
     blocks = len(widths)
     counts = np.bincount(widths)
     whole = _scratch("unpacked", (blocks, BLOCK)).view(np.int64)
-    for width, those, where in _groups(counts):
+    for width, those, where in groups(counts):
         if width == _RAW:
             whole[those] = _from_floats(data[where].view(np.float64), grid_bits).reshape(-1, BLOCK)
         else:
-            _unpack(data[where], width, whole[those])
+            unpack_width(data[where], width, whole[those])
     if np.count_nonzero(counts) <= 1:
         out[:] = whole.reshape(-1)[:count]
         return
@@ -121,7 +121,7 @@ def _split(payload: Buffer, count: int) -> tuple[Bytes, Bytes]:
     return widths, data
 
 
-def _groups(counts: NDArray[np.intp]) -> Iterator[tuple[int, slice, slice]]:
+def groups(counts: NDArray[np.intp]) -> Iterator[tuple[int, slice, slice]]:
     """(width, its blocks among those in order, its bytes) of every width that is there, but 0 has no bytes."""
     block = start = 0
     for width in np.flatnonzero(counts).tolist():
@@ -190,7 +190,7 @@ def _from_floats(numbers: NDArray[np.float64], grid_bits: int) -> Whole:
 # ------------------------------------------------ zigzag and bytes
 
 
-def _pack(numbers: Words, width: int, data: Bytes) -> None:
+def pack_width(numbers: Words, width: int, data: Bytes) -> None:
     """numbers: (blocks, BLOCK), each below 2^width. data: their bytes."""
     if width == _RAW:
         data[:] = numbers.reshape(-1).view(np.uint8)
@@ -224,7 +224,7 @@ def _pack(numbers: Words, width: int, data: Bytes) -> None:
             )
 
 
-def _unpack(data: Bytes, width: int, whole: Whole) -> None:
+def unpack_width(data: Bytes, width: int, whole: Whole) -> None:
     """whole: (blocks, BLOCK), written."""
     if not width:
         whole[:] = 0

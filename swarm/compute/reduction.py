@@ -134,7 +134,7 @@ class Reduction:
         """Of the reduced vector, as it is sent where nothing is compressed."""
         self._sums = sums
         self._dtype = reduced_dtype(sums)
-        packed = sums.mode == "exact" and not sums.compresses
+        packed = sums.mode == "exact" and sums.averaging == "none"
         found = device_packing.kernels(accumulator.device) if packed else None
         self._device = (
             None if found is None else DevicePacking(found, accumulator.numbers, buckets.slices, sums.grid_bits)
@@ -263,7 +263,7 @@ class Reduction:
             found = sketch_of(lambda part: self._in_units(reduced[part]), where, reduced.device, seed, *of_step)
             every.append(found[0])
             outlines += found[1:]
-        adds_up = self._accumulator.exact and not self._sums.compresses
+        adds_up = self._accumulator.exact and self._sums.averaging == "none"  # and nothing is rounded on the way
         return replace(
             done,
             sketch=b"".join(map(written, own)),

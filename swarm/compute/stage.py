@@ -23,6 +23,7 @@ from swarm.buffer import Buffer
 from swarm.codecs.codec import to_device, to_host
 from swarm.compute.averaging import reduction_of
 from swarm.compute.bases import BaseStore
+from swarm.compute.block_grid import BlockGrid
 from swarm.compute.body import BodyFormat, BodyKind, ForwardBody, Packing
 from swarm.compute.device_clock import DeviceClock, Mark
 from swarm.compute.digest import first_chain
@@ -102,7 +103,8 @@ class Stage:
             self._split.attach(self._module)
         self._due = DueWeights()
         layout = Layout.of(self.parameters, with_loss=self._module.last, shared=self._module.shared)
-        self._accumulator = Accumulator(layout, manifest.sums, device)
+        self._grid = BlockGrid.of(manifest, index, layout, device)
+        self._accumulator = Accumulator(layout, manifest.sums, device, self._grid)
         self._graphs = _GraphStash(graph_budget_bytes)
         self._adding = False
         """Something is half in the sums."""
@@ -114,7 +116,7 @@ class Stage:
         self.bases = BaseStore()
         self.overflows = False
         """Gradients for the stage before are sent finite and far too large: a rehearsal."""
-        self.reduction = reduction_of(self._accumulator, manifest.sums)
+        self.reduction = reduction_of(self._accumulator, manifest.sums, self._grid)
         self.optimizer = StageOptimizer(
             self.parameters,
             layout,
@@ -173,6 +175,7 @@ class Stage:
     def loaded(self) -> None:
         """The parameters are others than before."""
         self._weights.refresh()
+        self._turn_grid()
 
     def forward(self, action: Forward) -> ForwardDone | BackwardDone | ResultDone:
         """Compute a microbatch. Raises FrameError, codecs.CodecError, SumOverflow, LookupError."""
@@ -267,8 +270,13 @@ class Stage:
         reduced, digest = self.reduction.reduced(action.attempt), self.reduction.digest(action.attempt)
         self.optimizer.apply(reduced, decision.scale, decision.update, unit=self.reduction.unit, digest=digest)
         self.reduction.applied(action.attempt, skipped=action.decision.skip)
-        self._weights.refresh()
+        self.loaded()
         return AppliedStep(action.decision.step, self.optimizer.chain)
+
+    def _turn_grid(self) -> None:
+        """To that of the version that is held."""
+        if self._grid is not None:
+            self._grid.follow(self.optimizer.second_moments, self.optimizer.version)
 
     def _unpacked(self, action: Forward, copy: Buffer | None = None) -> ForwardBody:
         base = self.bases.of(action.decode_with)
@@ -395,7 +403,7 @@ class Stage:
             gradients = [gradient.to(torch.float32) / scale for gradient in gradients]
         self._adding = True
         for index, gradient in enumerate(gradients):
-            self._accumulator.add_one(index, gradient, step=step)
+            self._accumulator.add_one(index, gradient, step=step, microbatch=action.microbatch)
         added = self._accumulator.end(step)
         self._adding = False
 
@@ -404,7 +412,7 @@ class Stage:
                 self._accumulator.add_loss(due.loss.wait().item(), step=step)
             if missing := added.result():
                 for index in missing:
-                    self._accumulator.add_one(index, gradients[index], step=step)
+                    self._accumulator.add_one(index, gradients[index], step=step, microbatch=action.microbatch)
                 self._accumulator.settle(step)
 
         return finish

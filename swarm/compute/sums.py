@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from swarm.compute import adding
+from swarm.compute.block_grid import WIDTH, BlockGrid
 from swarm.compute.grid import NARROW, NOT_FINITE, WIDE, LossSum, peak_of, too_large
 from swarm.compute.grid import SumOverflow as SumOverflow  # what sums raise is imported from here
 from swarm.compute.host_copy import HostCopy
@@ -83,8 +84,12 @@ class Layout:
 class Accumulator:
     """Sum over microbatches of one stage's gradients, on `device`."""
 
-    def __init__(self, layout: Layout, sums: SumSection, device: str | torch.device = "cpu") -> None:
+    def __init__(
+        self, layout: Layout, sums: SumSection, device: str | torch.device = "cpu", grid: BlockGrid | None = None
+    ) -> None:
+        """grid: of the stage, where blocks have their own."""
         self.layout = layout
+        self._grid = grid
         self.exact = sums.mode == "exact"
         self.device = torch.device(device)
         self.revision = 0
@@ -106,6 +111,7 @@ class Accumulator:
         self._scratch = torch.empty(count), torch.empty(count, dtype=torch.int32), torch.empty(count, dtype=torch.int64)
         self._peaks = torch.zeros(len(self._sums), device=device)
         self._room = self._rooms()
+        self._reach = self._reaches()
         if self.exact:
             adding.adder(self.device)  # kernels are compiled now, not in the first step
 
@@ -122,10 +128,18 @@ class Accumulator:
         self._awaited = {}
         self._peaks.zero_()
         self._room = self._rooms()
+        self._reach = self._reaches()
 
     # ------------------------------------------------ one microbatch after the other
 
-    def add(self, gradients: Sequence[Tensor], loss: float | None = None, *, step: int | None = None) -> None:
+    def add(
+        self,
+        gradients: Sequence[Tensor],
+        loss: float | None = None,
+        *,
+        step: int | None = None,
+        microbatch: int | None = None,
+    ) -> None:
         """Add one microbatch: gradients in layout order and, on the last stage, its fp32 loss sum. Waits once.
 
         NaN and infinity make all of the tensor's sum NOT_FINITE. Raises SumOverflow; some tensors may have been added
@@ -133,26 +147,32 @@ class Accumulator:
         """
         assert (loss is not None) == self.layout.with_loss
         for index, gradient in enumerate(gradients):
-            self.add_one(index, gradient, step=step)
+            self.add_one(index, gradient, step=step, microbatch=microbatch)
         if loss is not None:
             self.add_loss(loss, step=step)
         if missing := self.settle(step):
             for index in missing:
-                self.add_one(index, gradients[index], step=step)
+                self.add_one(index, gradients[index], step=step, microbatch=microbatch)
             self.settle(step)
 
     @torch.no_grad()
-    def add_one(self, index: int, gradient: Tensor, *, step: int | None = None) -> None:
+    def add_one(self, index: int, gradient: Tensor, *, step: int | None = None, microbatch: int | None = None) -> None:
         """Add the gradient of one tensor: fp32, bf16 or fp16. An accelerator adds it, with the others, at `end`.
 
-        Raises SumOverflow, on a CPU.
+        `microbatch`: its number in the step, which a grid of blocks needs. Raises SumOverflow, on a CPU.
         """
         self.revision += 1
         flat = gradient.reshape(-1)
+        grid = None if self._grid is None or self._grid.usual else self._grid
+        if grid is not None:
+            if microbatch is None or step != grid.step:
+                raise ValueError(f"microbatch {microbatch} of step {step} on the grid of step {grid.step}")
+            if not self._here:  # the sums are of whole numbers then: they are not rounded again
+                flat = grid.round_(index, 0, flat.to(torch.float32, copy=True), microbatch).div_(self._scale)
         if not self.exact:
             self._sums[index].add_(flat)
         elif self._here:
-            self._add_here(index, flat, step)
+            self._add_here(index, flat, step, grid, microbatch or 0)
         else:
             assert index not in self._awaited, "one gradient of a tensor at a time"
             self._awaited[index] = flat
@@ -218,6 +238,10 @@ class Accumulator:
         """Magnitude of a gradient."""
         return 2.0 ** (51 - self._grid_bits)
 
+    def _reaches(self) -> list[int]:
+        """What the rounding adds to a gradient's magnitude at most, in units of the grid, by tensor."""
+        return [0] * len(self._sums) if self._grid is None or not self._here else list(self._grid.reach)
+
     def _rooms(self) -> Tensor:
         rooms = [NARROW if sums.dtype == torch.int32 else WIDE for sums in self._sums]
         return torch.tensor(rooms, dtype=torch.int64, device=self.device)
@@ -228,7 +252,9 @@ class Accumulator:
             return torch.full(sums.shape, NOT_FINITE, dtype=torch.int64, device=self.device)
         return sums.to(torch.int64) if self.exact else sums
 
-    def _add_here(self, index: int, gradient: Tensor, step: int | None) -> None:
+    def _add_here(
+        self, index: int, gradient: Tensor, step: int | None, grid: BlockGrid | None, microbatch: int
+    ) -> None:
         """On the CPU. The gradient is read once for its peak and once to be added."""
         if not gradient.numel():
             return
@@ -241,10 +267,16 @@ class Accumulator:
             self._widen(index)
         scaled, narrow, wide = self._scratch
         exact = narrow if height < NARROW else wide  # four bytes cost a fraction of what eight do
-        for start in range(0, len(gradient), _BLOCK):
-            piece = gradient[start : start + _BLOCK]
+        at_once = _BLOCK if grid is None else WIDTH
+        for start in range(0, len(gradient), at_once):
+            piece = gradient[start : start + at_once]
             count = len(piece)
-            whole = exact[:count].copy_(scaled[:count].copy_(piece).mul_(self._scale).round_())
+            values = scaled[:count].copy_(piece)
+            if grid is None:
+                values.mul_(self._scale).round_()
+            else:
+                grid.round_(index, start, values, microbatch)
+            whole = exact[:count].copy_(values)
             if self._sums[index].dtype == torch.int64 and exact is narrow:
                 whole = wide[:count].copy_(whole)
             part = self._sums[index][start : start + count].numpy()
@@ -254,7 +286,7 @@ class Accumulator:
         """A finite peak in units of the grid, counted in the bound of its tensor. Raises SumOverflow."""
         if peak > self._most:
             raise SumOverflow(too_large(f"a gradient of {self.layout.names[index]}", peak, self._grid_bits, 51, step))
-        height = round(peak * self._scale)  # ties to even, as all the others
+        height = round(peak * self._scale) + self._reach[index]  # ties to even, as all the others
         self._bounds[index] += height
         if self._bounds[index] >= WIDE:
             bound = self._bounds[index] / self._scale

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -80,7 +81,9 @@ class SumSection(Section):
     mode: Literal["exact", "fp32"] = "exact"
     grid_bits: int = Field(default=30, ge=8, le=48)
     averaging: str = "none"
-    """The format in which replicas exchange sums: a codec, or powersgd:RANK (docs/averaging.md); "none": lossless."""
+    """What replicas exchange: "none": exact sums; dither:STEP: exact, coarser; a codec, powersgd:RANK: compressed
+    (docs/averaging.md).
+    """
 
     @model_validator(mode="after")
     def _rank_fits(self) -> Self:
@@ -90,7 +93,21 @@ class SumSection(Section):
                 f'sums.averaging = "{self.averaging}" needs a rank from 1 to 64: write powersgd:4 to exchange four '
                 "rows and four columns of each matrix"
             )
+        if family == "dither":
+            if not re.fullmatch(r"[0-9]{1,2}(\.[0-9]{1,4})?", rank) or not 1 / 16 <= float(rank) <= 16:
+                raise ValueError(
+                    f'sums.averaging = "{self.averaging}" needs a step from 0.0625 to 16: write dither:1 to round each '
+                    "gradient to about its own size"
+                )
+            if self.mode != "exact":
+                raise ValueError(f'sums.averaging = "{self.averaging}" adds exactly: set sums.mode = "exact"')
         return self
+
+    @property
+    def dither(self) -> float:
+        """Step of a microbatch's rounding, relative to the size of its gradient; 0: every number has one grid."""
+        family, _, step = self.averaging.partition(":")
+        return float(step) if family == "dither" else 0.0
 
     @property
     def rank(self) -> int:
@@ -100,7 +117,8 @@ class SumSection(Section):
 
     @property
     def compresses(self) -> bool:
-        return self.averaging != "none"
+        """Whether what replicas make of their sums depends on who has added what."""
+        return self.averaging != "none" and not self.dither
 
 
 class TimingSection(Section):
@@ -221,7 +239,7 @@ class Tables(Section):
             raise ValueError(
                 f"batch.sequence_length = {self.batch.sequence_length} exceeds model.context = {self.model.context}"
             )
-        if self.model.shares_embedding and self.sums.compresses:
+        if self.model.shares_embedding and self.sums.averaging != "none":
             raise ValueError(
                 f'sums.averaging = "{self.sums.averaging}" compresses what each stage adds up by itself, but with '
                 "model.tie_embeddings = true the first and the last stage sum the embedding together: set "

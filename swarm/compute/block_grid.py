@@ -1,0 +1,224 @@
+"""The grid of each block of 64 numbers: as coarse as the gradients that the block has had allow.
+
+With `sums.averaging = "dither:C"` a microbatch's gradient is rounded to multiples of 2^k units. A block's k follows
+from Adam's second moment v, which all replicas hold alike: 2^k is about C times the size of one microbatch's gradient,
+
+    2^k ≈ C · targets of a step · √(mean of v ÷ (1 − β₂^version)) ÷ √microbatches
+
+Before it is rounded, a number gets a dither of half a step at most, so that its mean stays what it is. The dither
+follows from seed, stage, step, place and microbatch: from place to place as if drawn, and spread evenly over the
+microbatches of a step, so that it adds up to next to nothing. (Schuchman, Dither signals and their effect on
+quantization noise, IEEE Trans. Communication Technology 12, 1964.) So a sum is the same whoever adds what.
+
+The sum over all microbatches has the error of all of them already: it is rounded once more, to 2^d times the step, with
+d = ⌊½ log₂ microbatches⌋. Before a second moment exists, k and d are 0: the usual grid.
+
+All of it is whole numbers, powers of two, and single operations of fp32 and fp64: every machine comes to the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from swarm.compute.grid import NOT_FINITE
+from swarm.manifest import RunManifest
+from swarm.models.splitmix import splitmix
+
+if TYPE_CHECKING:
+    from swarm.compute.sums import Layout
+
+BLOCK = 64
+WIDTH = 1 << 14
+"""Places whose dithers are drawn one by one; those of the next as many are the same, turned by one number."""
+MOST = 40
+"""Of k."""
+_HALF = 2.0**-32
+"""Makes an int32 a dither."""
+_AT_ONCE = 1 << 18
+"""Elements of a second moment that are read at a time."""
+
+
+class BlockGrid:
+    """Of one stage, at one version."""
+
+    @classmethod
+    def of(cls, manifest: RunManifest, stage: int, layout: Layout, device: str | torch.device) -> BlockGrid | None:
+        """None: all numbers of the run have one grid."""
+        return cls(manifest, stage, layout, torch.device(device)) if manifest.sums.dither else None
+
+    def __init__(self, manifest: RunManifest, stage: int, layout: Layout, device: torch.device) -> None:
+        self.step = 0
+        """Gradients of this step are rounded to it: the version that it follows from."""
+        self.reach = [0] * len(layout.sizes)
+        """By how much a number of a tensor may grow when it is rounded, in units."""
+        self._layout = layout
+        self._device = device
+        self._key = f"{manifest.run.seed} {stage}"
+        self._microbatches = manifest.batch.microbatches
+        self._grid_bits = manifest.sums.grid_bits
+        self._beta2 = manifest.optimizer.beta2
+        self._factor = (manifest.sums.dither * manifest.targets_per_step) ** 2 / self._microbatches
+        self._coarser = (self._microbatches.bit_length() - 1) // 2
+        self._shifts = [torch.zeros(-(-size // BLOCK), dtype=torch.int64) for size in layout.sizes]
+        """k of every block, by tensor, on the CPU."""
+        self._usual = True
+        self._noise = np.empty(WIDTH, dtype=np.int32)
+        self.follow(None, 0)
+
+    @torch.no_grad()
+    def follow(self, moments: Sequence[Tensor] | None, version: int) -> None:
+        """The grid of step `version`. moments: the second ones of every tensor, fp32; None: there are none yet."""
+        self.step = version
+        self._usual = moments is None or version == 0
+        for index, shifts in enumerate(self._shifts):
+            if self._usual:
+                shifts.zero_()
+            else:
+                self._follow(shifts, moments[index].detach().reshape(-1), version)  # type: ignore[index]
+        self.reach = [0 if self._usual or not len(each) else 1 << int(each.max()) for each in self._shifts]
+        self._up = [_powers(self._grid_bits - each).to(self._device) for each in self._shifts]
+        self._down = [_powers(each).to(self._device) for each in self._shifts]
+        self._draw()
+
+    @property
+    def usual(self) -> bool:
+        """Whether gradients are rounded as without all this."""
+        return self._usual
+
+    def round_(self, index: int, start: int, values: Tensor, microbatch: int) -> Tensor:
+        """In place, a part of a tensor's gradient, contiguous fp32, from element `start` on: a multiple of WIDTH.
+
+        The result is in units of 2^-grid_bits.
+        """
+        count = len(values)
+        rows, first = count // BLOCK, start // BLOCK
+        blocks, tail, last = values[: rows * BLOCK].view(rows, BLOCK), values[rows * BLOCK :], first + rows
+        up, down = self._up[index], self._down[index]
+        blocks.mul_(up[first:last, None])
+        tail.mul_(up[last : last + 1])
+        values.add_(self._dither(index, start // WIDTH, count, microbatch), alpha=_HALF).round_()
+        blocks.mul_(down[first:last, None])
+        tail.mul_(down[last : last + 1])
+        return values
+
+    def lowered(self, numbers: Tensor, where: slice, *, total: bool) -> Tensor:
+        """A part of the flat vector, int64 on the CPU, in steps of its blocks. NOT_FINITE stays."""
+        shifts = self._shifts_of(where, total)
+        return torch.where(numbers == NOT_FINITE, numbers, numbers >> shifts)
+
+    def raised(self, numbers: Tensor, where: slice, *, total: bool) -> Tensor:
+        """The inverse, of what others sent: what is beyond the grid then is NOT_FINITE."""
+        shifts = self._shifts_of(where, total)
+        fits = numbers.abs() < (1 << 53) >> shifts
+        return torch.where(fits, numbers << shifts, NOT_FINITE)
+
+    @torch.no_grad()
+    def settle_(self, total: Tensor, where: slice) -> Tensor:
+        """In place, the sum over all microbatches: int64 on the CPU. Rounded to its own grid, ties to even."""
+        if self._usual or not self._coarser:
+            return total
+        shifts = self._shifts_of(where, True)
+        lost = total == NOT_FINITE
+        half = (1 << shifts) >> 1
+        odd = (total >> shifts) & 1
+        total += torch.where(half > 0, half - 1 + odd, 0)
+        total >>= shifts
+        total <<= shifts
+        return total.masked_fill_(lost, NOT_FINITE)
+
+    def _follow(self, shifts: Tensor, moments: Tensor, version: int) -> None:
+        """k is ⌊log₂ y ÷ 2⌉ of y = (2^k)²: half of its exponent, rounded down."""
+        factor = self._factor / (BLOCK * (1.0 - _power(self._beta2, version)))
+        if (rest := len(moments) % BLOCK) and len(moments):
+            whole, ending = moments[:-rest], moments[-rest:]
+        else:
+            whole, ending = moments, moments[:0]
+        found = [_exponents(part.double().view(-1, BLOCK), factor) for part in whole.split(_AT_ONCE) if len(part)]
+        if rest:
+            row = torch.zeros(1, BLOCK, dtype=torch.float64, device=moments.device)
+            row[0, :rest] = ending
+            found.append(_exponents(row, factor * BLOCK / rest))
+        if not found:
+            return
+        exponents = torch.cat(found).cpu()
+        known = exponents > -1000  # of zero there is none
+        k = (exponents >> 1) + self._grid_bits
+        least = int(k[known].min()) if bool(known.any()) else 0
+        shifts.copy_(torch.where(known, k, least).clamp_(0, MOST))
+
+    def _draw(self) -> None:
+        drawn = hashlib.blake2b(f"dither {self._key} {self.step}".encode(), digest_size=16).digest()
+        table, turns = (int.from_bytes(half, "little") for half in (drawn[:8], drawn[8:]))
+        odd = (_bits(WIDTH, table) << 9) + (1 << 8) - (1 << 31)  # never a whole step, and 24 bits: exact in fp32
+        self._table = odd.to(torch.int32)
+        self._there = self._table.to(self._device)
+        counts = [-(-size // WIDTH) for size in self._layout.sizes]
+        self._turns = (_bits(sum(counts), turns) << 9).split(counts)
+
+    def _dither(self, index: int, first: int, count: int, microbatch: int) -> Tensor:
+        """(count,) int32: 2^32 times what is added, as an odd multiple of 2^8."""
+        stratum = ((microbatch << 23) // self._microbatches) << 9
+        if self._device.type == "cpu" and count <= WIDTH:
+            offset = _wrapped(int(self._turns[index][first]) + stratum)
+            np.add(self._table.numpy()[:count], np.int32(offset), out=self._noise[:count])
+            return torch.from_numpy(self._noise[:count])
+        offsets = self._turns[index][first : first - (-count // WIDTH)] + stratum
+        wrapped = (((offsets + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)).to(torch.int32).to(self._device)
+        noise: Tensor = (self._there + wrapped[:, None]).view(-1)[:count]
+        return noise
+
+    def _shifts_of(self, where: slice, total: bool) -> Tensor:
+        """(where.stop - where.start,) int64; 0 for the loss."""
+        found = torch.zeros(where.stop - where.start, dtype=torch.int64)
+        for shifts, place in zip(self._shifts, self._layout.slices, strict=True):
+            start, stop = max(place.start, where.start), min(place.stop, where.stop)
+            if start < stop:
+                first = (start - place.start) // BLOCK
+                spread = shifts[first : -(-(stop - place.start) // BLOCK)].repeat_interleave(BLOCK)
+                skipped = start - place.start - first * BLOCK
+                into = found[start - where.start : stop - where.start]
+                into.copy_(spread[skipped : skipped + len(into)])
+                if total and not self._usual:
+                    into += self._coarser
+        return found
+
+
+def _exponents(values: Tensor, factor: float) -> Tensor:
+    """(blocks, BLOCK) fp64, overwritten. e of every block's sum times `factor`: 2^(e - 1) or more, and below 2^e."""
+    width = BLOCK
+    while width > 1:  # element by element: no order is left to the machine
+        width //= 2
+        values[:, :width] += values[:, width : 2 * width]
+    return (values[:, 0].mul(factor).view(torch.int64) >> 52) - 1022
+
+
+def _powers(exponents: Tensor) -> Tensor:
+    """2 to them, fp32: by their bits, since a library's powers need not be exact."""
+    return ((exponents + 127) << 23).to(torch.int32).view(torch.float32)
+
+
+def _power(base: float, exponent: int) -> float:
+    """By products alone, which every machine rounds alike."""
+    result = 1.0
+    while exponent:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result
+
+
+def _bits(count: int, start: int) -> Tensor:
+    """(count,) int64: 23 bits each."""
+    return (splitmix(torch.arange(1, count + 1), start) >> 41) & ((1 << 23) - 1)
+
+
+def _wrapped(number: int) -> int:
+    """As int32."""
+    return ((number + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
