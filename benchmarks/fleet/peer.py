@@ -205,11 +205,11 @@ class FleetPeer(FleetProcess):
         self._sums.clear()
         self._lent = None
         world, order = self.world, (self._load, action)
-        source = world.by_actor.get(action.source) if action.source is not None else self._donor(action.donors)
+        source = self._donor(tuple(donor.actor for donor in action.donors))
         if isinstance(source, FleetPeer):
             world.at(world.now + world.links.one_way_s(self, source), source, (source.give, (self, order)))
             self._watch_source((order, source))
-        elif action.version == 0 and not action.donors:
+        elif action.version == 0 and not action.donors and action.archive is None:
             world.at(world.now + INITIALISE_S, self, (self._loaded, order))
         else:
             world.at(world.now + LOST_S, self, (self._failed, order))
@@ -217,7 +217,7 @@ class FleetPeer(FleetProcess):
     def give(self, request: tuple[FleetPeer, tuple[int, peer_io.LoadState]]) -> None:
         """Somebody asks for the state of this stage."""
         asking, order = request
-        held = self._copies if order[1].donors else {self.version}
+        held = {*self._copies, self.version}
         if self.stage == order[1].stage and order[1].version in held:
             self._give_chunk((asking, order, self.world.workload.state_bytes))
         else:

@@ -1,9 +1,10 @@
 """Gathering: fetches a state or a step's sums from all donors at once, into a file.
 
-An index counts if more than half of the donors send it, or a majority of those that answer in time. An idle donor gets
-the next few pieces: more for a faster donor, fewer towards the end, so that all finish together. When all pieces are
-requested, an idle donor takes over the end of the slowest run. A piece with a wrong hash is fetched elsewhere, and its
-sender is not asked again. Received pieces stay in the file: a repeated fetch of the same thing continues there.
+An index counts if the donors of more than half of all people send it, or of most people whose donors answer in time
+(`verdict`). An idle donor gets the next few pieces: more for a faster donor, fewer towards the end, so that all finish
+together. When all pieces are requested, an idle donor takes over the end of the slowest run. A piece with a wrong hash
+is fetched elsewhere, and its sender is not asked again. Received pieces stay in the file: a repeated fetch of the same
+thing continues there.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from peers.runtime.piece_request import MAX_RUN, NOT_KEPT, NOT_YET, PieceKind, PieceRequest
 from swarm.events import Event, Gathered, PieceRefused
 from swarm.net.bulk import Busy
+from swarm.protocol.donors import Verdict, verdict
 from swarm.protocol.ids import Actor
+from swarm.protocol.messages import MAX_DONORS, Donor
 from swarm.state.error import StateError
 from swarm.state.packed import framed_bytes, take_framed
 from swarm.state.pieces import PIECE_BYTES, Index, index_bytes
@@ -29,7 +33,6 @@ from swarm.state.pieces import PIECE_BYTES, Index, index_bytes
 Fetch = Callable[[Actor, bytes, int], Awaitable[AsyncGenerator[bytes, None]]]
 """Asks an actor for at most this number of bytes. Raises ConnectionError, TimeoutError, also from the bytes."""
 
-MAX_DONORS = 8
 AT_ONCE = 2
 """Number of concurrent runs of one donor: the next run is on its way while the one before arrives."""
 RUN_S = 1.0
@@ -41,6 +44,8 @@ OTHERS_S = {PieceKind.STATE: 4.0, PieceKind.SUMS: 1.0}
 """Seconds that the other donors have for their index after the first answer. A state is verified only by its donors'
 agreement, while sums are compared with the decided digest.
 """
+ALONE_S = 10.0
+"""Seconds that they have for the index of a state while only one person's donors have sent one, if others answer."""
 _SILENT_S = 4.0
 """Seconds that they have, at first, after one donor answered that it has none: that one must be asked again."""
 _TAKE_OVER = 1.5
@@ -49,6 +54,8 @@ _PAUSE_S = 0.25
 _FIRST_LOOK_S = 0.025
 """Seconds until donors that do not have it yet are asked again, at first: after a decision the sums are there soon."""
 _LONGEST_PAUSE_S = 4.0
+_LOST = 11
+"""Number of consecutive failures, in 18 s or more, after which a donor's index is not waited for any more."""
 _GONE = 8
 """Number of consecutive failures after which a donor does not count any more."""
 
@@ -101,7 +108,8 @@ class Gathering:
     fetch: Fetch
     emit: Callable[[Event], None]
     progress: Callable[[int], None]
-    donors: tuple[Actor, ...] = ()
+    donors: tuple[Donor, ...] = ()
+    """At most the first MAX_DONORS that are not banned are asked."""
     banned: set[Actor] = field(default_factory=set)
     """Donors that sent a piece with a wrong hash, or another index than the majority."""
     wrong: frozenset[bytes] = frozenset()
@@ -151,44 +159,70 @@ class Gathering:
     # ------------------------------------------------------------ the index
 
     async def _find_index(self) -> Index:
-        """The index of the majority. For a state, also wait for donors that are still to have it."""
-        pause, silent_s, until = _FIRST_LOOK_S, _SILENT_S, math.inf
+        """The index that most people's donors send. For a state, also wait for donors that are still to have it."""
+        pause, silent_s, began = _FIRST_LOOK_S, _SILENT_S, math.inf
         while True:
-            asked = [asyncio.ensure_future(self._ask_index(actor)) for actor in self._usable()]
-            others_s = min(OTHERS_S[self.kind], max(0.0, until - time.monotonic()))
+            donors = self._sources()
+            asked = [asyncio.ensure_future(self._ask_index(donor.actor)) for donor in donors]
+            others_s = max(0.0, min(OTHERS_S[self.kind], began + OTHERS_S[self.kind] - time.monotonic()))
             try:
-                answers = await _first_and_others(asked, silent_s, others_s)
+                answers = await _first_and_others(asked, silent_s, others_s, partial(self._agree, donors))
             finally:
                 for task in asked:
                     task.cancel()
-            of_no_use = {NOT_YET, NOT_KEPT, *self.wrong}
-            told = [(actor, raw) for actor, raw in answers if raw is not None and raw not in of_no_use]
+            told = self._of_use(answers)
+            without = {actor for actor, raw in answers.items() if raw == NOT_KEPT or raw in self.wrong}
+            without |= {donor.actor for donor in donors if self._known[donor.actor].failures >= _LOST}
+            rest = [donor.actor for donor in self._sources() if donor.actor not in without]
             if told:
-                until = min(until, time.monotonic() + OTHERS_S[self.kind])
-                ((common, tellers),) = Counter(raw for _, raw in told).most_common(1)
-                if self.kind is PieceKind.SUMS or 2 * tellers > len(asked) or time.monotonic() >= until:
-                    for actor in (actor for actor, raw in told if raw != common):
-                        self._refuse(actor, "its index differs from that of most donors")
-                    return Index.decode(common, self.limit, "the donors")
-            without = [actor for actor, raw in answers if raw == NOT_KEPT or raw in self.wrong]
-            if len(without) >= len(self._sources()):
+                began = min(began, time.monotonic())
+                found = verdict(told, donors)
+                to_come = [actor for actor in rest if actor not in told]
+                alone = found.told_by == 1 and not all(self._known[actor].failures for actor in to_come)
+                is_late = time.monotonic() - began >= (ALONE_S if alone else OTHERS_S[self.kind])
+                if self.kind is PieceKind.SUMS or found.is_majority or is_late or not to_come:
+                    return self._decided(told, found, donors)
+            elif not rest:
                 raise Unavailable(f"{self.kind.value} {self.version}", "no donor keeps a copy for others")
             if len(answers) < len(asked):
                 silent_s *= 2  # its index may be long, and its link slow
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
+    def _of_use(self, answers: Mapping[Actor, bytes | None]) -> dict[Actor, bytes]:
+        of_no_use = {NOT_YET, NOT_KEPT, *self.wrong}
+        return {actor: raw for actor, raw in answers.items() if raw is not None and raw not in of_no_use}
+
+    def _agree(self, donors: Sequence[Donor], answers: Mapping[Actor, bytes | None]) -> bool:
+        """Whether so many say the same that the others need not be heard."""
+        told = self._of_use(answers)
+        return bool(told) and verdict(told, donors).is_majority
+
+    def _decided(self, told: Mapping[Actor, bytes], found: Verdict, donors: Sequence[Donor]) -> Index:
+        """The index that is believed. Who says something else is not asked again."""
+        reason = "its index differs from that of most people's donors"
+        first = next(donor.actor for donor in donors if donor.actor in found.tellers)
+        if found.is_tied:
+            reason = f"its index differs, and nobody can tell who is right: {first}, longer in the stage, is believed"
+        for actor in told.keys() - found.tellers:
+            self._refuse(actor, reason)
+        return Index.decode(told[first], self.limit, "the donors")
+
     async def _ask_index(self, actor: Actor) -> tuple[Actor, bytes | None]:
         """A donor's answer: the index, NOT_YET or NOT_KEPT; None if there is no answer."""
         request = PieceRequest(self.kind, self.stage, self.version).encode()
+        donor = self._known.setdefault(actor, _Donor(actor))
         whole = bytearray()
         try:
             async with aclosing(await self.fetch(actor, request, index_bytes(self.limit))) as chunks:
                 async for chunk in chunks:
                     whole += chunk
-        except (ConnectionError, TimeoutError, ValueError):
+        except Busy:
             return actor, None
-        raw = bytes(whole)
+        except (ConnectionError, TimeoutError, ValueError):
+            donor.failures += 1
+            return actor, None
+        raw, donor.failures = bytes(whole), 0
         if raw not in (NOT_YET, NOT_KEPT):
             try:
                 Index.decode(raw, self.limit, str(actor))
@@ -214,7 +248,7 @@ class Gathering:
         working: dict[asyncio.Task[None], Actor] = {}
         try:
             while len(self._done) < len(index.hashes):
-                usable = self._sources()
+                usable = [donor.actor for donor in self._sources()]
                 at_work = Counter(working.values())
                 for actor in self._in_turn(usable):
                     if at_work[actor] < AT_ONCE:
@@ -234,7 +268,7 @@ class Gathering:
 
     async def _work(self, donor: _Donor, index: Index, file: int) -> None:
         """Take runs until no pieces are left, or the donor should pause."""
-        while not donor.banned and donor.actor in self.donors:
+        while not donor.banned and any(named.actor == donor.actor for named in self.donors):
             run = self._next_run(donor)
             if run is None:
                 if len(self._done) < len(index.hashes):
@@ -321,10 +355,10 @@ class Gathering:
             raise StateError(what, "it does not have its hash")
         return whole
 
-    def _usable(self) -> list[Actor]:
-        return [actor for actor in self.donors if actor not in self.banned][:MAX_DONORS]
+    def _usable(self) -> list[Donor]:
+        return [donor for donor in self.donors if donor.actor not in self.banned][:MAX_DONORS]
 
-    def _sources(self) -> list[Actor]:
+    def _sources(self) -> list[Donor]:
         """The usable donors, at least one. Raises Unavailable."""
         if not (usable := self._usable()):
             why = "no donor is left" + (" that can be trusted" if self.banned else "")
@@ -362,24 +396,26 @@ def _last_stretch(numbers: list[int]) -> list[int]:
 
 
 async def _first_and_others(
-    asked: Sequence[asyncio.Future[tuple[Actor, bytes | None]]], silent_s: float, others_s: float
-) -> list[tuple[Actor, bytes | None]]:
+    asked: Sequence[asyncio.Future[tuple[Actor, bytes | None]]],
+    silent_s: float,
+    others_s: float,
+    agree: Callable[[Mapping[Actor, bytes | None]], bool],
+) -> dict[Actor, bytes | None]:
     """The answers that come within `others_s` of the first useful one, or within `silent_s` of the first one.
 
-    It returns early once more than half give the same useful answer.
+    It returns early once they `agree`.
     """
     pending = set(asked)
-    answers: list[tuple[Actor, bytes | None]] = []
+    answers: dict[Actor, bytes | None] = {}
     deadline = math.inf
     while pending:
         left = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
         done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             break
-        new = [task.result() for task in done]
-        answers += new
-        of_use = Counter(raw for _, raw in answers if raw not in (None, NOT_YET, NOT_KEPT))
-        if 2 * max(of_use.values(), default=0) > len(asked):
+        answers.update(task.result() for task in done)
+        if agree(answers):
             break
+        of_use = any(raw not in (None, NOT_YET, NOT_KEPT) for raw in answers.values())
         deadline = min(deadline, time.monotonic() + (others_s if of_use else silent_s))
     return answers

@@ -67,6 +67,7 @@ def many(items: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
     return st.lists(items, max_size=5).map(tuple)
 
 
+donors = many(st.builds(m.Donor, actors, small))
 contributions = st.builds(m.Contribution, bits, st.integers(-1, wire_bounds.MAX_REPLICAS - 1))
 pairs = st.builds(
     m.CodecPair, st.text(max_size=wire_bounds.MAX_CODEC // 4), st.text(max_size=wire_bounds.MAX_CODEC // 4)
@@ -130,7 +131,7 @@ work = none | st.builds(
 )
 
 MESSAGES: dict[type, st.SearchStrategy[Any]] = {
-    m.Assign: st.builds(m.Assign, large, none | stages, large, none | actors, st.booleans(), small),
+    m.Assign: st.builds(m.Assign, large, none | stages, large, donors, none | actors, small),
     m.Open: st.builds(
         m.Open,
         passes,
@@ -140,6 +141,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         many(pairs),
         save=st.booleans(),
         steps=large,
+        donors=donors,
     ),
     m.Amend: st.builds(m.Amend, passes, stages, tables(), text),
     m.Release: st.builds(m.Release, passes, small, many(microbatches)),

@@ -290,23 +290,31 @@ class Update(_message.Message):
     def __init__(self, learning_rate: _Optional[float] = ..., bias1: _Optional[float] = ..., bias2: _Optional[float] = ...) -> None: ...
 
 class Assign(_message.Message):
-    __slots__ = ("term", "stage", "version", "source", "from_archive", "move")
+    __slots__ = ("term", "stage", "version", "archive", "move", "donors")
     TERM_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
-    SOURCE_FIELD_NUMBER: _ClassVar[int]
-    FROM_ARCHIVE_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVE_FIELD_NUMBER: _ClassVar[int]
     MOVE_FIELD_NUMBER: _ClassVar[int]
+    DONORS_FIELD_NUMBER: _ClassVar[int]
     term: int
     stage: int
     version: int
-    source: int
-    from_archive: bool
+    archive: int
     move: int
-    def __init__(self, term: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., source: _Optional[int] = ..., from_archive: _Optional[bool] = ..., move: _Optional[int] = ...) -> None: ...
+    donors: _containers.RepeatedCompositeFieldContainer[Donor]
+    def __init__(self, term: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., archive: _Optional[int] = ..., move: _Optional[int] = ..., donors: _Optional[_Iterable[_Union[Donor, _Mapping]]] = ...) -> None: ...
+
+class Donor(_message.Message):
+    __slots__ = ("actor", "person")
+    ACTOR_FIELD_NUMBER: _ClassVar[int]
+    PERSON_FIELD_NUMBER: _ClassVar[int]
+    actor: int
+    person: int
+    def __init__(self, actor: _Optional[int] = ..., person: _Optional[int] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("pass_id", "kind", "tables", "decision", "codecs", "nonfinite", "listeners", "rolled_back_in", "step_s", "save", "steps")
+    __slots__ = ("pass_id", "kind", "tables", "decision", "codecs", "nonfinite", "listeners", "rolled_back_in", "step_s", "save", "steps", "donors")
     PASS_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
@@ -318,6 +326,7 @@ class Open(_message.Message):
     STEP_S_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    DONORS_FIELD_NUMBER: _ClassVar[int]
     pass_id: PassId
     kind: PassKind
     tables: _containers.RepeatedCompositeFieldContainer[StageTable]
@@ -329,7 +338,8 @@ class Open(_message.Message):
     step_s: float
     save: bool
     steps: int
-    def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., kind: _Optional[_Union[PassKind, str]] = ..., tables: _Optional[_Iterable[_Union[StageTable, _Mapping]]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[CodecPair, _Mapping]]] = ..., nonfinite: _Optional[bool] = ..., listeners: _Optional[_Iterable[_Union[Listener, _Mapping]]] = ..., rolled_back_in: _Optional[int] = ..., step_s: _Optional[float] = ..., save: _Optional[bool] = ..., steps: _Optional[int] = ...) -> None: ...
+    donors: _containers.RepeatedCompositeFieldContainer[Donor]
+    def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., kind: _Optional[_Union[PassKind, str]] = ..., tables: _Optional[_Iterable[_Union[StageTable, _Mapping]]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[CodecPair, _Mapping]]] = ..., nonfinite: _Optional[bool] = ..., listeners: _Optional[_Iterable[_Union[Listener, _Mapping]]] = ..., rolled_back_in: _Optional[int] = ..., step_s: _Optional[float] = ..., save: _Optional[bool] = ..., steps: _Optional[int] = ..., donors: _Optional[_Iterable[_Union[Donor, _Mapping]]] = ...) -> None: ...
 
 class Listener(_message.Message):
     __slots__ = ("actor", "stage", "version", "loads", "move", "void_before")

@@ -491,9 +491,9 @@ class PeerCore:
         if self._applying is not None:
             return  # the coordinator repeats the order until the peer reports that it has heard
         self._catch_up.heard = pass_id
-        fetched = () if mine.version == 0 and not self.settings.imported else message.tables[mine.stage].roster
+        donors = () if mine.version == 0 and not self.settings.imported else message.donors
         void_before = max(message.rolled_back_in, mine.void_before)
-        load = self.held_stage.listens(mine, pass_id.term, void_before, fetched)
+        load = self.held_stage.listens(mine, pass_id.term, void_before, donors)
         if load is not None:
             self._take_up(load)
             told = forecast(self.actor, mine.stage, self.settings, self._status_reports.means.downlink, message.step_s)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from swarm.protocol.ids import Actor, Attempt, BaseKey, Microbatch, PassId, PassKind, StageIndex, StepNumber
 from swarm.protocol.io import Action, Emit, LeaveRequested, LinkLost, LinkUp, Received, Send, Stop, Tick
-from swarm.protocol.messages import CodecPair, Decision, LinkRate, Means, Payload, WithPayload
+from swarm.protocol.messages import CodecPair, Decision, Donor, LinkRate, Means, Payload, WithPayload
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,16 +257,16 @@ class OpenSeats(Action):
 
 @dataclass(frozen=True, slots=True)
 class LoadState(Action):
-    """Load `stage` at `version`: initialise it (0, no `source`), or fetch it from `source`.
+    """Load `stage` at `version`: fetch it from all `donors` at once, or as a saved checkpoint from the `archive` of a
+    coordinator, or initialise it (version 0, neither) → StateLoaded or StateFailed.
 
-    With `donors`, fetch from several peers at once: each keeps a copy of that version for this peer.
+    Donors keep a copy of their state while it is fetched, and train on.
     """
 
     stage: StageIndex
     version: int
-    source: Actor | None
-    from_archive: bool
-    donors: tuple[Actor, ...] = ()
+    donors: tuple[Donor, ...] = ()
+    archive: Actor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from swarm.protocol.ids import StageIndex
+from swarm.protocol.donors import verdict
+from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.peer import io as peer_io
 from swarm.protocol.peer.status_reports import Saved
 from swarm.simulation.kernel.timeline import Process
@@ -52,11 +53,11 @@ class SimStorage:
         self._later(_LOAD_S * self._waver(), (self._fetch, (self._loads, action)))
 
     def _fetch(self, request: tuple[int, peer_io.LoadState]) -> None:
-        """Half of the load time is over: the source, if there is one, takes its snapshot now."""
+        """Half of the load time is over: donors take their copies now, if they were not told to before."""
         load, action = request
         if load != self._loads:
             return
-        if action.donors:
+        if self._loans.are_lent(action):
             self._loans.download(action)
             return
         source, state = self._found(action)
@@ -66,20 +67,33 @@ class SimStorage:
         self._later(delay, (self._fetched, (load, action, source, state)))
 
     def _found(self, action: peer_io.LoadState) -> tuple[Process | None, int | None]:
-        """The source, if the state is to be fetched, and its state."""
+        """One of the sources, if the state is to be fetched, and the state."""
         world, key = self._peer.world, (action.stage, action.version)
-        if action.from_archive:
-            assert action.source is not None
-            source = world.by_actor[action.source]
+        if action.archive is not None:
+            source = world.by_actor[action.archive]
             return source, source.archived(key)
-        if action.source is not None:
-            found = world.by_actor.get(action.source)
-            return found, None if found is None else found.snapshot(*key)
+        if action.donors:
+            return self._given(action)
         if action.version:
             return None, None
         if world.settings.imported:
             raise Violation("contract", f"{self._peer.label} is to initialise version 0, which is imported")
         return None, initial_state(action.stage)
+
+    def _given(self, action: peer_io.LoadState) -> tuple[Process | None, int | None]:
+        """A donor that gives what most people among the donors give, and that state; one that does not answer if none
+        does."""
+        world, copies = self._peer.world, dict[Actor, int]()
+        there = [found for donor in action.donors if (found := world.by_actor.get(donor.actor)) is not None]
+        for found in there:
+            if not found.stalled and not world.network.cut(self._peer, found):
+                state = found.snapshot(action.stage, action.version)
+                if state is not None:
+                    copies[found.actor] = state
+        if not copies:
+            return (there[0] if there else None), None
+        teller = min(verdict(copies, action.donors).tellers)
+        return world.by_actor[teller], copies[teller]
 
     def _fetched(self, result: tuple[int, peer_io.LoadState, Process | None, int | None]) -> None:
         load, action, source, state = result

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.membership.stage_rosters import StageRosters
 from swarm.protocol.ids import Actor, Term
+from swarm.protocol.messages import MAX_DONORS, Donor
 
 MOST_TERMS_MISSED = 1 << 20
 """A peer that reports an invented term raises the next term by at most this number."""
@@ -43,6 +44,19 @@ class Members:
         """The standing of an actor's member. An actor that is gone comes last."""
         member = self._members.get(actor)
         return member.standing if member is not None else (math.inf,)
+
+    def donors(self, holders: Iterable[Actor]) -> tuple[Donor, ...]:
+        """At most MAX_DONORS of the holders of a stage's state, of as many people as possible.
+
+        Who is in the stage for longest comes first, then other people's devices, before anybody's second one.
+        """
+        devices: dict[str, list[Actor]] = {}
+        for actor in sorted(holders, key=lambda actor: (self.standing(actor), actor)):
+            devices.setdefault(self.people.of(actor.peer), []).append(actor)
+        ranked = [
+            (nth, person, actor) for person, theirs in enumerate(devices.values()) for nth, actor in enumerate(theirs)
+        ]
+        return tuple(Donor(actor, person) for _, person, actor in sorted(ranked)[:MAX_DONORS])
 
     def companions(self, member: Member) -> list[Member]:
         """The other members in a member's process, as it reports. The report does not bind those members."""

@@ -342,11 +342,14 @@ class Repair:
         return None
 
     def tell(self, actor: Actor, now: float) -> None:
-        """Send the opening (again), with the current tables."""
+        """Send the opening (again), with the current tables, and to a listener that loads the donors of its state."""
         pass_state = self._pass_state
         if (member := self._members.get(actor)) is not None:
             member.told_at = now
-        self._out.send(actor, self._opening(pass_state.stages_near(actor)))
+        opening = self._opening(pass_state.stages_near(actor))
+        if (stage := pass_state.loads(actor)) is not None:
+            opening = replace(opening, donors=self._members.donors(pass_state.tables[stage].roster))
+        self._out.send(actor, opening)
 
     def _opening(self, stages: frozenset[int]) -> Open:
         """The opening for the peers that these stages' tables concern."""

@@ -317,7 +317,7 @@ class Placement:
         gaps = gaps or history.controls.paused is not None
         if gaps:
             self._ask_to_apply(coming, now)  # otherwise the next Open carries the decision
-        for i, member in enumerate(needy):
+        for member in needy:
             if not holders and not (history.restorable and not coming):
                 continue
             late = member.given_up and member.assigned not in (None, (stage, history.version))
@@ -325,17 +325,13 @@ class Placement:
                 continue  # a newer order would interrupt its download
             if not self._tell(member, now):
                 continue
-            # Every other turn uses the next source, however many repeats pass while the peer still tries one.
-            turn = i + member.told + (member.told // len(holders) if holders else 0)
-            source = holders[turn % len(holders)].actor if holders else self._me
             initialised = history.version == 0 and not self._settings.imported
-            from_archive = not holders and not initialised
-            member.told += 1
+            donors = () if initialised else self._members.donors(holder.actor for holder in holders)
+            archive = None if initialised or donors else self._me
             member.assigned = (stage, history.version)
             if late:
                 member.give_up(now, self._settings.step_budget_s)
-            give = None if initialised else source
-            order = Assign(history.term, StageIndex(stage), history.version, give, from_archive, member.move_number)
+            order = Assign(history.term, StageIndex(stage), history.version, donors, archive, member.move_number)
             self._out.send(member.actor, order)
 
     def _ask_to_apply(self, members: Iterable[Member], now: float) -> None:
