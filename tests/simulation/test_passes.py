@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from swarm.events import CheckpointRefused, PeerExpelled, PeerFenced, StateDrifted
+from swarm.protocol.peer.io import LoadState
 from swarm.simulation.faults.lie import INSIDERS, SAID, About, Lie
 from swarm.simulation.kernel.violation import Violation
 from swarm.simulation.runs.runner import Run, run_seed
@@ -69,6 +70,32 @@ def test_a_false_checksum_of_three_devices_of_one_person_is_not_believed() -> No
     assert sorted(found.reload) == ["peer4.1", "peer5.1"], "three people are believed"
     (found, *_) = events_of("checksum", (0,) * 5, (StateDrifted,), outvoted=True)
     assert sorted(found.reload) == ["peer4.1", "peer5.1"], "where all came with one pass, devices count"
+
+
+def test_a_newcomer_takes_up_what_two_people_give_and_not_what_three_devices_of_one_do() -> None:
+    def deceived(people: tuple[int, ...]) -> bool:
+        """Whether the sixth, which comes when the others train, takes up a false state."""
+        settings = small_settings(stages=1, microbatches=5, steps=8, replicas=5, max_replicas=6)
+        lies = (Lie("gift"),) * 3 + (None,) * 3
+        plan = Plan("passes", 0, settings, 1, (1.0,) * 6, (), lies=lies, people=people, arrivals=(0.5,))
+        run = Run(plan)
+        found: list[bool] = []
+        loaded = SimPeer.loaded
+
+        def note(peer: SimPeer, order: LoadState, state: int | None) -> None:
+            if order.donors and state is not None:
+                found.append(state != run.world.watch.ideal.states[order.version][order.stage])
+            loaded(peer, order, state)
+
+        with pytest.MonkeyPatch.context() as patch, suppress(Violation):
+            patch.setattr(SimPeer, "loaded", note)
+            run.finish()
+        assert found, "it came late, and fetched its state"
+        return found[0]
+
+    assert not deceived((0, 0, 0, 1, 2, 3))
+    assert deceived((0, 1, 2, 3, 4, 5)), "three people are believed"
+    assert deceived((0,) * 6), "where all came with one pass, devices count"
 
 
 def test_a_false_digest_or_copy_of_three_devices_of_one_person_is_not_believed() -> None:
