@@ -12,7 +12,9 @@ from pathlib import Path
 
 from peers.runtime.checkpoint_request import CheckpointRequest
 from peers.runtime.piece_request import PieceKind
-from peers.stage.gathering import Fetch, Gathering
+from peers.stage.donor_list import DonorList
+from peers.stage.gathering import Gathering
+from peers.stage.index_inquiry import Fetch
 from swarm.compute.averaging import largest_bucket
 from swarm.compute.reduction import largest_exact
 from swarm.events import Event
@@ -113,7 +115,7 @@ class Incoming:
             await asyncio.shield(self._removing)
         running, donors = self._sums, tuple(Donor(actor, number) for number, actor in enumerate(order.donors))
         if running is not None and (running.stage, running.version) == (order.stage, order.step):
-            running.donors = donors
+            running.donors.named = donors
             return False
         largest = max(largest_bucket(self._manifest.sums), largest_exact(self._manifest.sums))
         limit = SumsFile.limit(most_buckets, largest)
@@ -153,7 +155,8 @@ class Incoming:
 
     def _gathering(self, kind: PieceKind, stage: int, version: int, limit: int, donors: tuple[Donor, ...]) -> Gathering:
         path = self._path(kind, stage, version)
-        return Gathering(kind, stage, version, limit, path, self._fetch, self._emit, self._progress, donors)
+        source = DonorList(donors, self._emit)
+        return Gathering(kind, stage, version, limit, path, self._fetch, self._emit, self._progress, source)
 
     def _path(self, kind: PieceKind, stage: int, version: int) -> Path:
         return self._folder / f"{kind.value}-{stage}-{version}"

@@ -12,8 +12,8 @@ from peers.runtime.checkpoint_request import CheckpointRequest, checkpoint_trans
 from peers.runtime.piece_request import PieceRequest
 from peers.runtime.thread_work import to_its_end
 from peers.stage.copying import copy_state
-from peers.stage.gathering import Fetch
 from peers.stage.incoming import Incoming
+from peers.stage.index_inquiry import Fetch
 from peers.stage.lending import Lending
 from swarm.compute.digest import first_chain
 from swarm.compute.engine import StageEngine

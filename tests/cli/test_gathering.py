@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from peers.runtime.piece_request import NOT_KEPT, NOT_YET, PieceKind, PieceRequest, RequestError
-from peers.stage.gathering import Gathering, Unavailable
+from peers.stage.donor_list import DonorList, Unavailable
+from peers.stage.gathering import Gathering
 from swarm.events import Event, Gathered, PieceRefused
 from swarm.net.bulk import Busy
 from swarm.protocol.ids import Actor
@@ -82,11 +83,10 @@ class Donors:
 def gathering(donors: Donors, folder: Path, *whom: Actor) -> tuple[Gathering, list[Event]]:
     events: list[Event] = []
     limit = len(WHOLE) + 1
-    path = folder / "state-0-7"
     named = tuple(Donor(actor, number) for number, actor in enumerate(whom))
-    return Gathering(
-        PieceKind.STATE, 0, 7, limit, path, donors.fetch, events.append, lambda nbytes: None, named
-    ), events
+    source = DonorList(named, events.append)
+    path, kind = folder / "state-0-7", PieceKind.STATE
+    return Gathering(kind, 0, 7, limit, path, donors.fetch, events.append, lambda nbytes: None, source), events
 
 
 async def test_all_donors_send_some_and_all_of_it_comes(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ async def test_two_people_are_believed_and_not_three_devices_of_a_third(tmp_path
     donors.not_yet = {TWO: 3}
     fetching, events = gathering(donors, tmp_path)
     many = [Actor(name, 1) for name in ("m1", "m2", "m3")]
-    fetching.donors = (*(Donor(actor, 0) for actor in many), Donor(ONE, 1), Donor(TWO, 2))
+    fetching.donors.named = (*(Donor(actor, 0) for actor in many), Donor(ONE, 1), Donor(TWO, 2))
     assert (await fetching.run()).read_bytes() == WHOLE
     assert {event.donor for event in events if isinstance(event, PieceRefused)} == {str(actor) for actor in many}
 
@@ -196,8 +196,8 @@ async def test_who_differs_from_the_one_donor_that_is_there_longest_is_named_as_
 async def test_a_donor_that_will_not_have_it_is_not_waited_for_and_dead_ones_end_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peers.stage.gathering.ALONE_S", 600.0)
-    monkeypatch.setattr("peers.stage.gathering._LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr("peers.stage.index_inquiry.ALONE_S", 600.0)
+    monkeypatch.setattr("peers.stage.index_inquiry._LONGEST_PAUSE_S", 0.01)
     fetching, _ = gathering(Donors(one=WHOLE), tmp_path, ONE, TWO)
     assert (await asyncio.wait_for(fetching.run(), 20)).read_bytes() == WHOLE
     donors = Donors(one=WHOLE)
@@ -247,7 +247,7 @@ async def test_sums_are_taken_as_soon_as_one_has_them_since_the_decision_says_wh
 async def test_of_two_donors_one_that_never_has_it_is_not_waited_for_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peers.stage.gathering.ALONE_S", 0.2)
+    monkeypatch.setattr("peers.stage.index_inquiry.ALONE_S", 0.2)
     donors = Donors(one=WHOLE, two=WHOLE)
     donors.not_yet = {TWO: 1000}
     fetching, _ = gathering(donors, tmp_path, ONE, TWO)
@@ -356,11 +356,11 @@ async def test_what_two_frozen_donors_were_to_send_comes_from_the_third(tmp_path
 async def test_a_frozen_donor_does_not_keep_the_index_that_another_will_have_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peers.stage.gathering._SILENT_S", 0.05)
+    monkeypatch.setattr("peers.stage.index_inquiry._SILENT_S", 0.05)
     donors = Donors(one=WHOLE, two=WHOLE)
     donors.not_yet, donors.silent = {ONE: 2}, {TWO}
     fetching, _ = gathering(donors, tmp_path, ONE)
-    fetching.donors = (Donor(ONE, 0), Donor(TWO, 1))
+    fetching.donors.named = (Donor(ONE, 0), Donor(TWO, 1))
     path = await asyncio.wait_for(fetching.run(), 20)
     assert path.read_bytes() == WHOLE and donors.not_yet[ONE] == 0
 
