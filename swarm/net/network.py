@@ -17,8 +17,7 @@ from functools import partial
 
 from swarm.buffer import Buffer
 from swarm.manifest import SignedManifest
-from swarm.net import allowance, bulk
-from swarm.net.allowance import Allowance
+from swarm.net import bulk, message_allowance
 from swarm.net.bulk import (
     MAX_ADDRESS_ANSWERS,
     MAX_DETOURS,
@@ -42,6 +41,7 @@ from swarm.net.host import Host
 from swarm.net.link_rates import LinkRates
 from swarm.net.links import Link, LinkEvents
 from swarm.net.lobby import Crowded, Lobby
+from swarm.net.message_allowance import MessageAllowance
 from swarm.net.observer import NetworkObserver
 from swarm.net.round_trips import RoundTrips
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
@@ -122,7 +122,7 @@ class Network:
         self._dialler = Dialler(host, me, door.run_hash, role, certificate, self._has_link)
         self._incoming: dict[tuple[Actor, Channel], Stream] = {}
         self._lobby = Lobby()
-        self._allowance = Allowance()
+        self._allowance = MessageAllowance()
         self._admitted: dict[str, set[Stream]] = {}
         """Streams from others, of all channels, by peer id."""
         self._sent: Counter[Channel] = Counter()
@@ -365,7 +365,7 @@ class Network:
                 else:
                     self._observer.peer_refused(remote_peer, refused)
                 return
-            await self._use(verdict, allowance.OPENED)
+            await self._use(verdict, message_allowance.OPENED)
             if verdict.channel is Channel.CONTROL:
                 self._host.protect(remote_peer)
             self._admitted.setdefault(remote_peer, set()).add(stream)
@@ -471,10 +471,10 @@ class Network:
                     self._check(sender, message, channel)
                 except ValueError as error:
                     self._refuse(sender, str(error))
-                    await self._use(opener, allowance.REFUSED)
+                    await self._use(opener, message_allowance.REFUSED)
                     continue
                 if control:
-                    await self._use(opener, allowance.MESSAGE + len(header) / 1024)
+                    await self._use(opener, message_allowance.MESSAGE + len(header) / 1024)
                 self.link_rates.arrived(sender, len(payload), stream.payload_s)
                 if self._incoming.get(key) is not stream:
                     return

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.net import allowance
-from swarm.net.allowance import MAX_COUNTED, OF_DEVICE, OF_PASS, SAVED_S, Allowance
+from swarm.net import message_allowance
+from swarm.net.message_allowance import MAX_COUNTED, OF_DEVICE, OF_PASS, SAVED_S, MessageAllowance
 from swarm.protocol import messages as m
 from swarm.protocol.ids import PassId, StepNumber, Term
 
@@ -19,7 +19,7 @@ Pair = Any
 
 @given(st.lists(st.tuples(st.floats(0.1, 500.0), st.floats(0.0, 2.0)), max_size=200))
 def test_in_any_time_no_more_is_read_than_the_rate_and_what_was_saved_up(uses: list[tuple[float, float]]) -> None:
-    of = Allowance()
+    of = MessageAllowance()
     now = total = 0.0
     for points, idle_s in uses:
         now += idle_s
@@ -29,7 +29,7 @@ def test_in_any_time_no_more_is_read_than_the_rate_and_what_was_saved_up(uses: l
 
 
 def test_one_pass_does_not_wait_for_another_and_coordinators_never_do() -> None:
-    of = Allowance()
+    of = MessageAllowance()
     assert of.use("one", b"p", 2 * OF_DEVICE * SAVED_S, 0.0) == pytest.approx(SAVED_S)
     assert of.use("another", b"p", 1.0, 0.0) == 0.0, "of the same pass, which has more than one device"
     assert of.use("", b"", 100 * OF_PASS * SAVED_S, 0.0) == 0.0
@@ -37,7 +37,7 @@ def test_one_pass_does_not_wait_for_another_and_coordinators_never_do() -> None:
 
 
 def test_the_devices_of_a_pass_share_its_allowance() -> None:
-    of = Allowance()
+    of = MessageAllowance()
     for device in range(10):
         assert of.use(str(device), b"p", OF_DEVICE * SAVED_S, 0.0) == 0.0
     assert of.use("one more", b"p", OF_PASS, 0.0) == pytest.approx(1.0)
@@ -45,7 +45,7 @@ def test_the_devices_of_a_pass_share_its_allowance() -> None:
 
 
 def test_no_more_are_counted_however_many_come() -> None:
-    of = Allowance()
+    of = MessageAllowance()
     for number in range(MAX_COUNTED + 10):
         of.use(str(number), number.to_bytes(4), OF_DEVICE * SAVED_S, 0.0)
     assert len(of._devices) == len(of._passes) == MAX_COUNTED
@@ -55,8 +55,8 @@ def test_no_more_are_counted_however_many_come() -> None:
 async def test_messages_beyond_the_allowance_arrive_late_and_in_order(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allowance, "OF_DEVICE", 100.0)
-    monkeypatch.setattr(allowance, "SAVED_S", 0.2)
+    monkeypatch.setattr(message_allowance, "OF_DEVICE", 100.0)
+    monkeypatch.setattr(message_allowance, "SAVED_S", 0.2)
     a, b = await pair.start()
     sent = [m.Released(PassId(Term(1), StepNumber(2)), number, ()) for number in range(60)]
     for message in sent:

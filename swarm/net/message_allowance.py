@@ -23,7 +23,7 @@ MAX_COUNTED = 4096
 """Devices whose points are counted, and passes. Those that were heard longest ago make room."""
 
 
-class Allowance:
+class MessageAllowance:
     """Of one actor, for all others. Times are of one monotonic clock, in seconds."""
 
     def __init__(self) -> None:
