@@ -205,7 +205,9 @@ class FleetPeer(FleetProcess):
         self._sums.clear()
         self._lent = None
         world, order = self.world, (self._load, action)
-        source = self._donor(tuple(donor.actor for donor in action.donors))
+        donors = [world.by_actor.get(donor.actor) for donor in action.donors]
+        having = [p for p in donors if isinstance(p, FleetPeer) and p.alive and p.holds(action)]  # all are asked
+        source = self._donor(tuple(p.actor for p in having))
         if isinstance(source, FleetPeer):
             world.at(world.now + world.links.one_way_s(self, source), source, (source.give, (self, order)))
             self._watch_source((order, source))
@@ -214,11 +216,14 @@ class FleetPeer(FleetProcess):
         else:
             world.at(world.now + LOST_S, self, (self._failed, order))
 
+    def holds(self, order: peer_io.LoadState) -> bool:
+        """Whether it can give the state of an order: a copy, or what it trains."""
+        return self.stage == order.stage and order.version in {*self._copies, self.version}
+
     def give(self, request: tuple[FleetPeer, tuple[int, peer_io.LoadState]]) -> None:
         """Somebody asks for the state of this stage."""
         asking, order = request
-        held = {*self._copies, self.version}
-        if self.stage == order[1].stage and order[1].version in held:
+        if self.holds(order[1]):
             self._give_chunk((asking, order, self.world.workload.state_bytes))
         else:
             world = self.world

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
 
 from swarm.events import CheckpointRefused, PeerExpelled, PeerFenced, StateDrifted
+from swarm.protocol.donors import Verdict, verdict
+from swarm.protocol.ids import Actor
+from swarm.protocol.messages import Donor
 from swarm.protocol.peer.io import LoadState
 from swarm.simulation.faults.lie import INSIDERS, SAID, About, Lie
 from swarm.simulation.kernel.violation import Violation
 from swarm.simulation.runs.runner import Run, run_seed
 from swarm.simulation.runs.scenario import Plan, plan_of, small_settings
+from swarm.simulation.toy import sim_catch_up, sim_storage
 from swarm.simulation.toy.sim_coordinator import SimCoordinator
 from swarm.simulation.toy.sim_peer import SimPeer
 
@@ -132,7 +137,13 @@ def test_who_was_given_a_false_state_loads_it_anew_and_stays(monkeypatch: pytest
             deceived.append(self.actor.peer)
         return found
 
+    def of_devices(answers: Mapping[Actor, int], donors: Sequence[Donor]) -> Verdict:
+        """Newcomers that count devices believe liars."""
+        return verdict(answers, [Donor(donor.actor, number) for number, donor in enumerate(donors)])
+
     monkeypatch.setattr(SimPeer, "_is_deceived", noted)
+    monkeypatch.setattr(sim_catch_up, "verdict", of_devices)
+    monkeypatch.setattr(sim_storage, "verdict", of_devices)
     for turn in range(12):
         outcome = run_seed("passes", INSIDERS.index("gift") + turn * len(INSIDERS))
         assert outcome.ok, outcome.detail

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,6 +17,8 @@ from swarm.simulation.toy.sim_catch_up import Loans
 from swarm.simulation.toy.toy_model import initial_state, state_digest
 
 _LOAD_S, _SAVE_S, _FETCH_TIMEOUT_S = 0.05, 0.03, 1.0
+_ALONE_S, _ASK_AGAIN_S = 2.0, 0.1
+"""How long to wait for a second person's copy, and how often to ask for it."""
 
 
 @dataclass(slots=True)
@@ -44,12 +47,15 @@ class SimStorage:
         self._loaded = loaded
         self._loads = 0
         """Number of orders to load. The result of an older order is void."""
+        self._asks_until = math.inf
+        """When the order that is carried out goes by what one person's donors give."""
 
     # ------------------------------------------------------------ loading
 
     def load(self, action: peer_io.LoadState) -> None:
         """→ `loaded`."""
         self._loads += 1
+        self._asks_until = math.inf
         self._later(_LOAD_S * self._waver(), (self._fetch, (self._loads, action)))
 
     def _fetch(self, request: tuple[int, peer_io.LoadState]) -> None:
@@ -59,6 +65,9 @@ class SimStorage:
             return
         if self._loans.are_lent(action):
             self._loans.download(action)
+            return
+        if self._is_alone(action):
+            self._later(_ASK_AGAIN_S, (self._fetch, request))
             return
         source, state = self._found(action)
         delay = _LOAD_S * self._waver()
@@ -80,18 +89,31 @@ class SimStorage:
             raise Violation("contract", f"{self._peer.label} is to initialise version 0, which is imported")
         return None, initial_state(action.stage)
 
+    def _is_alone(self, action: peer_io.LoadState) -> bool:
+        """Whether one person's donors alone give the state yet, and others may soon."""
+        copies, world = self._copies(action), self._peer.world
+        if not copies or verdict(copies, action.donors).told_by > 1:
+            return False
+        self._asks_until = min(self._asks_until, world.now + _ALONE_S)
+        others = [found for found in self._reached(action) if found.actor not in copies and found.alive]
+        return bool(others) and world.now < self._asks_until
+
+    def _reached(self, action: peer_io.LoadState) -> list[Process]:
+        world = self._peer.world
+        there = [found for donor in action.donors if (found := world.by_actor.get(donor.actor)) is not None]
+        return [found for found in there if not found.stalled and not world.network.cut(self._peer, found)]
+
+    def _copies(self, action: peer_io.LoadState) -> dict[Actor, int]:
+        """What the donors give that can be reached and have it."""
+        given = {found.actor: found.snapshot(action.stage, action.version) for found in self._reached(action)}
+        return {actor: state for actor, state in given.items() if state is not None}
+
     def _given(self, action: peer_io.LoadState) -> tuple[Process | None, int | None]:
         """A donor that gives what most people among the donors give, and that state; one that does not answer if none
         does."""
-        world, copies = self._peer.world, dict[Actor, int]()
-        there = [found for donor in action.donors if (found := world.by_actor.get(donor.actor)) is not None]
-        for found in there:
-            if not found.stalled and not world.network.cut(self._peer, found):
-                state = found.snapshot(action.stage, action.version)
-                if state is not None:
-                    copies[found.actor] = state
+        world, copies = self._peer.world, self._copies(action)
         if not copies:
-            return (there[0] if there else None), None
+            return next((found for donor in action.donors if (found := world.by_actor.get(donor.actor))), None), None
         teller = min(verdict(copies, action.donors).tellers)
         return world.by_actor[teller], copies[teller]
 

@@ -326,7 +326,9 @@ class Placement:
             if not self._tell(member, now):
                 continue
             initialised = history.version == 0 and not self._settings.imported
-            donors = () if initialised else self._members.donors(holder.actor for holder in holders)
+            # Those that are still to apply the decision too: else a state would be fetched from whoever is first.
+            those = (*holders, *coming) if holders and not initialised else ()
+            donors = self._members.donors(member.actor for member in those)
             archive = None if initialised or donors else self._me
             member.assigned = (stage, history.version)
             if late:
