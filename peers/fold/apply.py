@@ -114,6 +114,7 @@ IGNORED = NOISE | frozenset(
         "FreedMemoryReturned",
         "LayersRecomputed",
         "RoundsOtherwise",
+        "StateCompared",
         "StateDrifted",
         "StageDoubted",
         "CheckpointsDiffer",

@@ -44,12 +44,14 @@ from swarm.protocol.messages.orders import (
     Banned,
     Decide,
     Dismiss,
+    Disproved,
     Excuse,
     Fenced,
     Halt,
     LeaveSeat,
     Listener,
     Open,
+    Prove,
     Release,
     TakeSeats,
     Twin,
@@ -62,6 +64,7 @@ from swarm.protocol.messages.reports import (
     Leave,
     Means,
     Prepared,
+    Proof,
     Released,
     Result,
     Seating,
@@ -95,10 +98,13 @@ Message = (
     | TakeSeats
     | LeaveSeat
     | Excuse
+    | Prove
+    | Disproved
     | Twin
     | Banned
     | Join
     | Prepared
+    | Proof
     | Status
     | Released
     | Unreachable
@@ -153,6 +159,7 @@ __all__ = [
     "Decision",
     "DecisionEntry",
     "Dismiss",
+    "Disproved",
     "Entry",
     "Excuse",
     "Failed",
@@ -178,6 +185,8 @@ __all__ = [
     "Ping",
     "Pong",
     "Prepared",
+    "Proof",
+    "Prove",
     "Receipt",
     "ReducePart",
     "ReducedPart",

@@ -11,7 +11,7 @@ LIES: tuple[Wrong, ...] = get_args(Wrong)
 Scaled = Literal["negated", "a quarter more", "exaggerated", "enormous"]
 Disturbance = Literal["huge", "failed", "mute", "nan", "lazy", "unreduced", "withholding", "slow", "flapping", "status"]
 DISTURBANCES: tuple[Disturbance, ...] = get_args(Disturbance)
-Said = Literal["checksum", "digest", "copy", "gift"]
+Said = Literal["checksum", "proof", "digest", "copy", "gift"]
 SAID: tuple[Said, ...] = get_args(Said)
 Claim = Literal["spoilt", "unsendable"]
 About = Wrong | Scaled | Disturbance | Said | Claim | Literal["constant"]
@@ -46,9 +46,9 @@ class Lie:
     `withholding`: it keeps its parts and sums from one sibling. `slow`: it takes long, and reports that it does not.
     `flapping`: it restarts, or its links break, again and again. `status`: it reports extreme or false things.
 
-    `checksum`, `digest`, `copy`: it reports a false one, the same as all others that do. `gift`: it gives newcomers a
-    false state. `spoilt`: it reports that its state is not finite, and saves none. `unsendable`: it reports that its
-    results for others are not finite, and sends a mark instead.
+    `checksum`, `proof`, `digest`, `copy`: it reports a false one, the same as all others that do. `gift`: it gives
+    newcomers a false state. `spoilt`: it reports that its state is not finite, and saves none. `unsendable`: it reports
+    that its results for others are not finite, and sends a mark instead.
     """
     how_often: float = 1.0
     shy: bool = False

@@ -18,6 +18,7 @@ from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.placement.rebalancing import Rebalancing
 from swarm.protocol.coordinator.placement.seats import Seats
+from swarm.protocol.coordinator.proofs import proven
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.messages import Assign, Decide
 from swarm.protocol.outbox import Outbox
@@ -237,14 +238,17 @@ class Placement:
             if staying:
                 promotion = [m for m in needy if self._enters(m)]
                 needy = [m for m in needy if not self._listens(m)]
+            at_work = proven(staying)
+            if any(m.shown for m in at_work):
+                promotion = [m for m in promotion if m.shown]
             needy = self._wanted(needy, len(staying))
-            self._supply(stage, needy, holders, coming, now)
+            self._supply(stage, needy, proven(holders), coming, now)
             for member in needy:
                 if member.is_waited_for(now, self._settings.step_budget_s):
                     found.ready = False
             if crew < self._settings.replicas and self._may_wait_for_replicas(now):
                 found.wait(f"stage {stage} has {crew} of {self._settings.replicas} replicas")
-            found.rosters.append([m.actor for m in (*staying, *promotion)])
+            found.rosters.append([m.actor for m in (*at_work, *promotion)])
             found.promotion.update(m.actor for m in promotion)
         if found.new_term is None and self._members.are_beyond(history.term):
             self._out.emit(RecordOutdated(history.term, self._members.next_term(history.term)))
@@ -281,7 +285,7 @@ class Placement:
             if member.lost_at is not None or member.benched:
                 continue
             if member.version == self._history.version:
-                if member.given_up:
+                if member.given_up and member.shown:
                     member.has_state()
                 holders.append(member)
             elif member.can_apply(self._history.decision):
