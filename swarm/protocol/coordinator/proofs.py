@@ -1,10 +1,12 @@
 """Proofs: whether a newcomer holds what its siblings hold, before it gets work.
 
 The newcomer and a sibling make a checksum of their state at the same version, keyed with a number that nobody knew
-before (Prove, Proof). Both pass through every version, so it does not matter who reaches that one first. If the answers
-differ, all siblings that are known to hold the stage are asked, with another key, and most people are believed, as in
-every comparison of states (`drift_of`). Who is not believed loads the state anew; the second time it goes on probation
-too, as after a drift. Siblings that differ from the others are not touched here: their next step shows it.
+before (Prove, Proof). They are asked when the newcomer begins to load, for the version of that moment: the sibling
+holds it then, and the newcomer passes through it before it can work. So nothing is waited for at the end.
+
+If the answers differ, all siblings that are known to hold the stage are asked, with another key, and most people are
+believed, as in every comparison of states (`drift_of`). Who is not believed loads the state anew; the second time it
+goes on probation too, as after a drift. Siblings that differ are not touched here: their next step shows it.
 
 Who came first has nobody to be compared with, and so have all at the start of a run and after a restart of the
 coordinator: their first step compares them. Nobody waits for a sibling that does not answer: another one is asked, and
@@ -49,8 +51,10 @@ class _Inquiry:
     """The siblings."""
     told_at: float
     answers: dict[Actor, int] = field(default_factory=dict)
-    due_at: float | None = None
-    """Until when an answer is waited for, once the version is decided."""
+    since: float | None = None
+    """When the version was decided: since then the siblings can answer."""
+    reached_at: float | None = None
+    """When the newcomer was first seen to hold it, or a later one."""
 
 
 class Proofs:
@@ -96,10 +100,12 @@ class Proofs:
         self._forget(actor)
 
     def look(self, member: Member, now: float) -> None:
-        """Ask a member for a proof if it holds a state, has to show it, and is not asked already."""
+        """Ask a member for a proof if it holds or loads a state, has to show it, and is not asked already."""
         actor = member.actor
+        at = member.at(self._history.rolled_back_in, self._history.version)
         if member.shown or member.version is None:
             self._disproved.pop(actor, None)
+        if member.shown or at is None:
             self._inquiries.pop(actor, None)
             return
         if member.stage is None or member.lost_at is not None or member.leaving_since is not None:
@@ -179,29 +185,33 @@ class Proofs:
         if not inquiry.asked or member is None or member.stage != inquiry.stage:
             del self._inquiries[inquiry.newcomer]
             return  # another sibling is asked, if there is one, with the next report
-        if self._history.version >= inquiry.version and inquiry.due_at is None:
-            inquiry.due_at = now + self._settings.step_budget_s
-        if inquiry.due_at is not None and now >= inquiry.due_at:
-            self._overdue(inquiry, member, now)
+        if inquiry.since is None and self._history.version >= inquiry.version:
+            inquiry.since = now
+        if inquiry.reached_at is None and member.version is not None and member.version >= inquiry.version:
+            inquiry.reached_at = now
+        budget_s = self._settings.step_budget_s
+        if inquiry.since is not None and now - inquiry.since >= budget_s:
+            self._without_silent(inquiry)
+        if inquiry.newcomer not in self._inquiries:
+            return
+        if (
+            inquiry.reached_at is not None
+            and now - inquiry.reached_at >= budget_s
+            and member.actor not in inquiry.answers
+        ):
+            self._disprove(member, inquiry, "it does not answer")
         elif now - inquiry.told_at >= 2 * self._settings.heartbeat_s:
-            waited = [actor for actor in (inquiry.newcomer, *inquiry.asked) if actor not in inquiry.answers]
-            self._tell(inquiry, waited, now)
+            self._tell(inquiry, [a for a in (inquiry.newcomer, *inquiry.asked) if a not in inquiry.answers], now)
             self._judge(inquiry, member, now)
 
-    def _overdue(self, inquiry: _Inquiry, member: Member, now: float) -> None:
+    def _without_silent(self, inquiry: _Inquiry) -> None:
+        """Ask no longer who has not answered in time. If nobody is left, another sibling is asked."""
         mute = [actor for actor in inquiry.asked if actor not in inquiry.answers]
+        inquiry.asked = [actor for actor in inquiry.asked if actor in inquiry.answers]
         if mute:
-            self._silent.setdefault(member.actor, set()).update(mute)
-            inquiry.asked = [actor for actor in inquiry.asked if actor not in mute]
-            if not inquiry.asked:
-                del self._inquiries[member.actor]
-                return
-        if member.actor in inquiry.answers:
-            self._judge(inquiry, member, now)
-        elif member.version is not None and member.version >= inquiry.version:
-            self._disprove(member, inquiry, "it does not answer")
-        else:
-            inquiry.due_at = None  # it has yet to catch up
+            self._silent.setdefault(inquiry.newcomer, set()).update(mute)
+        if not inquiry.asked:
+            del self._inquiries[inquiry.newcomer]
 
     def _left_behind(self, member: Member, inquiry: _Inquiry) -> None:
         """The version is gone where it was asked for: ask for another one with the newcomer's next report."""

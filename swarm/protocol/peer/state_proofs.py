@@ -28,13 +28,14 @@ class StateProofs:
     def asked(self, prove: Prove, coordinator: Actor, applying: bool) -> None:
         """`applying`: a step is being applied, so the held version is about to be gone."""
         held, version = self._held_stage, self._held_stage.version
+        at = held.loading if version is None else version + applying
         if prove.nonce in self._shown:
             self._out.send(coordinator, Proof(prove.nonce, self._shown[prove.nonce]))
-        elif prove.stage != held.stage or version is None or prove.version < version + applying:
+        elif prove.stage != held.stage or at is None or prove.version < at:
             self._due.pop(prove.nonce, None)
             self._out.send(coordinator, Proof(prove.nonce))
         elif prove.version == version:
-            self._out.add(ShowState(version, prove.nonce))
+            self._out.add(ShowState(prove.version, prove.nonce))
         else:
             self._due[prove.nonce] = prove
             if len(self._due) > _MOST:

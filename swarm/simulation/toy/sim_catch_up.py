@@ -143,7 +143,7 @@ class Loans:
             return
         copies = Counter(donor.loans.copies[order.version] for donor in here)
         download.state = copies.most_common(1)[0][0]
-        download.left -= 1
+        download.left -= not peer.lies("hoarding")
         if not download.left:
             self._loaded(order, download.state)
             return

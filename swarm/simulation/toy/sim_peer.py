@@ -339,7 +339,7 @@ class SimPeer(Lender):
         self.queue.add(Priority.CONTROL, action, self._applied, _APPLY_S)
 
     def _applied(self, action: peer_io.Apply) -> None:
-        if self.fails_next:
+        if self.fails_next or self.lies("hoarding"):
             self._fail(action)
             return
         assert self.stage is not None and self.version is not None
