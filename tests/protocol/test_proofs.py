@@ -212,10 +212,12 @@ def test_a_state_that_is_lost_or_moved_must_be_shown_again(shown: bool) -> None:
     assert stage.newcomer.shown is shown
     stage.member(NEW, None)
     assert not stage.newcomer.shown
-    for lose in (lambda one: one.drifted(Term(2)), lambda one: one.move(StageIndex(0), 5, 1, 9.0)):
-        stage.newcomer.shown = True
-        lose(stage.newcomer)
-        assert not stage.newcomer.shown
+    stage.newcomer.shown = True
+    stage.newcomer.drifted(Term(2))
+    assert not stage.newcomer.shown
+    stage.newcomer.shown = True
+    stage.newcomer.move(STAGE, 5, 1, stage.now)
+    assert not stage.newcomer.shown
 
 
 # ------------------------------------------------------------ the peer

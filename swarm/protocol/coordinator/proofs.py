@@ -101,6 +101,8 @@ class Proofs:
 
     def look(self, member: Member, now: float) -> None:
         """Ask a member for a proof if it holds or loads a state, has to show it, and is not asked already."""
+        if self._over:
+            return
         actor = member.actor
         at = member.at(self._history.rolled_back_in, self._history.version)
         if member.shown or member.version is None:
@@ -117,6 +119,8 @@ class Proofs:
 
     def hear(self, sender: Actor, proof: Proof, now: float) -> Member | None:
         """Returns the newcomer that may get work from now on, if there is one."""
+        if self._over:
+            return None
         for newcomer, nonce in self._disproved.items():
             if sender == newcomer and proof.nonce == nonce and proof.checksum is None:
                 del self._disproved[newcomer]  # what was disproved is gone
@@ -135,10 +139,17 @@ class Proofs:
         return member if member.shown else None
 
     def tick(self, now: float) -> None:
+        if self._over:
+            return
         for actor, nonce in list(self._disproved.items()):
             self._out.send(actor, Disproved(self._history.term, nonce))
         for inquiry in list(self._inquiries.values()):
             self._attend(inquiry, now)
+
+    @property
+    def _over(self) -> bool:
+        """Whether all steps are decided: there is no work to be dealt."""
+        return self._history.version == self._history.end(self._settings)
 
     # ------------------------------------------------------------ asking
 
