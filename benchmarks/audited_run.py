@@ -33,7 +33,7 @@ microbatches = {evaluated}
 sample_tokens = 0
 [swarm]
 replicas = {replicas}
-max_replicas = {replicas}
+max_replicas = {most}
 [audit]
 every = {every}
 tolerance = 0
@@ -43,9 +43,20 @@ directory = "data"
 
 
 def write_run(
-    folder: Path, name: str, *, steps: int, microbatches: int, replicas: int, every: int, evaluate: int, evaluated: int
+    folder: Path,
+    name: str,
+    *,
+    steps: int,
+    microbatches: int,
+    replicas: int,
+    every: int,
+    evaluate: int,
+    evaluated: int,
+    most: int | None = None,
 ) -> Path:
-    """The run file in a new `folder`, beside which the corpus lies. `every`, `evaluate`: steps from one to the next."""
+    """The run file in a new `folder`, beside which the corpus lies. `every`, `evaluate`: steps from one to the next.
+    `most`: replicas of a stage; None: no more than `replicas`.
+    """
     folder.mkdir()
     path = folder / "RUN.toml"
     counted = every * microbatches // replicas  # of one peer
@@ -55,6 +66,7 @@ def write_run(
             steps=steps,
             microbatches=microbatches,
             replicas=replicas,
+            most=most or replicas,
             every=counted,
             evaluate=evaluate,
             evaluated=evaluated,
