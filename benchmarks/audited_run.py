@@ -76,16 +76,16 @@ def write_run(
     return path
 
 
-def outcome(events: Sequence[tuple[float, Event]]) -> tuple[dict[str, float], list[int]]:
+def outcome(events: Sequence[tuple[float, Event]]) -> tuple[dict[str, float | None], list[int]]:
     """Of a coordinator's events: the figures of a row, and the steps at which peers were expelled.
 
-    `loss`: the last held-out one. `seconds`: from the first step to the last. `passes`: how often a step was computed,
+    `loss`: the last held-out one; None if every evaluation was dropped. `seconds`: from the first step to the last. `passes`: how often a step was computed,
     over the steps decided. `audited`: audits.
     """
     opened = [at for at, event in events if isinstance(event, PassOpened) and event.pass_kind == "train"]
     decided = [at for at, event in events if isinstance(event, StepDecided)]
-    row = {
-        "loss": [event.loss for _, event in events if isinstance(event, Evaluated)][-1],
+    row: dict[str, float | None] = {
+        "loss": next((event.loss for _, event in reversed(events) if isinstance(event, Evaluated)), None),
         "seconds": round(decided[-1] - opened[0], 1),
         "passes": round(len(opened) / len(decided), 2),
         "audited": sum(isinstance(event, StepAudited) for _, event in events),

@@ -52,7 +52,8 @@ def main() -> None:
         print("nobody", json.dumps(honest), flush=True)
         for number, kind in enumerate(options.kinds.split(",")):
             row = rows[kind] = _run(folder / f"insider-{number}", options, kind)
-            row["penalty"] = round(row["loss"] / honest["loss"] - 1, 5)  # type: ignore[operator]
+            if row["loss"] is not None:
+                row["penalty"] = round(row["loss"] / honest["loss"] - 1, 5)  # type: ignore[operator]
             row["seconds_lost"] = round(row["seconds"] - honest["seconds"], 1)  # type: ignore[operator]
             print(kind, json.dumps(row), flush=True)
     write_results(options.out, "insiders", rows=rows)

@@ -49,10 +49,20 @@ def test_whatever_one_person_does_the_answer_is_that_of_one_machine(seed: int) -
 
 @pytest.mark.parametrize(
     ("about", "seed"),
-    [("nan", 109), ("copy", 262), ("gift", 383), ("withholding", 448), ("copy", 6526), ("digest", 10101)],
+    [
+        ("nan", 109),
+        ("copy", 262),
+        ("gift", 383),
+        ("withholding", 448),
+        ("copy", 6526),
+        ("digest", 10101),
+        ("checksum", 800249),
+    ],
 )
 def test_runs_that_ended_badly_before(about: About, seed: int) -> None:
-    """False words about right bytes in audits, false copies that cannot be fetched, a false state, withheld parts."""
+    """False words about right bytes in audits, false copies that cannot be fetched, a false state, withheld parts; and
+    a false checksum while a step is audited.
+    """
     run = Run(passes(seed, about))
     run.finish()
     assert run.world.now < 120.0

@@ -152,7 +152,8 @@ class Placement:
         """Leave out the members on probation, if their stage has another member that holds the version.
 
         After an aborted attempt at this step, and while it is audited, probation does not count: the member found
-        guilty may have waited for the one that is left, and an undecided step would never bring it back. Then the
+        guilty may have waited for the one that is left, and an undecided step would never bring it back. It counts for
+        a member whose state has differed twice: each time it comes back, the step is done again. Then the
         members are left out that more failures of this step accuse than a sibling; when the sibling has failed as
         often, they are back. If the step was not finite, one half of the members is left out (`halves`). Of several
         devices of one person, all but one make room for other people (`_doubles`). Doubted members are left out even
@@ -163,7 +164,11 @@ class Placement:
         in_vain = self._failure_history.aborts > 0 or self._failure_history.is_audited
         for stage in range(self._settings.stages):
             crew = [m for m in self._members.of_stage(stage) if m.lost_at is None]
-            late = {m.actor for m in crew if probation.is_benched(m.actor.peer, history.version) and not in_vain}
+            late = {
+                m.actor
+                for m in crew
+                if probation.is_benched(m.actor.peer, history.version) and (not in_vain or m.drifts > 1)
+            }
             there = [m for m in crew if m.is_current(history.version, history.decision)]
             against = {m.actor: self._failure_history.accusations.against(m.actor.peer) for m in crew}
             late.update(a for a, times in against.items() if times > min((against[m.actor] for m in there), default=0))
