@@ -79,8 +79,8 @@ def write_run(
 def outcome(events: Sequence[tuple[float, Event]]) -> tuple[dict[str, float | None], list[int]]:
     """Of a coordinator's events: the figures of a row, and the steps at which peers were expelled.
 
-    `loss`: the last held-out one; None if every evaluation was dropped. `seconds`: from the first step to the last. `passes`: how often a step was computed,
-    over the steps decided. `audited`: audits.
+    `loss`: the last held-out one; None if every evaluation was dropped. `seconds`: from the first step to the last.
+    `passes`: how often a step was computed, over the steps decided. `audited`: audits.
     """
     opened = [at for at, event in events if isinstance(event, PassOpened) and event.pass_kind == "train"]
     decided = [at for at, event in events if isinstance(event, StepDecided)]
