@@ -11,11 +11,11 @@ from swarm_processes import Process
 
 from peers.run.home import Home
 from swarm.events import (
+    DecisionRecorded,
     LeaderFollowed,
     LeadershipLost,
     PeerWorked,
     StepDecided,
-    StepRecorded,
     TableChanged,
     read_log,
 )
@@ -53,7 +53,7 @@ def test_a_followers_home_tells_what_a_dead_leader_decided(make_group: MakeGroup
         decided = [event.step for event in events if isinstance(event, StepDecided)]
         assert decided == sorted(set(decided)), each
         # a leader that a busy machine deposes before a majority confirms its decision reports none: its successor does
-        recorded = {event.step for event in events if isinstance(event, StepRecorded)}
+        recorded = {event.step for event in events if isinstance(event, DecisionRecorded)}
         unreported = set(range(STEPS)) - set(decided)
         assert unreported <= recorded, each
         assert len(unreported) <= sum(isinstance(event, LeadershipLost) for event in events), each
