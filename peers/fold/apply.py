@@ -100,6 +100,7 @@ IGNORED = NOISE | frozenset(
         "SeatTaken",
         "SeatLeft",
         "PeerRefused",
+        "MemberSlowed",
         "DuplicateIdentity",
         "StateFetched",
         "Gathered",
