@@ -71,6 +71,7 @@ class FleetPeer(FleetProcess):
             peer_io.FetchSums: self._fetch_sums,
             peer_io.RestoreSums: self._restore_sums,
             peer_io.SaveCheckpoint: self._save_checkpoint,
+            peer_io.ShowState: self._show_state,
         }
 
     # ------------------------------------------------------------ plain orders
@@ -88,7 +89,7 @@ class FleetPeer(FleetProcess):
     def _begin(self, action: peer_io.Begin) -> None:
         self._pass = action.pass_id
         self._sum = 0
-        self._queue.cancel(lambda of: not isinstance(of, peer_io.Apply))
+        self._queue.cancel(lambda of: not isinstance(of, peer_io.Apply | peer_io.ShowState))
 
     def _discard(self, action: peer_io.Discard) -> None:
         m = action.microbatch
@@ -331,6 +332,10 @@ class FleetPeer(FleetProcess):
         self._queue.cancel(lambda of: isinstance(of, peer_io.Forward | peer_io.Backward))
         self._buffer_of, self._buffer = action.attempt, set(range(self.world.workload.buckets))
         self._queue.add(Priority.CONTROL, action, self._assembled, self.world.workload.apply_s)
+
+    def _show_state(self, action: peer_io.ShowState) -> None:
+        shown = action.nonce if self.version == action.version else None  # all that hold a version hold the same
+        self.feed(peer_io.StateShown(action.version, action.nonce, shown))
 
     def _save_checkpoint(self, action: peer_io.SaveCheckpoint) -> None:
         self.world.at(self.world.now + SAVE_S, self, (self._saved, action.version))

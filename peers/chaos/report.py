@@ -41,6 +41,7 @@ _ANSWERS = (
     e.ShareChanged,
     e.StageAmended,
     e.StageDoubted,
+    e.StateCompared,
     e.StateDrifted,
     e.StepAborted,
     e.StepAudited,

@@ -115,6 +115,7 @@ IGNORED = NOISE | frozenset(
         "FreedMemoryReturned",
         "LayersRecomputed",
         "RoundsOtherwise",
+        "StateCompared",
         "StateDrifted",
         "StageDoubted",
         "CheckpointsDiffer",

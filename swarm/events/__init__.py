@@ -4,7 +4,14 @@ The dashboard, the CLI, metrics, tests and bug reports are views of that log, li
 subject; `from swarm.events import PeerLost` finds each.
 """
 
-from swarm.events.audit import CheckpointsDiffer, PeerExpelled, RoundsOtherwise, StateDrifted, StepAudited
+from swarm.events.audit import (
+    CheckpointsDiffer,
+    PeerExpelled,
+    RoundsOtherwise,
+    StateCompared,
+    StateDrifted,
+    StepAudited,
+)
 from swarm.events.checkpoints import (
     CatchUpFailed,
     CatchUpForecast,
@@ -178,6 +185,7 @@ __all__ = [
     "StageDoubted",
     "StagePrepared",
     "StateChanged",
+    "StateCompared",
     "StateDrifted",
     "StateFetched",
     "StepAborted",

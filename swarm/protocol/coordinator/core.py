@@ -72,6 +72,7 @@ from swarm.protocol.coordinator.passes.weights import Weights
 from swarm.protocol.coordinator.placement.placement import NewTerm, Placement, Survey
 from swarm.protocol.coordinator.placement.rebalancing import Rebalancing
 from swarm.protocol.coordinator.placement.seats import Seats
+from swarm.protocol.coordinator.proofs import Proofs
 from swarm.protocol.coordinator.scheduler import Scheduler
 from swarm.protocol.ids import Actor, PassKind, Term
 from swarm.protocol.io import LeaveRequested, LinkLost, LinkUp, Received, Send, Stop, Tick
@@ -85,6 +86,7 @@ from swarm.protocol.messages import (
     Leave,
     Message,
     Prepared,
+    Proof,
     Relay,
     Released,
     Result,
@@ -175,6 +177,7 @@ class CoordinatorCore:
         self._listeners = Listeners(settings, self.history, self.members, rebalancing)
         self._checkpoints = Checkpoints(settings, self.history, self.members, doubts, self._out)
         self._failure_detector = FailureDetector(settings)
+        self._proofs = Proofs(settings, self.history, self.members, self._failure_history.probation, self._out)
         self._commands = Commands(actor, settings, self.history, self.members, self._out)
         self._departures = Departures(settings, self.history, self.members, self._seats, self._out)
         self._divergence = Divergence(settings, self.history, self.members, doubts, self._commands, self._out)
@@ -330,6 +333,8 @@ class CoordinatorCore:
                 self._listeners.joined(member, now)
             case Status():
                 self._on_status(member, message, now)
+            case Proof():
+                self._on_proof(sender, message, now)
             case Relay(origin, destination, _):
                 if origin == sender and self.open_pass is not None and self.open_pass.includes(origin, destination):
                     self._out.add(Send(destination, message))
@@ -366,6 +371,7 @@ class CoordinatorCore:
         if member.report(status, self.settings.stages, self.history.rolled_back_in):
             self._out.emit(PeerJoined(str(member.actor), member.stage, f"came back with version {status.version}"))
         self._checkpoints.note(member, status, now)
+        self._proofs.look(member, now)
         leaves = status.leaving and self._departures.announced(member, "asked to by its owner", now)
         if self.open_pass is not None:
             self.open_pass.on_status(status, now)
@@ -373,6 +379,11 @@ class CoordinatorCore:
                 self.open_pass.drain(now)
             self._enter(member, now)
             self._settle(now)
+
+    def _on_proof(self, sender: Actor, proof: Proof, now: float) -> None:
+        if (shown := self._proofs.hear(sender, proof, now)) is not None:
+            self._enter(shown, now)
+            self._next_look = now
 
     def _enter(self, member: Member, now: float) -> None:
         """Who has caught up with the open step need not wait for the next one."""
@@ -382,6 +393,8 @@ class CoordinatorCore:
         if member.enters_from > self.history.version or self._failure_history.probation.strikes(actor.peer):
             return
         if self._audits.comparing or member.benched:
+            return
+        if not member.shown and any(m.shown for m in self.members.of_stage(stage) if m.lost_at is None):
             return
         full = len(step.pass_state.tables[stage].roster) >= self._placement.rebalancing.most
         if full or not step.promotion.has_room(stage, now):
@@ -405,6 +418,7 @@ class CoordinatorCore:
         self._listeners.lost(member, now)
         self.members.remove(member.actor)
         self._reported_work.forget(member.actor)
+        self._proofs.lost(member.actor)
         if self.phase is Phase.FINISHED:
             self._out.emit(PeerGone(str(member.actor), f"the run is over: {reason}"))
         else:
@@ -438,6 +452,7 @@ class CoordinatorCore:
             self.history.rolled_back(request.rollback_to)
             self._checkpoints.rolled_back(request.rollback_to)
             self._audits.forget()
+            self._proofs.clear()
             self._failure_history.is_audited = False
             self._divergence.rolled_back()
         self._scheduler.new_term()
@@ -470,7 +485,7 @@ class CoordinatorCore:
         for actor in pass_state.actors:
             if actor not in decided.without and (member := self.members.get(actor)) is not None:
                 member.worked()
-                member.has_counted = True
+                member.has_counted = member.shown = True
                 if pass_state.has_work(actor):
                     self._failure_history.probation.worked(actor.peer, pass_state.pass_id)
         self.open_pass.report(decided, now)
@@ -869,6 +884,8 @@ class CoordinatorCore:
         self._next_tick = now + self.settings.heartbeat_s
         for member, reason in self._failure_detector.judge(self.members, now):
             self._lose(member, reason, now)
+        if self.phase is not Phase.FINISHED:
+            self._proofs.tick(now)
         if self.phase is Phase.OPEN and self.open_pass is not None:
             self.open_pass.tick(self._failure_detector, now)
             self._settle(now)

@@ -45,6 +45,7 @@ from swarm.protocol.messages.orders import (
     Banned,
     Decide,
     Dismiss,
+    Disproved,
     Donor,
     Excuse,
     Fenced,
@@ -52,6 +53,7 @@ from swarm.protocol.messages.orders import (
     LeaveSeat,
     Listener,
     Open,
+    Prove,
     Release,
     TakeSeats,
     Twin,
@@ -64,6 +66,7 @@ from swarm.protocol.messages.reports import (
     Leave,
     Means,
     Prepared,
+    Proof,
     Released,
     Result,
     Seating,
@@ -97,10 +100,13 @@ Message = (
     | TakeSeats
     | LeaveSeat
     | Excuse
+    | Prove
+    | Disproved
     | Twin
     | Banned
     | Join
     | Prepared
+    | Proof
     | Status
     | Released
     | Unreachable
@@ -156,6 +162,7 @@ __all__ = [
     "Decision",
     "DecisionEntry",
     "Dismiss",
+    "Disproved",
     "Donor",
     "Entry",
     "Excuse",
@@ -182,6 +189,8 @@ __all__ = [
     "Ping",
     "Pong",
     "Prepared",
+    "Proof",
+    "Prove",
     "Receipt",
     "ReducePart",
     "ReducedPart",

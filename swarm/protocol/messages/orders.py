@@ -171,6 +171,27 @@ class Excuse:
 
 
 @dataclass(frozen=True, slots=True)
+class Prove:
+    """Show that you hold `stage` at `version`: with a checksum of it that is keyed with `nonce` (→ Proof).
+
+    Who does not hold the version yet answers when it does. Repeated until answered.
+    """
+
+    term: Term
+    stage: StageIndex
+    version: int
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disproved:
+    """What you answered to `nonce` is not what your siblings answered: load your state anew. Repeated until you do."""
+
+    term: Term
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
 class Twin:
     """An older process that has your key is still alive somewhere: your home has been copied. It is told to leave."""
 

@@ -192,6 +192,17 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Proof:
+    """The answer to Prove: the keyed checksum of parameters and moments. None: I do not hold that version any more.
+
+    And the answer to a Disproved of a state that is gone already: None.
+    """
+
+    nonce: int
+    checksum: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Leave:
     """Goodbye: treated like a death, without the wait. Who had been dismissed is missed by nobody."""
 

@@ -21,6 +21,7 @@ from swarm.protocol.messages import (
     Decide,
     Decision,
     Dismiss,
+    Disproved,
     Excuse,
     Failed,
     Fenced,
@@ -32,6 +33,7 @@ from swarm.protocol.messages import (
     Message,
     Open,
     Pending,
+    Prove,
     ReducedPart,
     ReducePart,
     Relay,
@@ -69,6 +71,7 @@ from swarm.protocol.peer.io import (
     SaveCheckpoint,
     StateFailed,
     StateLoaded,
+    StateShown,
     StateSpoilt,
     SumsFetched,
     SumsMissing,
@@ -80,6 +83,7 @@ from swarm.protocol.peer.pass_context import PassContext
 from swarm.protocol.peer.pass_run import PassRun
 from swarm.protocol.peer.reachability import Reachability
 from swarm.protocol.peer.shutdown import Shutdown
+from swarm.protocol.peer.state_proofs import StateProofs
 from swarm.protocol.peer.status_reports import Saved, StatusReports
 from swarm.protocol.residuals import Carry, carry_of
 from swarm.protocol.settings import Settings
@@ -118,6 +122,7 @@ class PeerCore:
         self._out = Outbox(actor)
         self._early = EarlyMessages()
         self._catch_up = CatchUp(actor, settings, self.held_stage, self._out)
+        self._proofs = StateProofs(self.held_stage, self._out)
         self._lent_at = -3
         """The newest version of a pass in which listeners took up this stage."""
         self._begun: PassId | None = None
@@ -182,6 +187,7 @@ class PeerCore:
                 if self.held_stage.loaded(event):
                     reason = f"holds version {event.version}"
                     self._out.emit(PeerJoined(str(self.actor), event.stage, reason))
+                    self._proofs.reached(self.coordinator)
             case SumsFetched():
                 self._catch_up.fetched(event)
             case SumsMissing():
@@ -210,6 +216,8 @@ class PeerCore:
             case StateSpoilt(version):
                 if self.held_stage.version == version:
                     self._status_reports.spoilt(version, now)
+            case StateShown():
+                self._proofs.shown(event, self.coordinator)
             case LinksMeasured():
                 self._status_reports.measured(event)
             case MeansChanged(means):
@@ -275,6 +283,9 @@ class PeerCore:
             case TakeSeats() | LeaveSeat():
                 if self._obeys(sender, message, now):
                     self._on_seats(message, now)
+            case Prove() | Disproved():
+                if self._obeys(sender, message, now):
+                    self._on_proof_asked(message)
             case Excuse(reason=reason):
                 if self._obeys(sender, message, now) and not self._shutdown.begun:
                     self._leave(reason, now)
@@ -336,6 +347,16 @@ class PeerCore:
                 if seating.on_call and not self._shutdown.begun:
                     self._leave(reason, now)
 
+    def _on_proof_asked(self, message: Prove | Disproved) -> None:
+        if message.term < self.held_stage.term:
+            return  # a rollback may have voided what is asked about
+        match message:
+            case Prove():
+                self._proofs.asked(message, self.coordinator, applying=self._applying is not None)
+            case Disproved(nonce=nonce) if self._applying is None and self.pass_run is None:
+                if self._proofs.is_wrong(nonce, self.coordinator):
+                    self._start_again("its siblings hold another state")
+
     def _leave(self, reason: str, now: float) -> None:
         needed = self.pass_run is not None or self.held_stage.version is not None
         needed = needed and not set(self.leader.group) <= set(self._reachability.unreachable)
@@ -375,6 +396,7 @@ class PeerCore:
         self._leave_pass()
         self._bases.clear()
         self._catch_up.clear()
+        self._proofs.clear()
         self._carry = None
         self._applying = None
         self._opening = None
@@ -581,6 +603,7 @@ class PeerCore:
         if applying is not None and event.pass_id == PassId(applying.term, applying.step):
             self._applying = None
             self._catch_up.clear()
+            self._proofs.clear()
             self.held_stage.spoilt()
         elif applying is None:
             self._catch_up.failed(event)
@@ -602,6 +625,7 @@ class PeerCore:
     def _start_again(self, reason: str) -> None:
         """Drop the state held or loaded here, since it cannot continue. The next pass orders a new one."""
         opening, self._opening = self._opening, None
+        self._proofs.clear()
         self.held_stage.spoilt()
         if opening is not None:
             self._out.send(self.coordinator, Failed(opening.pass_id, None, f"cannot catch up: {reason}"))
@@ -639,6 +663,7 @@ class PeerCore:
         crossings = self.pass_run.microbatches.crossings if self.pass_run is not None and known else Crossings()
         self._applying = None
         self.held_stage.applied(step)
+        self._proofs.reached(self.coordinator)
         self._catch_up.applied(step)
         if (settled := self._bases.settle(step, crossings)) is not None:
             self._out.add(settled)

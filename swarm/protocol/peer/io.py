@@ -180,6 +180,15 @@ class StateSpoilt:
 
 
 @dataclass(frozen=True, slots=True)
+class StateShown:
+    """`ShowState` is done. `checksum` None: another version was held by then."""
+
+    version: int
+    nonce: int
+    checksum: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class LinksMeasured:
     """The link rates that this peer knows: its own uplink limit, and the rates of incoming links (see Status)."""
 
@@ -238,6 +247,7 @@ PeerInput = (
     | AppliedStep
     | CheckpointSaved
     | StateSpoilt
+    | StateShown
     | LinksMeasured
     | MeansChanged
     | SumsFetched
@@ -445,6 +455,14 @@ class SaveCheckpoint(Action):
     """
 
 
+@dataclass(frozen=True, slots=True)
+class ShowState(Action):
+    """Make the checksum of the held version, keyed with `nonce` → StateShown."""
+
+    version: int
+    nonce: int
+
+
 PeerAction = (
     Send
     | Emit
@@ -466,5 +484,6 @@ PeerAction = (
     | FetchSums
     | RestoreSums
     | SaveCheckpoint
+    | ShowState
     | OpenSeats
 )

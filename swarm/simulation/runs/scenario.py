@@ -16,7 +16,7 @@ from swarm.protocol.settings import Settings
 from swarm.simulation.checks.orderly_leave import ENOUGH_TO_LEAVE_S
 from swarm.simulation.faults.diverging import Diverging
 from swarm.simulation.faults.faults import CELLS, GROUP_CELLS, GROUP_KINDS, KINDS, Cell, SimFault
-from swarm.simulation.faults.lie import DISTURBANCES, INSIDERS, WRONG, Claim, Disturbance, Lie
+from swarm.simulation.faults.lie import DISTURBANCES, INSIDERS, NEWCOMERS, WRONG, About, Claim, Disturbance, Lie
 from swarm.simulation.kernel.network import Weather
 from swarm.simulation.toy.organiser import Wish
 from swarm.simulation.toy.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
@@ -131,7 +131,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
     if scenario == "insiders":
         return _insiders(seed)
     if scenario == "passes":
-        return _passes(seed)
+        return passes(seed)
     if scenario == "alone":
         return _alone(seed)
     rng = Random(f"{scenario}/{seed}")
@@ -298,19 +298,20 @@ def _insiders(seed: int) -> Plan:
     return Plan("insiders", seed, settings, 0, speeds, (), lies=lies)
 
 
-def _passes(seed: int) -> Plan:
+def passes(seed: int, about: About | None = None) -> Plan:
     """One person disturbs a run, or lies, with all of its devices; all others are of different people.
 
-    Whatever stage they are given, each has at least two of the others. A few peers come later.
+    Whatever stage they are given, each has at least two of the others. A few peers come later. `about`: in what way;
+    None: it follows from the seed.
     """
     rng = Random(f"passes/{seed}")
-    about = INSIDERS[seed % len(INSIDERS)]
+    about = about or INSIDERS[seed % len(INSIDERS)]
     stages = rng.choice((1, 1, 2))
     replicas, many = rng.choice(((3, 1), (4, 2), (5, 3)))
     settings = small_settings(
         stages=stages,
         microbatches=rng.choice((3, 5)),
-        steps=6 if about == "gift" else rng.choice((2, 4)),
+        steps=6 if about in NEWCOMERS else rng.choice((2, 4)),
         replicas=replicas,
         max_replicas=replicas + 1,
         evaluate_every=1 if about == "mute" else rng.choice((0, 0, 2)),
@@ -319,7 +320,7 @@ def _passes(seed: int) -> Plan:
     )
     if about in WRONG or rng.random() < 0.3:
         settings = replace(settings, audit_every=rng.choice((1, 2)), audit_secret=str(seed).encode(), screened=True)
-    peers, spares = stages * replicas, rng.choice((0, 1, 2)) if about != "gift" else 2
+    peers, spares = stages * replicas, rng.choice((0, 1, 2)) if about not in NEWCOMERS else 2
     those = set(rng.sample(range(peers), many))
     lie = Lie(about, rng.choice((1.0, 1.0, 0.5)))
     lies = tuple(lie if peer in those else None for peer in range(peers + spares))

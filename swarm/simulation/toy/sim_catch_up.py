@@ -152,7 +152,7 @@ class Loans:
             return
         copies = {donor.actor: donor.loans.copies[order.version] for donor in here}
         download.state = copies[min(verdict(copies, order.donors).tellers)]
-        download.left -= 1
+        download.left -= not peer.lies("hoarding")
         if not download.left:
             self._loaded(order, download.state)
             return

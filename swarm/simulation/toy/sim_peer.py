@@ -26,6 +26,7 @@ from swarm.simulation.toy.toy_model import (
     RATES,
     backward_payload,
     buckets_of,
+    checksum_of,
     coded,
     forward_payload,
     loss_gradient,
@@ -92,6 +93,7 @@ class SimPeer(Lender):
             peer_io.FetchSums: self.loans.fetch,
             peer_io.RestoreSums: self.reduce.restore,
             peer_io.SaveCheckpoint: self.storage.save,
+            peer_io.ShowState: self._show_state,
             peer_io.OpenSeats: self._open_seats,
         }
 
@@ -154,7 +156,7 @@ class SimPeer(Lender):
         self._inputs.clear()
         self._due.clear()
         self._bases.begin()
-        self.queue.cancel(lambda of: not isinstance(of, peer_io.Apply))
+        self.queue.cancel(lambda of: not isinstance(of, peer_io.Apply | peer_io.ShowState))
         if action.kind is not PassKind.TRAIN:
             self.world.on_phase("evaluating", self)
 
@@ -337,7 +339,7 @@ class SimPeer(Lender):
         self.queue.add(Priority.CONTROL, action, self._applied, _APPLY_S)
 
     def _applied(self, action: peer_io.Apply) -> None:
-        if self.fails_next:
+        if self.fails_next or self.lies("hoarding"):
             self._fail(action)
             return
         assert self.stage is not None and self.version is not None
@@ -385,6 +387,14 @@ class SimPeer(Lender):
         if self.state == self.world.watch.ideal.states[self.version][stage]:
             return False
         return any(isinstance(p, SimPeer) and p.lie is not None and p.lie.about == "gift" for p in self.world.processes)
+
+    def _show_state(self, action: peer_io.ShowState) -> None:
+        self.queue.add(Priority.CONTROL, action, self._showed, _SMALL_S)
+
+    def _showed(self, action: peer_io.ShowState) -> None:
+        is_held = self.version == action.version
+        shown = checksum_of(self.state, action.nonce) if is_held else None
+        self.feed(peer_io.StateShown(action.version, action.nonce, shown))
 
     def snapshot(self, stage: int, version: int) -> int | None:
         return self.storage.snapshot(stage, version)

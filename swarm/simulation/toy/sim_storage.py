@@ -119,7 +119,9 @@ class SimStorage:
 
     def _fetched(self, result: tuple[int, peer_io.LoadState, Process | None, int | None]) -> None:
         load, action, source, state = result
-        if load == self._loads:
+        if load == self._loads and source is not None and self._peer.lies("hoarding"):
+            self.load(action)
+        elif load == self._loads:
             self._loaded(action, None if source is not None and not source.alive else state)
 
     # ------------------------------------------------------------ what others, and it later, can have of it

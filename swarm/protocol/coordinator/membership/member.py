@@ -56,6 +56,8 @@ class Member:
     """When it was given its stage, or came back with it."""
     has_counted: bool = False
     """Whether a step was decided in which it had a part, since it came: it holds what its siblings hold."""
+    shown: bool = False
+    """Whether its state was found to be what its siblings hold, since it loaded it (`Proofs`)."""
     has_worked: bool = False
     """Whether it has had a part in a pass in its stage."""
     standing_by: bool = False
@@ -149,6 +151,7 @@ class Member:
         self.preferred = join.stage
         if self.stage is not None and self.assigned is None:
             self.version = None
+            self.shown = False
             self.told_at = -1.0
 
     def report(self, status: Status, stages: int, rolled_back: int = 0) -> bool:
@@ -166,10 +169,12 @@ class Member:
                 self._set_stage(status.stage)
                 self.placed_at, self.has_worked, self.measurements = self.heard_at, False, 0
                 self.assigned = None
+                self.shown = False
                 self.standing_by = False
                 came_back = True
             stands = status.stage == self.stage and status.state_term >= max(rolled_back, self.void_before)
             self.version = status.version if stands else None
+            self.shown = self.shown and self.version is not None
             if self.assigned is not None and (status.stage, self.version) == self.assigned:
                 self.has_state()
         self.status = status
@@ -256,6 +261,7 @@ class Member:
         self.drifts += 1
         self.void_before = term
         self.version = self.prepared = None
+        self.shown = False
         self.listens_from = self.listens_since = None
         self.told_at = -1.0
 
@@ -275,6 +281,7 @@ class Member:
         """Give `stage` to it; it had no stage before."""
         self._set_stage(stage)
         self.version = None
+        self.shown = False
         self.standing_by = False
         self.placed_at, self.has_worked, self.measurements = now, False, 0
         self.listens_from = self.listens_since = None

@@ -18,6 +18,7 @@ from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.placement.rebalancing import Rebalancing
 from swarm.protocol.coordinator.placement.seats import Seats
+from swarm.protocol.coordinator.proofs import proven
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.messages import Assign, Decide
 from swarm.protocol.outbox import Outbox
@@ -151,7 +152,8 @@ class Placement:
         """Leave out the members on probation, if their stage has another member that holds the version.
 
         After an aborted attempt at this step, and while it is audited, probation does not count: the member found
-        guilty may have waited for the one that is left, and an undecided step would never bring it back. Then the
+        guilty may have waited for the one that is left, and an undecided step would never bring it back. It counts for
+        a member whose state has differed twice: each time it comes back, the step is done again. Then the
         members are left out that more failures of this step accuse than a sibling; when the sibling has failed as
         often, they are back. If the step was not finite, one half of the members is left out (`halves`). Of several
         devices of one person, all but one make room for other people (`_doubles`). Doubted members are left out even
@@ -162,7 +164,11 @@ class Placement:
         in_vain = self._failure_history.aborts > 0 or self._failure_history.is_audited
         for stage in range(self._settings.stages):
             crew = [m for m in self._members.of_stage(stage) if m.lost_at is None]
-            late = {m.actor for m in crew if probation.is_benched(m.actor.peer, history.version) and not in_vain}
+            late = {
+                m.actor
+                for m in crew
+                if probation.is_benched(m.actor.peer, history.version) and (not in_vain or m.drifts > 1)
+            }
             there = [m for m in crew if m.is_current(history.version, history.decision)]
             against = {m.actor: self._failure_history.accusations.against(m.actor.peer) for m in crew}
             late.update(a for a, times in against.items() if times > min((against[m.actor] for m in there), default=0))
@@ -237,14 +243,17 @@ class Placement:
             if staying:
                 promotion = [m for m in needy if self._enters(m)]
                 needy = [m for m in needy if not self._listens(m)]
+            at_work = proven(staying)
+            if any(m.shown for m in at_work):
+                promotion = [m for m in promotion if m.shown]
             needy = self._wanted(needy, len(staying))
-            self._supply(stage, needy, holders, coming, now)
+            self._supply(stage, needy, proven(holders), coming, now)
             for member in needy:
                 if member.is_waited_for(now, self._settings.step_budget_s):
                     found.ready = False
             if crew < self._settings.replicas and self._may_wait_for_replicas(now):
                 found.wait(f"stage {stage} has {crew} of {self._settings.replicas} replicas")
-            found.rosters.append([m.actor for m in (*staying, *promotion)])
+            found.rosters.append([m.actor for m in (*at_work, *promotion)])
             found.promotion.update(m.actor for m in promotion)
         if found.new_term is None and self._members.are_beyond(history.term):
             self._out.emit(RecordOutdated(history.term, self._members.next_term(history.term)))
@@ -281,7 +290,7 @@ class Placement:
             if member.lost_at is not None or member.benched:
                 continue
             if member.version == self._history.version:
-                if member.given_up:
+                if member.given_up and member.shown:
                     member.has_state()
                 holders.append(member)
             elif member.can_apply(self._history.decision):
