@@ -188,6 +188,8 @@ _SPECIAL: dict[tuple[type, str], Converter] = {
     (m.CodecPair, "backward"): text(MAX_CODEC),
     (m.Status, "links"): many(_nested(m.LinkRate), MAX_LINKS),
     (m.Status, "awaited"): many(ACTOR, m.MAX_AWAITED),
+    (m.Status, "paused"): label(),
+    (m.Join, "paused"): label(),
     (m.Open, "listeners"): many(_nested(m.Listener), MAX_LISTENERS),
     (m.TakeSeats, "seats"): bounded(0, m.MAX_SEATS),
     (m.Seating, "peers"): many(text(MAX_PEER_ID), m.MAX_SEATS),

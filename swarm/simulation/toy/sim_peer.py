@@ -174,9 +174,15 @@ class SimPeer(Lender):
 
     # ------------------------------------------------------------ computing
 
+    def _may_begin(self, what: str) -> None:
+        """Raises Violation while it is paused."""
+        if self.core.paused:
+            raise Violation("pause", f"{self.label} begins {what} while it is paused: {self.core.paused}")
+
     def _forward(self, action: peer_io.Forward) -> None:
         if self.swallowed("work") or self.lies("lazy" if action.kind is PassKind.TRAIN else "mute"):
             return
+        self._may_begin("a forward")
         self.world.watch.passes.works_on(self, action.pass_id, "a forward")
         seconds = _FORWARD_S
         if action.kind is PassKind.TRAIN:
@@ -221,6 +227,7 @@ class SimPeer(Lender):
     def _backward(self, action: peer_io.Backward) -> None:
         if self.swallowed("work") or self.lies("lazy"):
             return
+        self._may_begin("a backward")
         self.world.watch.passes.works_on(self, action.pass_id, "a backward")
         self.world.on_phase("backward", self)
         self.queue.add(Priority.BACKWARD, action, self._backwarded, self._backward_s(action.microbatch))

@@ -30,12 +30,12 @@ class Promotion:
         """By stage, when a sibling was last asked."""
 
     def lets_in(self, member: Member) -> bool:
-        """Whether a member without a part so far listens, has caught up with this step, and stays."""
+        """Whether a member without a part so far listens, has caught up with this step, and may get work."""
         pass_state = self._pass_state
         if (
             pass_state.kind is not PassKind.TRAIN
             or member.actor in pass_state.served
-            or member.leaving_since is not None
+            or member.is_withheld
         ):
             return False
         if member.version != pass_state.pass_id.version or not member.has_heard(pass_state.pass_id):

@@ -122,7 +122,7 @@ class Placement:
         for member in unplaced:
             if not member.introduced or member.lost_at is not None or (member.standing_by and not room):
                 continue
-            if member.leaving_since is not None:
+            if member.is_withheld:
                 continue
             doubted = member.actor.peer in self._failure_history.doubts.left_out
             claim = None if doubted else self.rebalancing.claim(member)
@@ -217,11 +217,14 @@ class Placement:
         self._handing_on = any(crew and all(m.leaving_since is not None for m in crew) for crew in crews)
         for stage in range(self._settings.stages):
             holders, coming, needy = self._crew(stage)
-            staying = [m for m in (*holders, *coming) if m.leaving_since is None]
+            staying = [m for m in (*holders, *coming) if not m.is_withheld]
+            paused = [m for m in (*holders, *coming) if m.paused and m.leaving_since is None]
             crew = len(staying) + sum(not m.given_up for m in needy)
             if holders or coming:
                 self._missing_since.pop(stage, None)
-                if not staying:
+                if not staying and paused:
+                    self._wait_for_paused(stage, paused, needy, found, now)
+                elif not staying:
                     found.wait(f"the last replica of stage {stage} is leaving")
                     if not crew and not history.restorable:
                         self._recruit(stage, now)
@@ -235,7 +238,7 @@ class Placement:
                 self._ask_to_apply(unheard, now)
             promotion: list[Member] = []
             if staying:
-                promotion = [m for m in needy if self._enters(m)]
+                promotion = [m for m in needy if self._enters(m) and not m.paused]
                 needy = [m for m in needy if not self._listens(m)]
             needy = self._wanted(needy, len(staying))
             self._supply(stage, needy, holders, coming, now)
@@ -250,6 +253,16 @@ class Placement:
             self._out.emit(RecordOutdated(history.term, self._members.next_term(history.term)))
             found.new_term = NewTerm()
         return found
+
+    def _wait_for_paused(
+        self, stage: int, paused: list[Member], needy: list[Member], found: Survey, now: float
+    ) -> None:
+        """Only paused members hold a stage: wait for them, and after a while have another peer take it up."""
+        who = "; ".join(f"{member.actor} is paused: {member.paused}" for member in paused)
+        found.wait(f"stage {stage} waits, since {who}")
+        others = any(not (m.given_up or m.paused) for m in needy)
+        if not others and all(member.absent for member in paused):
+            self._recruit(stage, now)
 
     def _listens(self, member: Member) -> bool:
         """Whether a member that lacks the version, while others hold it, loads it as a listener, so that no pass waits
@@ -271,8 +284,8 @@ class Placement:
     def _crew(self, stage: int) -> tuple[list[Member], list[Member], list[Member]]:
         """The members of a stage that hold the version, that can apply the last decision, and that need a state.
 
-        Leaving members are among the first two: they have no part in the next pass, but they can hand on their
-        state.
+        Leaving and paused members are among the first two: they have no part in the next pass, but they can hand on
+        their state.
         """
         holders: list[Member] = []
         coming: list[Member] = []
@@ -305,10 +318,10 @@ class Placement:
         """
         if not needy:
             return []
-        waiting = [m for m in needy if not m.given_up]
+        waiting = [m for m in needy if not (m.given_up or m.absent)]
         if self._history.version < self._history.end(self._settings):
             del waiting[max(0, self.rebalancing.most - held) :]
-        return waiting + [m for m in needy if m.given_up]
+        return waiting + [m for m in needy if m.given_up or m.absent]
 
     def _supply(self, stage: int, needy: list[Member], holders: list[Member], coming: list[Member], now: float) -> None:
         """Tell members that can apply the decision to do so, and those that lack the version where to get it."""
