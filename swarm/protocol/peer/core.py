@@ -357,7 +357,12 @@ class PeerCore:
         if not (self.paused and before):
             told = PeerPaused if self.paused else PeerResumed
             self._out.emit(told(str(self.actor), self.held_stage.stage, self.paused or before))
-        if not self.paused and self.pass_run is not None:
+        if self.paused or self.pass_run is None:
+            return
+        heard = self._catch_up.heard
+        if heard is not None and self.pass_run.pass_id < heard:
+            self._leave_pass()  # it was given up, or decided without this peer, which listens to a later one
+        else:
             self.pass_run.microbatches.resume()
 
     def _measure(self, event: ForwardDone | BackwardDone | WeightsDone | ResultDone | ComputeFailed) -> None:

@@ -245,7 +245,7 @@ class Placement:
             for member in needy:
                 if member.is_waited_for(now, self._settings.step_budget_s):
                     found.ready = False
-            if crew < self._settings.replicas and self._may_wait_for_replicas(now):
+            if crew + len(paused) < self._settings.replicas and self._may_wait_for_replicas(now):
                 found.wait(f"stage {stage} has {crew} of {self._settings.replicas} replicas")
             found.rosters.append([m.actor for m in (*staying, *promotion)])
             found.promotion.update(m.actor for m in promotion)
@@ -261,7 +261,8 @@ class Placement:
         who = "; ".join(f"{member.actor} is paused: {member.paused}" for member in paused)
         found.wait(f"stage {stage} waits, since {who}")
         others = any(not (m.given_up or m.paused) for m in needy)
-        if not others and all(member.absent for member in paused):
+        known = now - self.since >= self._settings.recruit_after_s  # by then all have said what they hold
+        if known and not others and all(member.absent for member in paused):
             self._recruit(stage, now)
 
     def _listens(self, member: Member) -> bool:
