@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -155,9 +156,8 @@ def _uuid(device: str) -> str:
 
 def _installed() -> Any:
     try:
-        import pynvml
+        return import_module("pynvml")
     except ImportError:
         raise SensorError(
             "NVIDIA's management library for Python is missing: pip install nvidia-ml-py (or swarm-peer[nvidia])"
         ) from None
-    return pynvml

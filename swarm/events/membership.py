@@ -83,7 +83,10 @@ class PeerLeaving(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeerPaused(Event):
-    """A peer computes no microbatches for now, as its owner has set. It keeps its state current and hands on its work."""
+    """A peer computes no microbatches for now, as its owner has set.
+
+    It hands on its work, and goes on applying what is decided.
+    """
 
     actor: str
     stage: int | None

@@ -399,7 +399,9 @@ class CoordinatorCore:
             return
         if self._audits.comparing or member.benched:
             return
-        full = len(self.members.without_absent(step.pass_state.tables[stage].roster)) >= self._placement.rebalancing.most
+        full = (
+            len(self.members.without_absent(step.pass_state.tables[stage].roster)) >= self._placement.rebalancing.most
+        )
         if full or not step.promotion.has_room(stage, now):
             return
         weight = self._scheduler.weight(actor, step.pass_state, stage)

@@ -99,6 +99,7 @@ class Run:
             choosing=plan.choosing,
             unlike=plan.unlike,
             diverging=plan.diverging,
+            pausing=bool(plan.pauses),
             first_round=plan.first_round,
             piece_s=plan.piece_s,
             spoils=plan.spoils,

@@ -32,11 +32,7 @@ class Promotion:
     def lets_in(self, member: Member) -> bool:
         """Whether a member without a part so far listens, has caught up with this step, and may get work."""
         pass_state = self._pass_state
-        if (
-            pass_state.kind is not PassKind.TRAIN
-            or member.actor in pass_state.served
-            or member.is_withheld
-        ):
+        if pass_state.kind is not PassKind.TRAIN or member.actor in pass_state.served or member.is_withheld:
             return False
         if member.version != pass_state.pass_id.version or not member.has_heard(pass_state.pass_id):
             return False

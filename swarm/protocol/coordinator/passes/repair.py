@@ -23,7 +23,6 @@ from swarm.protocol.messages import Amend, Fenced, Open, Release, StageTable
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 
-
 MISSED_AFTER = 2.0
 """Multiple of `recruit_after_s`: for so long a step waits for a paused member if another could take its place."""
 
@@ -236,15 +235,19 @@ class Repair:
         withheld = set(self._members.withheld()) if self._members.paused else set()
         for member in self._members.paused:
             stage = pass_state.stage_of(member.actor)
-            if stage is not None and pass_state.unfinished(member.actor):
-                if withheld.issuperset(pass_state.tables[stage].roster):
-                    found.setdefault(stage, member)
+            if stage is None or not pass_state.unfinished(member.actor):
+                continue
+            if withheld.issuperset(pass_state.tables[stage].roster):
+                found.setdefault(stage, member)
         return found
 
     def _excuse_waiting(self, now: float) -> None:
         """While the pass waits for a paused member, nobody is late."""
         waiting = self._waiting_for()
-        names = [f"stage {stage} waits for {each.actor}, which is paused: {each.paused}" for stage, each in sorted(waiting.items())]
+        names = [
+            f"stage {stage} waits for {each.actor}, which is paused: {each.paused}"
+            for stage, each in sorted(waiting.items())
+        ]
         self.waits = "; ".join(names)
         if waiting:
             self._pass_state.excuse(now - self._ticked_at, now)

@@ -210,6 +210,8 @@ class Placement:
         if not self._may_wait_for_replicas(now):
             self.rebalancing.consider(now)
         found, history = Survey([]), self._history
+        deserted: list[int] = []
+        """Stages that only members hold that have paused for long."""
         crews = [
             [m for m in self._members.of_stage(s) if m.is_current(history.version, history.decision)]
             for s in range(self._settings.stages)
@@ -223,7 +225,8 @@ class Placement:
             if holders or coming:
                 self._missing_since.pop(stage, None)
                 if not staying and paused:
-                    self._wait_for_paused(stage, paused, needy, found, now)
+                    if self._wait_for_paused(stage, paused, needy, found):
+                        deserted.append(stage)
                 elif not staying:
                     found.wait(f"the last replica of stage {stage} is leaving")
                     if not crew and not history.restorable:
@@ -252,18 +255,16 @@ class Placement:
         if found.new_term is None and self._members.are_beyond(history.term):
             self._out.emit(RecordOutdated(history.term, self._members.next_term(history.term)))
             found.new_term = NewTerm()
+        if deserted and found.new_term is None and not self._missing_since:
+            self._recruit(deserted[0], now)  # not while a stage has no copy: who is moved might have the last one
         return found
 
-    def _wait_for_paused(
-        self, stage: int, paused: list[Member], needy: list[Member], found: Survey, now: float
-    ) -> None:
-        """Only paused members hold a stage: wait for them, and after a while have another peer take it up."""
+    def _wait_for_paused(self, stage: int, paused: list[Member], needy: list[Member], found: Survey) -> bool:
+        """Only paused members hold a stage: wait for them. True if another peer is to take it up after all."""
         who = "; ".join(f"{member.actor} is paused: {member.paused}" for member in paused)
         found.wait(f"stage {stage} waits, since {who}")
         others = any(not (m.given_up or m.paused) for m in needy)
-        known = now - self.since >= self._settings.recruit_after_s  # by then all have said what they hold
-        if known and not others and all(member.absent for member in paused):
-            self._recruit(stage, now)
+        return not others and all(member.absent for member in paused)
 
     def _listens(self, member: Member) -> bool:
         """Whether a member that lacks the version, while others hold it, loads it as a listener, so that no pass waits
