@@ -217,6 +217,21 @@ def test_a_step_that_waits_for_long_is_run_again_if_another_could_take_the_stage
     assert any("another peer is to take up stage 0" in str(a.event) for a in orders if isinstance(a, Emit))
 
 
+def test_who_goes_on_first_takes_over_even_the_last_microbatch_that_the_step_waits_for() -> None:
+    run = Run(recruit_after_s=10.0)
+    run.report(ONE, done=5, paused=HOT)
+    run.report(TWO, done=10)
+    run.decide(ONE, TWO)
+    after = dataclasses.replace(PASS, step=1)
+    listens = {"version": 1, "pass_id": None, "heard": after}
+    works = {"version": 1, "pass_id": after, "numbers": (0,), "done": 7}
+    run.later(1.0, one=listens | {"paused": HOT}, two=works | {"paused": HOT})
+    orders = run.later(1.0, one=listens, two=works | {"paused": HOT})
+    assert said(orders, m.Release)[0].microbatches == (3,)
+    table = said(run.hear(TWO, m.Released(after, 0, (Microbatch(3),))), m.Open)[0].tables[0]
+    assert table.roster == (TWO, ONE) and table.assigned_to(ONE) == {3}
+
+
 def test_between_steps_the_run_waits_and_says_for_whom() -> None:
     run = Run()
     for actor, done in ((ONE, 5), (TWO, 10)):
