@@ -104,6 +104,7 @@ IGNORED = NOISE | frozenset(
         "SeatTaken",
         "SeatLeft",
         "PeerRefused",
+        "MemberSlowed",
         "DuplicateIdentity",
         "StateFetched",
         "Gathered",

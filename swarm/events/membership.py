@@ -149,6 +149,26 @@ class PeerRefused(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class MemberSlowed(Event):
+    """The devices of one pass send more messages than are read of a pass. The 1st to 10th time of an actor, the 100th,
+    … are logged.
+    """
+
+    severity: ClassVar[Severity] = "warning"
+
+    actor: str
+    wait_s: float
+    """Seconds for which nothing more was read from one of its streams."""
+    count: int = 1
+
+    def sentence(self) -> str:
+        return (
+            f"{self.actor} and the other devices of its pass send too many messages ({self.count} waits so far): "
+            f"one stream was not read for {self.wait_s:.2g} s"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class DuplicateIdentity(Event):
     """Two live processes use one key, because a home was copied. The older one leaves."""
 
