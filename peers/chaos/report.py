@@ -28,6 +28,8 @@ _ANSWERS = (
     e.PeerFenced,
     e.PeerJoined,
     e.PeerLeaving,
+    e.PeerPaused,
+    e.PeerResumed,
     e.PeerLost,
     e.PeerMoved,
     e.PeerRefused,

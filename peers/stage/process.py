@@ -25,6 +25,7 @@ from peers.stage.keeper import Keeper
 from peers.stage.offer import MachineOffer, measured_offer, updates_here
 from peers.stage.options import JoinOptions
 from peers.stage.patience import CoordinatorGone, Patience
+from peers.stage.pausing import watch
 from peers.stage.retention import Retention
 from peers.stage.service import Service
 from peers.stage.telemetry import Reports
@@ -188,6 +189,7 @@ class PeerProcess:
             self._measure(),
             self._tell_links(),
             self._wait_for(patience),
+            *([] if options.watched is None else [watch(options.watched, driver.loop.post)]),
         )
         background = [driver.loop.watch(asyncio.create_task(work)) for work in tasks]
         try:

@@ -82,6 +82,34 @@ class PeerLeaving(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PeerPaused(Event):
+    """A peer computes no microbatches for now, as its owner has set.
+
+    It hands on its work, and goes on applying what is decided.
+    """
+
+    actor: str
+    stage: int | None
+    reason: str
+
+    def sentence(self) -> str:
+        return f"{self.actor} of {stage_name(self.stage)} is paused: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerResumed(Event):
+    """The peer's pause is over: it gets work again."""
+
+    actor: str
+    stage: int | None
+    reason: str
+    """Why it was paused, as last told."""
+
+    def sentence(self) -> str:
+        return f"{self.actor} of {stage_name(self.stage)} goes on; it was paused: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class PeerGone(Event):
     """A member left because it was told to: the run is over, or it was dismissed."""
 

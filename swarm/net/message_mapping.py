@@ -190,6 +190,8 @@ _SPECIAL: dict[tuple[type, str], Converter] = {
     (m.Status, "awaited"): many(ACTOR, m.MAX_AWAITED),
     (m.Assign, "donors"): many(_nested(m.Donor), m.MAX_DONORS),
     (m.Open, "donors"): many(_nested(m.Donor), m.MAX_DONORS),
+    (m.Status, "paused"): label(),
+    (m.Join, "paused"): label(),
     (m.Open, "listeners"): many(_nested(m.Listener), MAX_LISTENERS),
     (m.TakeSeats, "seats"): bounded(0, m.MAX_SEATS),
     (m.Seating, "peers"): many(text(MAX_PEER_ID), m.MAX_SEATS),

@@ -20,6 +20,7 @@ KNOWN = {
     "done taken for completeness": 152,
     "counted when sent": 0,
     "told before durable": 4,
+    "works while paused": 2,
     "no retention": 0,
     "base unchecked": 0,
     "copies mixed": 1018,

@@ -19,6 +19,8 @@ from swarm.events import (
     PeerGone,
     PeerJoined,
     PeerLost,
+    PeerPaused,
+    PeerResumed,
     PeerSeen,
     RunFinished,
     RunPaused,
@@ -329,6 +331,7 @@ class CoordinatorCore:
             case Join() | Status() if message.actor != sender or not member.is_news(message):
                 pass
             case Join():
+                self._on_pause(member, message.paused, now)
                 member.join(message)
                 self._listeners.joined(member, now)
             case Status():
@@ -372,10 +375,11 @@ class CoordinatorCore:
             self._out.emit(PeerJoined(str(member.actor), member.stage, f"came back with version {status.version}"))
         self._checkpoints.note(member, status, now)
         self._proofs.look(member, now)
+        pauses = self._on_pause(member, status.paused, now)
         leaves = status.leaving and self._departures.announced(member, "asked to by its owner", now)
         if self.open_pass is not None:
             self.open_pass.on_status(status, now)
-            if leaves:
+            if leaves or pauses:
                 self.open_pass.drain(now)
             self._enter(member, now)
             self._settle(now)
@@ -384,6 +388,18 @@ class CoordinatorCore:
         if (shown := self._proofs.hear(sender, proof, now)) is not None:
             self._enter(shown, now)
             self._next_look = now
+
+    def _on_pause(self, member: Member, reason: str, now: float) -> bool:
+        """A member reports whether it is paused. Believed once a heartbeat at most. True if it has begun to pause."""
+        before = member.paused
+        if reason == before or now - member.paused_at < self.settings.heartbeat_s:
+            return False
+        if before and reason:
+            return False  # the first reason stands until it goes on
+        member.pause(reason, now)
+        told = PeerPaused if reason else PeerResumed
+        self._out.emit(told(str(member.actor), member.stage, reason or before))
+        return bool(reason)
 
     def _enter(self, member: Member, now: float) -> None:
         """Who has caught up with the open step need not wait for the next one."""
@@ -396,7 +412,9 @@ class CoordinatorCore:
             return
         if not member.shown and any(m.shown for m in self.members.of_stage(stage) if m.lost_at is None):
             return
-        full = len(step.pass_state.tables[stage].roster) >= self._placement.rebalancing.most
+        full = (
+            len(self.members.without_absent(step.pass_state.tables[stage].roster)) >= self._placement.rebalancing.most
+        )
         if full or not step.promotion.has_room(stage, now):
             return
         weight = self._scheduler.weight(actor, step.pass_state, stage)
@@ -850,6 +868,8 @@ class CoordinatorCore:
             match self.open_pass.pass_state.kind:
                 case PassKind.TRAIN if paused is not None:
                     return "pausing", f"{signed('asked to', paused)}; the open step is finished first"
+                case _ if self.open_pass.waits:
+                    return "waiting", self.open_pass.waits
                 case PassKind.TRAIN:
                     return "training", "every stage is held"
                 case PassKind.EVALUATE:
@@ -886,6 +906,9 @@ class CoordinatorCore:
             self._lose(member, reason, now)
         if self.phase is not Phase.FINISHED:
             self._proofs.tick(now)
+        for member in self.members.paused:
+            if not member.absent and now - member.paused_at >= self.settings.recruit_after_s:
+                member.miss()
         if self.phase is Phase.OPEN and self.open_pass is not None:
             self.open_pass.tick(self._failure_detector, now)
             self._settle(now)

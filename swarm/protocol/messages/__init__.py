@@ -60,6 +60,7 @@ from swarm.protocol.messages.orders import (
 )
 from swarm.protocol.messages.reports import (
     MAX_AWAITED,
+    MAX_PAUSED,
     MAX_SEATS,
     Failed,
     Join,
@@ -140,6 +141,7 @@ __all__ = [
     "MAX_DONORS",
     "MAX_LINK_USES",
     "MAX_LOG_BYTES",
+    "MAX_PAUSED",
     "MAX_SEATS",
     "MAX_SPANS",
     "MAX_TRAITS",

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from swarm.events import LeaderFollowed, OutOfMemory, PeerJoined, StepApplied
+from swarm.events import LeaderFollowed, OutOfMemory, PeerJoined, PeerPaused, PeerResumed, StepApplied
 from swarm.protocol.catch_up_forecast import forecast
 from swarm.protocol.ids import Actor, FrameKey, PassId, PassKind, StageIndex, StepNumber
 from swarm.protocol.io import LeaveRequested, LinkLost, LinkUp, Received, Send, Stop, Tick
 from swarm.protocol.lineage import Crossings
 from swarm.protocol.messages import (
+    MAX_PAUSED,
     Amend,
     Assign,
     Decide,
@@ -65,6 +66,7 @@ from swarm.protocol.peer.io import (
     MemoryShort,
     OpenSeats,
     PartEncoded,
+    PauseChanged,
     PeerAction,
     PeerInput,
     ResultDone,
@@ -141,6 +143,8 @@ class PeerCore:
         self._shortages = 0
         self.short = ""
         """Why this peer leaves by itself: it has run out of memory twice."""
+        self.paused = ""
+        """Why this peer begins no microbatches for now; empty: it does."""
         self.finished = False
         """Whether all steps of the run are decided and this peer was told so."""
         self._shutdown = Shutdown(actor, self.leader.group, settings.leave_s, self._out)
@@ -222,6 +226,8 @@ class PeerCore:
                 self._status_reports.measured(event)
             case MeansChanged(means):
                 self._status_reports.has(means, now)
+            case PauseChanged(reason):
+                self._pause(reason, now)
             case LeaveRequested(reason):
                 self._leave(reason, now)
         self._deadlines(now)
@@ -362,6 +368,23 @@ class PeerCore:
         needed = needed and not set(self.leader.group) <= set(self._reachability.unreachable)
         self._shutdown.asked(reason, self.held_stage.stage, needed, now)
         self._status_reports.leaves(now)
+
+    def _pause(self, reason: str, now: float) -> None:
+        """Begin nothing more, or go on. What was begun is finished, and so are reduces and steps."""
+        before, self.paused = self.paused, reason[:MAX_PAUSED]
+        if self.paused == before:
+            return
+        self._status_reports.pauses(self.paused, now)
+        if not (self.paused and before):
+            told = PeerPaused if self.paused else PeerResumed
+            self._out.emit(told(str(self.actor), self.held_stage.stage, self.paused or before))
+        if self.paused or self.pass_run is None:
+            return
+        heard = self._catch_up.heard
+        if heard is not None and self.pass_run.pass_id < heard:
+            self._leave_pass()  # it was given up, or decided without this peer, which listens to a later one
+        else:
+            self.pass_run.microbatches.resume()
 
     def _measure(self, event: ForwardDone | BackwardDone | WeightsDone | ResultDone | ComputeFailed) -> None:
         """Record how long a computation took, even if its result is void. Passes without gradients do not count."""
@@ -560,7 +583,16 @@ class PeerCore:
         training = message.kind is PassKind.TRAIN
         self._pace.new_pass(stage)
         held, is_up = self.held_stage, self._reachability.is_up
-        context = PassContext(self.actor, self.coordinator, self.settings, self._slots, self._waits, is_up, self._out)
+        context = PassContext(
+            self.actor,
+            self.coordinator,
+            self.settings,
+            self._slots,
+            self._waits,
+            is_up,
+            self._out,
+            is_paused=lambda: bool(self.paused),
+        )
         self.pass_run = PassRun(
             context,
             stage,

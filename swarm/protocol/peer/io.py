@@ -204,6 +204,13 @@ class MeansChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseChanged:
+    """The owner's machine is to compute no microbatches, for this reason; empty: it may again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class SumsFetched:
     """`FetchSums` is done: the reduced buckets of `step` lie here, each as it was sent when the step was reduced."""
 
@@ -250,6 +257,7 @@ PeerInput = (
     | StateShown
     | LinksMeasured
     | MeansChanged
+    | PauseChanged
     | SumsFetched
     | SumsMissing
     | Fetched

@@ -61,6 +61,8 @@ class SimPeer(Lender):
         """Kind of machine: a peer keeps it over restarts."""
         self.overflows_next = False
         """The next result for a neighbour is not finite."""
+        self.pause = ""
+        """Why its owner wants nothing computed."""
         self._pass: PassId | None = None
         self._codecs: tuple[CodecPair, ...] = ()
         self._nonfinite = False
@@ -115,6 +117,8 @@ class SimPeer(Lender):
         return self.version == version or (self.version == version - 1 and prepared)
 
     def feed(self, item: Any) -> None:
+        if isinstance(item, peer_io.PauseChanged):
+            self.pause = item.reason
         data = isinstance(item, io.Received) and isinstance(item.message, WithPayload)
         if not (data and self.swallowed("frames")):
             super().feed(item)
@@ -176,9 +180,15 @@ class SimPeer(Lender):
 
     # ------------------------------------------------------------ computing
 
+    def _may_begin(self, what: str) -> None:
+        """Raises Violation while it is paused."""
+        if self.pause:
+            raise Violation("pause", f"{self.label} begins {what} while it is paused: {self.pause}")
+
     def _forward(self, action: peer_io.Forward) -> None:
         if self.swallowed("work") or self.lies("lazy" if action.kind is PassKind.TRAIN else "mute"):
             return
+        self._may_begin("a forward")
         self.world.watch.passes.works_on(self, action.pass_id, "a forward")
         seconds = _FORWARD_S
         if action.kind is PassKind.TRAIN:
@@ -223,6 +233,7 @@ class SimPeer(Lender):
     def _backward(self, action: peer_io.Backward) -> None:
         if self.swallowed("work") or self.lies("lazy"):
             return
+        self._may_begin("a backward")
         self.world.watch.passes.works_on(self, action.pass_id, "a backward")
         self.world.on_phase("backward", self)
         self.queue.add(Priority.BACKWARD, action, self._backwarded, self._backward_s(action.microbatch))

@@ -20,7 +20,8 @@ class Listing(Protocol):
     def connected(self, member: Member) -> None:
         """Its connection broke, or is back."""
 
-    def leaves(self, member: Member) -> None: ...
+    def withheld_changed(self, member: Member) -> None:
+        """It begins to leave or to pause, or goes on."""
 
     def changed(self, stage: int | None) -> None:
         """Another property by which the members of a stage are counted has changed."""
@@ -104,6 +105,12 @@ class Member:
     told_at: float = -1.0
     leaving_since: float | None = None
     """When it reported that it is leaving. It gets no new work, and other peers are to take up its stage."""
+    paused: str = ""
+    """Why it computes nothing for now, as it reports; empty: it does. It gets no new work, and keeps its state."""
+    paused_at: float = -math.inf
+    """When that last changed."""
+    absent: bool = False
+    """Whether it has paused for so long that its place is free."""
     sequence: int = -1
     """Sequence number of its newest Join or Status."""
     status: Status | None = None
@@ -310,8 +317,26 @@ class Member:
     def leave(self, now: float) -> None:
         """It reported that it is leaving."""
         self.leaving_since = now
+        self._withhold()
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether it gets no new work: it is leaving, or paused."""
+        return self.leaving_since is not None or bool(self.paused)
+
+    def pause(self, reason: str, now: float) -> None:
+        """It reports that it is paused; empty: that it goes on."""
+        self.paused, self.paused_at, self.absent = reason, now, False
+        self._withhold()
+
+    def miss(self) -> None:
+        """Its pause has taken so long that its place is free."""
+        self.absent = True
+        self._changed()
+
+    def _withhold(self) -> None:
         if self.listing is not None:
-            self.listing.leaves(self)
+            self.listing.withheld_changed(self)
 
     def bench(self, benched: bool) -> None:
         """Leave it out of this step, or let it in again."""

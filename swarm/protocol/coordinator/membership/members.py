@@ -139,12 +139,21 @@ class Members:
         """The members of a stage that count (`StageRosters.counted_on`). Do not change the list."""
         return self._rosters.counted_on(stage)
 
-    def leaving(self) -> list[Actor]:
-        """Actors that reported that they are leaving."""
-        return self._rosters.leaving
+    def withheld(self) -> list[Actor]:
+        """Actors that get no new work: they are leaving, or paused."""
+        return [member.actor for member in self._rosters.withheld]
+
+    @property
+    def paused(self) -> list[Member]:
+        """Members that report that they are paused, by name."""
+        return [member for member in self._rosters.withheld if member.paused]
+
+    def without_absent(self, actors: Iterable[Actor]) -> list[Actor]:
+        """Those of the actors whose places are not free because of a long pause."""
+        return [actor for actor in actors if (member := self._members.get(actor)) is None or not member.absent]
 
     def has_successor(self, stage: int) -> bool:
         """Whether another peer could take up a stage when all its holders leave: a standby or a spare replica."""
         if self.crew(stage) or self._rosters.largest > 1:
             return True
-        return any(m.introduced and m.lost_at is None and m.leaving_since is None for m in self.unplaced)
+        return any(m.introduced and m.lost_at is None and not m.is_withheld for m in self.unplaced)

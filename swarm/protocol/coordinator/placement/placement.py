@@ -123,7 +123,7 @@ class Placement:
         for member in unplaced:
             if not member.introduced or member.lost_at is not None or (member.standing_by and not room):
                 continue
-            if member.leaving_since is not None:
+            if member.is_withheld:
                 continue
             doubted = member.actor.peer in self._failure_history.doubts.left_out
             claim = None if doubted else self.rebalancing.claim(member)
@@ -216,6 +216,8 @@ class Placement:
         if not self._may_wait_for_replicas(now):
             self.rebalancing.consider(now)
         found, history = Survey([]), self._history
+        deserted: list[int] = []
+        """Stages that only members hold that have paused for long."""
         crews = [
             [m for m in self._members.of_stage(s) if m.is_current(history.version, history.decision)]
             for s in range(self._settings.stages)
@@ -223,11 +225,15 @@ class Placement:
         self._handing_on = any(crew and all(m.leaving_since is not None for m in crew) for crew in crews)
         for stage in range(self._settings.stages):
             holders, coming, needy = self._crew(stage)
-            staying = [m for m in (*holders, *coming) if m.leaving_since is None]
+            staying = [m for m in (*holders, *coming) if not m.is_withheld]
+            paused = [m for m in (*holders, *coming) if m.paused and m.leaving_since is None]
             crew = len(staying) + sum(not m.given_up for m in needy)
             if holders or coming:
                 self._missing_since.pop(stage, None)
-                if not staying:
+                if not staying and paused:
+                    if self._wait_for_paused(stage, paused, needy, found):
+                        deserted.append(stage)
+                elif not staying:
                     found.wait(f"the last replica of stage {stage} is leaving")
                     if not crew and not history.restorable:
                         self._recruit(stage, now)
@@ -241,7 +247,7 @@ class Placement:
                 self._ask_to_apply(unheard, now)
             promotion: list[Member] = []
             if staying:
-                promotion = [m for m in needy if self._enters(m)]
+                promotion = [m for m in needy if self._enters(m) and not m.paused]
                 needy = [m for m in needy if not self._listens(m)]
             at_work = proven(staying)
             if any(m.shown for m in at_work):
@@ -251,14 +257,23 @@ class Placement:
             for member in needy:
                 if member.is_waited_for(now, self._settings.step_budget_s):
                     found.ready = False
-            if crew < self._settings.replicas and self._may_wait_for_replicas(now):
+            if crew + len(paused) < self._settings.replicas and self._may_wait_for_replicas(now):
                 found.wait(f"stage {stage} has {crew} of {self._settings.replicas} replicas")
             found.rosters.append([m.actor for m in (*at_work, *promotion)])
             found.promotion.update(m.actor for m in promotion)
         if found.new_term is None and self._members.are_beyond(history.term):
             self._out.emit(RecordOutdated(history.term, self._members.next_term(history.term)))
             found.new_term = NewTerm()
+        if deserted and found.new_term is None and not self._missing_since:
+            self._recruit(deserted[0], now)  # not while a stage has no copy: who is moved might have the last one
         return found
+
+    def _wait_for_paused(self, stage: int, paused: list[Member], needy: list[Member], found: Survey) -> bool:
+        """Only paused members hold a stage: wait for them. True if another peer is to take it up after all."""
+        who = "; ".join(f"{member.actor} is paused: {member.paused}" for member in paused)
+        found.wait(f"stage {stage} waits, since {who}")
+        others = any(not (m.given_up or m.paused) for m in needy)
+        return not others and all(member.absent for member in paused)
 
     def _listens(self, member: Member) -> bool:
         """Whether a member that lacks the version, while others hold it, loads it as a listener, so that no pass waits
@@ -280,8 +295,8 @@ class Placement:
     def _crew(self, stage: int) -> tuple[list[Member], list[Member], list[Member]]:
         """The members of a stage that hold the version, that can apply the last decision, and that need a state.
 
-        Leaving members are among the first two: they have no part in the next pass, but they can hand on their
-        state.
+        Leaving and paused members are among the first two: they have no part in the next pass, but they can hand on
+        their state.
         """
         holders: list[Member] = []
         coming: list[Member] = []
@@ -314,10 +329,10 @@ class Placement:
         """
         if not needy:
             return []
-        waiting = [m for m in needy if not m.given_up]
+        waiting = [m for m in needy if not (m.given_up or m.absent)]
         if self._history.version < self._history.end(self._settings):
             del waiting[max(0, self.rebalancing.most - held) :]
-        return waiting + [m for m in needy if m.given_up]
+        return waiting + [m for m in needy if m.given_up or m.absent]
 
     def _supply(self, stage: int, needy: list[Member], holders: list[Member], coming: list[Member], now: float) -> None:
         """Tell members that can apply the decision to do so, and those that lack the version where to get it."""
