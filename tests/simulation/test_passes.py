@@ -9,11 +9,16 @@ from typing import Any
 
 import pytest
 
+<<<<<<< HEAD
 from swarm.events import CheckpointRefused, PeerExpelled, PeerFenced, StateDrifted
 from swarm.protocol.donors import Verdict, verdict
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Donor
 from swarm.protocol.peer.io import Begin, LoadState
+=======
+from swarm.events import CheckpointRefused, Evaluated, PeerExpelled, PeerFenced, StateDrifted
+from swarm.protocol.peer.io import Begin
+>>>>>>> insiders
 from swarm.simulation.faults.lie import INSIDERS, SAID, About, Lie
 from swarm.simulation.kernel.violation import Violation
 from swarm.simulation.runs.runner import Run, run_seed
@@ -76,6 +81,23 @@ def test_runs_that_ended_badly_before(about: About, seed: int) -> None:
 
 def test_who_finds_at_the_end_that_its_state_is_false_is_not_sent_to_load_it_anew() -> None:
     Run(passes(108, "gift")).finish()
+
+
+def test_who_fetches_its_state_for_ever_does_not_keep_the_run_from_its_last_evaluation() -> None:
+    evaluated: list[int] = []
+    plan = passes(0, "hoarding")
+    plan = replace(plan, settings=replace(plan.settings, evaluate_every=plan.settings.steps))
+    run = Run(plan)
+    emitted = run.world.watch.emitted
+
+    def note(event: Any) -> None:
+        if isinstance(event, Evaluated):
+            evaluated.append(event.version)
+        emitted(event)
+
+    run.world.watch.emitted = note  # type: ignore[method-assign]
+    run.finish()
+    assert evaluated == [plan.settings.steps]
 
 
 def test_the_scenario_draws_every_way_and_people_with_more_devices_than_the_others() -> None:

@@ -608,7 +608,11 @@ class CoordinatorCore:
             else:
                 self._open(kind, survey, now)
         elif over and now - self._placement.since >= settings.recruit_after_s:
-            self._finish(now)  # all is decided and archived, and peers that were told so have left
+            kind = self._scheduler.due()
+            if kind is None or not all(survey.rosters):
+                self._finish(now)  # all is decided and archived, and peers that were told so have left
+            else:
+                self._open(kind, survey, now)  # somebody still loads a state, perhaps for ever
         elif survey.waiting:
             self._pause(survey.waiting)
 
