@@ -9,16 +9,11 @@ from typing import Any
 
 import pytest
 
-<<<<<<< HEAD
-from swarm.events import CheckpointRefused, PeerExpelled, PeerFenced, StateDrifted
+from swarm.events import CheckpointRefused, Evaluated, PeerExpelled, PeerFenced, StateDrifted
 from swarm.protocol.donors import Verdict, verdict
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Donor
 from swarm.protocol.peer.io import Begin, LoadState
-=======
-from swarm.events import CheckpointRefused, Evaluated, PeerExpelled, PeerFenced, StateDrifted
-from swarm.protocol.peer.io import Begin
->>>>>>> insiders
 from swarm.simulation.faults.lie import INSIDERS, SAID, About, Lie
 from swarm.simulation.kernel.violation import Violation
 from swarm.simulation.runs.runner import Run, run_seed
