@@ -395,7 +395,7 @@ def want(count: int) -> bytes:
         (telemetry(usage=[pb.Figure()] * 17), b"", "17 entries; at most 16"),
         (header(telemetry=pb.Telemetry(machine=[pb.Trait(name="x" * 81)])), b"", "a text of 81 characters"),
         (header(telemetry=pb.Telemetry(machine=[pb.Trait(text="ä" * 81)])), b"", "a text of 81 characters"),
-        (header(telemetry=pb.Telemetry(machine=[pb.Trait(name="memory", number=-1)])), b"", "a machine with memory"),
+        (header(telemetry=pb.Telemetry(machine=[pb.Trait(name="memory", number=-1)])), b"", "a machine reports memory"),
         (header(telemetry=pb.Telemetry(machine=[pb.Trait()] * 17)), b"", "17 entries; at most 16"),
         (header(log_chunk=pb.LogChunk(lines=b"x" * 65_537)), b"", "65537 bytes; at most 65536"),
         # field 22 of Header is `restart`; a string field of Fenced with bytes that are not UTF-8
