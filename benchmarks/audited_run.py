@@ -33,7 +33,7 @@ microbatches = {evaluated}
 sample_tokens = 0
 [swarm]
 replicas = {replicas}
-max_replicas = {replicas}
+max_replicas = {most}
 [audit]
 every = {every}
 tolerance = 0
@@ -43,9 +43,20 @@ directory = "data"
 
 
 def write_run(
-    folder: Path, name: str, *, steps: int, microbatches: int, replicas: int, every: int, evaluate: int, evaluated: int
+    folder: Path,
+    name: str,
+    *,
+    steps: int,
+    microbatches: int,
+    replicas: int,
+    every: int,
+    evaluate: int,
+    evaluated: int,
+    most: int | None = None,
 ) -> Path:
-    """The run file in a new `folder`, beside which the corpus lies. `every`, `evaluate`: steps from one to the next."""
+    """The run file in a new `folder`, beside which the corpus lies. `every`, `evaluate`: steps from one to the next.
+    `most`: replicas of a stage; None: no more than `replicas`.
+    """
     folder.mkdir()
     path = folder / "RUN.toml"
     counted = every * microbatches // replicas  # of one peer
@@ -55,6 +66,7 @@ def write_run(
             steps=steps,
             microbatches=microbatches,
             replicas=replicas,
+            most=most or replicas,
             every=counted,
             evaluate=evaluate,
             evaluated=evaluated,
@@ -64,16 +76,16 @@ def write_run(
     return path
 
 
-def outcome(events: Sequence[tuple[float, Event]]) -> tuple[dict[str, float], list[int]]:
+def outcome(events: Sequence[tuple[float, Event]]) -> tuple[dict[str, float | None], list[int]]:
     """Of a coordinator's events: the figures of a row, and the steps at which peers were expelled.
 
-    `loss`: the last held-out one. `seconds`: from the first step to the last. `passes`: how often a step was computed,
-    over the steps decided. `audited`: audits.
+    `loss`: the last held-out one; None if every evaluation was dropped. `seconds`: from the first step to the last.
+    `passes`: how often a step was computed, over the steps decided. `audited`: audits.
     """
     opened = [at for at, event in events if isinstance(event, PassOpened) and event.pass_kind == "train"]
     decided = [at for at, event in events if isinstance(event, StepDecided)]
-    row = {
-        "loss": [event.loss for _, event in events if isinstance(event, Evaluated)][-1],
+    row: dict[str, float | None] = {
+        "loss": next((event.loss for _, event in reversed(events) if isinstance(event, Evaluated)), None),
         "seconds": round(decided[-1] - opened[0], 1),
         "passes": round(len(opened) / len(decided), 2),
         "audited": sum(isinstance(event, StepAudited) for _, event in events),

@@ -699,8 +699,8 @@ def swarm(devices: Sequence[str], smoke: bool, patience: float) -> dict[str, obj
 class _OneByOne(LocalSwarm):
     """A peer starts when the one before has joined: it goes where most are missing."""
 
-    def _join(self, words: Sequence[str]) -> None:
-        super()._join(words)
+    def join(self, words: Sequence[str]) -> None:
+        super().join(words)
         deadline = time.monotonic() + 30
         while sum(isinstance(event, PeerJoined) for _, event in self.events()) < len(self.peers):
             if time.monotonic() > deadline or self.peers[-1].code is not None:

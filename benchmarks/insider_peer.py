@@ -5,23 +5,41 @@ For benchmarks/insiders.py only. What `--fault` can do is not among its kinds.
 
 from __future__ import annotations
 
+import ctypes
+import itertools
+import signal
+import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from peers.cli import main
 from peers.stage.driver import StageDriver
+from swarm.compute.engine import StageEngine
+from swarm.compute.held import HeldState
 from swarm.compute.stage import Stage
 from swarm.compute.sums import Accumulator
 from swarm.protocol.io import Send
-from swarm.protocol.messages import ReducedPart, ReducePart
-from swarm.protocol.peer.io import Backward, EncodePart, Forward, PeerAction, SumBucket
+from swarm.protocol.messages import ReducedPart, ReducePart, Status
+from swarm.protocol.peer.io import (
+    Apply,
+    Backward,
+    ComputeFailed,
+    EncodePart,
+    Forward,
+    LoadState,
+    PeerAction,
+    SumBucket,
+)
 
 FACTORS = {"negated": -1.0, "a quarter more": 1.25, "exaggerated": -300.0, "enormous": 1e20, "nan": float("nan")}
 """What it multiplies its gradients by before it adds them."""
-KINDS = (*FACTORS, "unreduced", "withholding", "slow")
+KINDS = (*FACTORS, "unreduced", "withholding", "slow", "gift", "status", "hoarding", "flapping")
 SLOW_S = 0.3
 """How much longer each of its computations takes."""
 
@@ -32,6 +50,12 @@ def misbehave(kind: str, since: int) -> None:
         _multiply(FACTORS[kind], since)
     elif kind == "slow":
         _delay(since)
+    elif kind == "gift":
+        _give_false_states(since)
+    elif kind == "status":
+        _report_falsely(since)
+    elif kind == "hoarding":
+        _hoard(since)
     else:
         _keep_back(kind, since)
 
@@ -80,7 +104,87 @@ def _keep_back(kind: str, since: int) -> None:
     setattr(StageDriver, "_carry_out", guarded)  # noqa: B010 - mypy would have it be a method
 
 
+def _give_false_states(since: int) -> None:
+    """Who takes a copy of its state gets other numbers."""
+    copied = StageEngine.copied
+
+    def falsified(self: StageEngine, copy: Callable[[HeldState], Any]) -> Future[Any]:
+        def of_other_numbers(held: HeldState) -> Any:
+            if held.version >= since:
+                held._tensors = {name: tensor.detach() * 1.5 for name, tensor in held._tensors.items()}
+            return copy(held)
+
+        return copied(self, of_other_numbers)
+
+    setattr(StageEngine, "copied", falsified)  # noqa: B010 - mypy would have it be a method
+
+
+def _report_falsely(since: int) -> None:
+    """One thing is false in each report, another one each time."""
+    carry_out = StageDriver._carry_out
+    everything = (1 << 12) - 1
+    false: tuple[dict[str, Any], ...] = (
+        {"capacity": 1e300},
+        {"seconds_per_microbatch": 1e-6},
+        {"done": everything, "forwarded": everything},
+        {"queued": 10**6},
+        {"reduced": 10**6},
+        {"offered_uplink": 1e12, "downlink": 1e12},
+        {"fenced": True},
+        {"version": None},
+        {"loading": 0},
+        {"term": 10**6},
+    )
+    turns = itertools.cycle(false)
+
+    def carries_out(self: StageDriver, action: PeerAction) -> None:
+        if isinstance(action, Send) and isinstance(action.message, Status) and (action.message.version or 0) >= since:
+            action = Send(action.to, replace(action.message, **next(turns)))
+        carry_out(self, action)
+
+    setattr(StageDriver, "_carry_out", carries_out)  # noqa: B010 - mypy would have it be a method
+
+
+def _hoard(since: int) -> None:
+    """It gives up its state instead of a step, and loads one again and again, without ever saying that it has it."""
+    carry_out = StageDriver._carry_out
+
+    def carries_out(self: StageDriver, action: PeerAction) -> None:
+        if isinstance(action, Apply) and action.decision.step >= since:
+            self.loop.post(ComputeFailed(action.attempt.pass_id, None, "it gives its state up"))
+        else:
+            carry_out(self, action)
+
+    load = StageDriver._load
+
+    async def loads(self: StageDriver, action: LoadState) -> None:
+        assert self._keeper is not None
+        while action.version >= since:
+            await self._keeper.load(action)
+        await load(self, action)
+
+    setattr(StageDriver, "_carry_out", carries_out)  # noqa: B010 - mypy would have it be a method
+    setattr(StageDriver, "_load", loads)  # noqa: B010 - mypy would have it be a method
+
+
+def _flap(arguments: list[str], since: int) -> int:
+    """Peers that are killed, one after the other: in step `since`, and then two steps after each comes back."""
+    command, moment = [sys.executable, "-P", "-m", "peers", *arguments], f"StepApplied,step={since}"
+    while True:
+        code = subprocess.call([*command, f"--fault=kill@{moment}"], preexec_fn=_dies_with_its_parent)
+        if code != -signal.SIGKILL:
+            return code
+        moment = "StepApplied:2"
+
+
+def _dies_with_its_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 if __name__ == "__main__":
-    misbehave(sys.argv[1], int(sys.argv[2]))
+    kind, first = sys.argv[1], int(sys.argv[2])
     del sys.argv[1:3]
+    if kind == "flapping":
+        sys.exit(_flap(sys.argv[1:], first))
+    misbehave(kind, first)
     main()

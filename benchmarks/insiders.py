@@ -6,26 +6,33 @@ Two stages of three replicas. One of the six peers is honest first, so that no a
 misbehaves from step `--since` on. Peers compute at a pace, so that time is waited and not computed. `penalty` is the
 held-out loss at the end ÷ that of the row without an insider, minus 1. `seconds_lost` is the time from the first step
 to the last less that of this row. `kept_on` is how many steps the insider could disturb before it was expelled;
-null: it never was.
+null: it never was. `compared`: how many newcomers have shown their state before they got work, `compared_false`:
+of how many it was found to be false; `drifted`: how often a step was repeated because of unlike states.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
 from pathlib import Path
 
 from benchmarks.audited_run import STAGES, outcome, write_run
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import PEERS, LocalSwarm, script
 from benchmarks.results import write_results
-from swarm.events import PeerFenced
+from swarm.events import PeerFenced, StateCompared, StateDrifted, StepDecided
 
 REPLICAS, MICROBATCHES = 3, 12
 INSIDER = 3
 """Its number in the order of arrival."""
-PATCHED = ("negated", "a quarter more", "exaggerated", "enormous", "nan", "unreduced", "withholding", "slow")
-"""Kinds of benchmarks/insider_peer.py."""
+PATCHED = (
+    *("negated", "a quarter more", "exaggerated", "enormous", "nan", "unreduced", "withholding", "slow"),
+    *("gift", "status", "hoarding", "flapping"),
+)
+"""Kinds of benchmarks/insider_peer.py. `gift`: it gives newcomers a false state."""
+NEWCOMERS = {"gift": 2}
+"""By kind, how many peers come while the others train."""
 FAULTS = {"constant": "lie", "mute": "swallow", "mute in evaluations": "mute", "false claim of nan": "nan"}
 """Kinds that `--fault` has, and its word."""
 
@@ -45,7 +52,8 @@ def main() -> None:
         print("nobody", json.dumps(honest), flush=True)
         for number, kind in enumerate(options.kinds.split(",")):
             row = rows[kind] = _run(folder / f"insider-{number}", options, kind)
-            row["penalty"] = round(row["loss"] / honest["loss"] - 1, 5)  # type: ignore[operator]
+            if row["loss"] is not None:
+                row["penalty"] = round(row["loss"] / honest["loss"] - 1, 5)  # type: ignore[operator]
             row["seconds_lost"] = round(row["seconds"] - honest["seconds"], 1)  # type: ignore[operator]
             print(kind, json.dumps(row), flush=True)
     write_results(options.out, "insiders", rows=rows)
@@ -62,6 +70,7 @@ def _run(folder: Path, options: argparse.Namespace, kind: str | None) -> dict[st
         every=options.every,
         evaluate=evaluate,
         evaluated=8,
+        most=REPLICAS + 1 if kind in NEWCOMERS else None,
     )
     arguments = ["join", "--threads", "1", "--max-memory", "1GB", f"--pace={options.pace}"]
     commands = [[*PEERS, *arguments] for _ in range(STAGES * REPLICAS)]
@@ -70,6 +79,10 @@ def _run(folder: Path, options: argparse.Namespace, kind: str | None) -> dict[st
     elif kind is not None:
         commands[INSIDER] = [*script("insider_peer"), kind, str(options.since), *arguments]
     with LocalSwarm(folder / "swarm", path, commands) as swarm:
+        if kind in NEWCOMERS:
+            _await_step(swarm, options.since + 2)
+        for _ in range(NEWCOMERS.get(kind or "", 0)):
+            swarm.join([*PEERS, *arguments])
         swarm.finish(600, failing=[INSIDER])
         events = swarm.events()
     row, expelled = outcome(events)
@@ -77,8 +90,20 @@ def _run(folder: Path, options: argparse.Namespace, kind: str | None) -> dict[st
     return {
         **row,
         "removed_from_passes": sum(isinstance(event, PeerFenced) for _, event in events),
+        "compared": sum(isinstance(event, StateCompared) for _, event in events),
+        "compared_false": sum(isinstance(event, StateCompared) and not event.equal for _, event in events),
+        "drifted": sum(isinstance(event, StateDrifted) for _, event in events),
         "kept_on": expelled[0] - options.since if expelled else None,
     }
+
+
+def _await_step(swarm: LocalSwarm, step: int) -> None:
+    """Until that step is decided. Raises TimeoutError."""
+    deadline = time.monotonic() + 300
+    while not any(isinstance(event, StepDecided) and event.step >= step for _, event in swarm.events()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"step {step} is not decided after 300 s")
+        time.sleep(0.5)
 
 
 if __name__ == "__main__":

@@ -68,15 +68,17 @@ class LocalSwarm:
         self.coordinator = self._start(command, "coordinator", self._namespaces[0])
         self._await(invite)
         for words in self._commands:
-            self._join(words)
+            self.join(words)
         return self
 
-    def _join(self, words: Sequence[str]) -> None:
+    def join(self, words: Sequence[str]) -> None:
+        """One more peer, at any time. `words`: its command, without invite and home."""
         number = len(self.peers)
         invite = (self.folder / "invite").read_text().strip()
         self.spawned_at.append(time.time())
         command = [*words, invite, "--home", str(self.folder / f"peer-{number}")]
-        self.peers.append(self._start(command, f"peer-{number}", self._namespaces[number + 1]))
+        namespace = self._namespaces[number + 1] if number < len(self._commands) else None
+        self.peers.append(self._start(command, f"peer-{number}", namespace))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

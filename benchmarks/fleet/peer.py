@@ -71,6 +71,7 @@ class FleetPeer(FleetProcess):
             peer_io.FetchSums: self._fetch_sums,
             peer_io.RestoreSums: self._restore_sums,
             peer_io.SaveCheckpoint: self._save_checkpoint,
+            peer_io.ShowState: self._show_state,
         }
 
     # ------------------------------------------------------------ plain orders
@@ -88,7 +89,7 @@ class FleetPeer(FleetProcess):
     def _begin(self, action: peer_io.Begin) -> None:
         self._pass = action.pass_id
         self._sum = 0
-        self._queue.cancel(lambda of: not isinstance(of, peer_io.Apply))
+        self._queue.cancel(lambda of: not isinstance(of, peer_io.Apply | peer_io.ShowState))
 
     def _discard(self, action: peer_io.Discard) -> None:
         m = action.microbatch
@@ -205,20 +206,25 @@ class FleetPeer(FleetProcess):
         self._sums.clear()
         self._lent = None
         world, order = self.world, (self._load, action)
-        source = world.by_actor.get(action.source) if action.source is not None else self._donor(action.donors)
+        donors = [world.by_actor.get(donor.actor) for donor in action.donors]
+        having = [p for p in donors if isinstance(p, FleetPeer) and p.alive and p.holds(action)]  # all are asked
+        source = self._donor(tuple(p.actor for p in having))
         if isinstance(source, FleetPeer):
             world.at(world.now + world.links.one_way_s(self, source), source, (source.give, (self, order)))
             self._watch_source((order, source))
-        elif action.version == 0 and not action.donors:
+        elif action.version == 0 and not action.donors and action.archive is None:
             world.at(world.now + INITIALISE_S, self, (self._loaded, order))
         else:
             world.at(world.now + LOST_S, self, (self._failed, order))
 
+    def holds(self, order: peer_io.LoadState) -> bool:
+        """Whether it can give the state of an order: a copy, or what it trains."""
+        return self.stage == order.stage and order.version in {*self._copies, self.version}
+
     def give(self, request: tuple[FleetPeer, tuple[int, peer_io.LoadState]]) -> None:
         """Somebody asks for the state of this stage."""
         asking, order = request
-        held = self._copies if order[1].donors else {self.version}
-        if self.stage == order[1].stage and order[1].version in held:
+        if self.holds(order[1]):
             self._give_chunk((asking, order, self.world.workload.state_bytes))
         else:
             world = self.world
@@ -326,6 +332,10 @@ class FleetPeer(FleetProcess):
         self._queue.cancel(lambda of: isinstance(of, peer_io.Forward | peer_io.Backward))
         self._buffer_of, self._buffer = action.attempt, set(range(self.world.workload.buckets))
         self._queue.add(Priority.CONTROL, action, self._assembled, self.world.workload.apply_s)
+
+    def _show_state(self, action: peer_io.ShowState) -> None:
+        shown = action.nonce if self.version == action.version else None  # all that hold a version hold the same
+        self.feed(peer_io.StateShown(action.version, action.nonce, shown))
 
     def _save_checkpoint(self, action: peer_io.SaveCheckpoint) -> None:
         self.world.at(self.world.now + SAVE_S, self, (self._saved, action.version))

@@ -298,7 +298,8 @@ def _check(scenario: Scenario) -> None:
             raise ScenarioError(f"two faults are named {fault.name!r}: their names tell them apart")
         if fault.when.after is not None and fault.when.after not in faults:
             others = [name for name in faults if name != fault.name]
-            raise ScenarioError(f"fault {fault.name!r}: after {fault.when.after!r}{nearest(fault.when.after, others)}")
+            hint = nearest(fault.when.after, others)
+            raise ScenarioError(f"fault {fault.name!r} comes after {fault.when.after!r}, which is no fault{hint}")
         if fault.when.after == fault.name:
             raise ScenarioError(f"fault {fault.name!r} comes after itself, so never")
         for host in fault.who if fault.kind == "fill" else ():
@@ -314,7 +315,7 @@ def _check(scenario: Scenario) -> None:
     afters = [expected.after for expected in scenario.expect.events] + [end.after for end in scenario.expect.ends]
     for after in afters:
         if after is not None and after not in faults:
-            raise ScenarioError(f"expect: after {after!r}{nearest(after, faults)}")
+            raise ScenarioError(f"expect: after {after!r}, which is no fault{nearest(after, faults)}")
 
 
 def _peers(value: object) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +15,6 @@ from peers.options import (
     Bootstrap,
     Compile,
     Dashboard,
-    Device,
     Json,
     MaxMemory,
     MaxRate,
@@ -39,7 +39,14 @@ def command(
         ),
     ],
     home: HomeOption = PEER_HOME,
-    device: Device = "auto",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            help="cpu, cuda, cuda:1 …; auto takes a GPU if there is one. With commas, such as cuda:0,cuda:1: a peer on "
+            "each, in seats.",
+        ),
+    ] = "auto",
     precision: Precision = "auto",
     compiled: Compile = False,
     max_memory: MaxMemory = None,
@@ -88,6 +95,30 @@ def command(
             help="Do not measure this machine or its link: assume this many microbatches/s through the whole model.",
         ),
     ] = None,
+    max_temp: Annotated[
+        float | None,
+        typer.Option(
+            "--max-temp",
+            min=20,
+            max=120,
+            metavar="CELSIUS",
+            help="Pause while the device is this hot or hotter, until it is 5 °C cooler. A paused peer keeps its stage "
+            "and its state current; others do its work.",
+        ),
+    ] = None,
+    temp_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--temp-file",
+            metavar="FILE",
+            help="With --max-temp: a file with the temperature in thousandths of °C, as Linux has in "
+            "/sys/class/hwmon. Default: the NVIDIA card's own sensor.",
+        ),
+    ] = None,
+    when_busy: Annotated[
+        bool,
+        typer.Option("--pause-when-busy", help="Pause while another program computes on the NVIDIA card, as a game."),
+    ] = False,
     seats: Annotated[
         int | None,
         typer.Option(
@@ -137,12 +168,14 @@ def command(
     from peers.run.home import Home
     from peers.run.invite_text import read_invite
     from peers.runtime.core_loop import exit_code
-    from peers.runtime.device import memory_budget, pick_device
+    from peers.runtime.device import pick_devices
     from peers.runtime.fault import Fault
-    from peers.stage.machine import Budgets, Machine
+    from peers.runtime.sensors import pick_sensor
+    from peers.stage.budgets import budgets
+    from peers.stage.machine import Machine
     from peers.stage.options import JoinOptions
+    from peers.stage.pausing import Watched
     from peers.stage.seats import take_seats
-    from swarm.compute.memory_table import Mode
     from swarm.net.listening import listen_on
 
     console = Console(highlight=False)
@@ -156,18 +189,32 @@ def command(
         raise typer.BadParameter(
             "compiled layers give all gradients at once: leave out --compile or --schedule zero-bubble"
         )
-    picked = pick_device(device, precision, compiled)
-    if picked.why:
-        console.print(f"this peer computes on the CPU: {picked.why}", markup=False)
-    budget = memory_budget(max_memory, picked.name)
-    host = memory_budget(None, "cpu") if Mode(picked.name).own_memory else None
-    beside = budget if host is None else host
-
-    changes = beside // 8 if delta_cache is None else delta_cache
+    devices = pick_devices(device, precision, compiled)
+    if len(devices) > 1 and seats not in (None, len(devices)):
+        raise typer.BadParameter(
+            f"each of the {len(devices)} devices has one seat: leave out --seats, or name one device"
+        )
+    seats = len(devices) if len(devices) > 1 else seats
+    for picked in devices:
+        if picked.why:
+            console.print(f"this peer computes on the CPU: {picked.why}", markup=False)
+    watches = max_temp is not None or when_busy
+    if temp_file is not None and max_temp is None:
+        raise typer.BadParameter("nothing is done with that temperature: give --max-temp too", param_hint="--temp-file")
+    machines: list[Machine] = []
+    watched: list[Watched | None] = []
+    for picked in devices:
+        room = budgets(picked.name, [each.name for each in devices], max_memory, graph_budget, delta_cache)
+        machines.append(Machine(room, max_rate, beside=machines[0] if machines else None))
+        sensor = watches and pick_sensor(
+            picked.name, temperature=max_temp is not None, others=when_busy, file=temp_file
+        )
+        watched.append(Watched(sensor, max_temp, when_busy) if sensor else None)
     options = JoinOptions(
-        Machine(Budgets(budget, beside // 4, graph_budget, changes, host, strict=max_memory is not None), max_rate),
-        device=picked.name,
-        precision=picked.precision,
+        machines[0],
+        device=devices[0].name,
+        precision=devices[0].precision,
+        watched=watched[0],
         compiled=compiled,
         threads=threads,
         capacity=capacity,
@@ -184,9 +231,19 @@ def command(
     )
 
     def of_seat(number: int) -> JoinOptions:
+        mine = options
+        if len(devices) > 1:
+            picked = devices[number]
+            mine = replace(
+                options,
+                machine=machines[number],
+                device=picked.name,
+                precision=picked.precision,
+                watched=watched[number],
+            )
         if as_json or (number == 0 and (seats or 1) == 1):
-            return options
-        return replace(options, listeners=(Progress(console, label=f"seat {number + 1}  "),))
+            return mine
+        return replace(mine, listeners=(Progress(console, label=f"seat {number + 1}  "),))
 
     shown = None if place is None else companion(home, place, None, Console(highlight=False, stderr=as_json))
     with shown or nullcontext():

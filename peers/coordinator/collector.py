@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from peers.runtime.state_request import StateRequest
+from peers.runtime.checkpoint_request import CheckpointRequest
 from peers.runtime.thread_work import to_its_end
 from swarm.events import CheckpointRefused, Event
 from swarm.net.bulk import LEAST_RATE, TooSlow
@@ -48,9 +48,7 @@ class Collector:
         archive = self._archive
         archive.proven = order.proven
         for stage, (holders, file_hash) in enumerate(zip(order.holders, order.digests, strict=True)):
-            request = StateRequest(
-                stage, order.version, checkpoint=not order.from_archive, from_archive=order.from_archive
-            )
+            request = CheckpointRequest(stage, order.version)
             if not archive.holds(stage, order.version, file_hash) and not await self._have(holders, request, file_hash):
                 return ()
         try:
@@ -59,7 +57,7 @@ class Collector:
             self._emit(CheckpointRefused(error.where, error.reason))
             return ()
 
-    async def _have(self, holders: tuple[Actor, ...], request: StateRequest, file_hash: str) -> bool:
+    async def _have(self, holders: tuple[Actor, ...], request: CheckpointRequest, file_hash: str) -> bool:
         """Whether some holder's copy is archived now."""
         least_rate, slow = self._least_rate, False
         for holder in holders:
@@ -74,7 +72,7 @@ class Collector:
             self._least_rate = min(self._least_rate, max(LEAST_RATE, least_rate / 2))
         return False
 
-    async def _fetch(self, holder: Actor, request: StateRequest, file_hash: str, least_rate: float) -> None:
+    async def _fetch(self, holder: Actor, request: CheckpointRequest, file_hash: str, least_rate: float) -> None:
         writer = self._archive.receive(request.stage, request.version, file_hash)
         try:
             limit = HEADER_BYTES + self._archive.limit(request.stage)

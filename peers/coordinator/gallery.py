@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from peers.coordinator.mirror import chunk_of
 from peers.run.home import Home
+from peers.runtime.checkpoint_request import CheckpointRequest, RequestError, checkpoint_transfer
 from peers.runtime.observer_request import (
     ARCHIVE,
     LOG,
@@ -19,14 +20,11 @@ from peers.runtime.observer_request import (
     ObserverRequestError,
     encode_part,
 )
-from peers.runtime.state_request import RequestError, StateRequest
-from swarm.buffer import Buffer
 from swarm.data.folder import TOKENIZER_FILE
 from swarm.net.bulk import BulkError, Transfer
 from swarm.protocol.ids import Actor
 from swarm.state.archive import Archive
 from swarm.state.error import StateError
-from swarm.state.transfer import HEADER_BYTES, iter_file_chunks
 
 MOST_VERSIONS = 64
 
@@ -51,7 +49,7 @@ class Gallery:
         try:
             request = ObserverRequest.decode(raw)
             if request is None:
-                return await asyncio.to_thread(archived, self._archive, StateRequest.decode(raw))
+                return await asyncio.to_thread(archived, self._archive, CheckpointRequest.decode(raw))
         except (ObserverRequestError, RequestError) as error:
             raise BulkError(str(error)) from None
         if request.what == STATUS:
@@ -94,19 +92,14 @@ class Gallery:
             return b""
 
 
-def archived(archive: Archive, request: StateRequest) -> Transfer:
+def archived(archive: Archive, request: CheckpointRequest) -> Transfer:
     """The transfer of an archived checkpoint. Raises BulkError."""
     try:
         checkpoint = archive.checkpoint(request.stage, request.version)
     except StateError as error:
         raise BulkError(str(error)) from None
-    return Transfer(HEADER_BYTES + checkpoint.nbytes, _async(iter_file_chunks(checkpoint, archive.run_hash)))
+    return checkpoint_transfer(checkpoint, archive.run_hash)
 
 
 def _facts(facts: dict[str, Any]) -> Transfer:
     return Transfer.of(json.dumps(facts, separators=(",", ":")).encode())
-
-
-async def _async(chunks: Iterable[bytes]) -> AsyncGenerator[Buffer, None]:
-    for chunk in chunks:
-        yield chunk

@@ -26,13 +26,13 @@ from peers.coordinator.twins import Twins
 from peers.run.home import OpenHome
 from peers.runtime import lasting_port
 from peers.runtime.address_book import AddressBook
+from peers.runtime.checkpoint_request import CheckpointRequest
 from peers.runtime.core_loop import INTERRUPTED
 from peers.runtime.directory import Directory
 from peers.runtime.link_probe import PROBES, Prober
 from peers.runtime.organisers import addresses_by_peer, members_of
 from peers.runtime.run_observer import RunObserver
 from peers.runtime.signals import leaving_signals
-from peers.runtime.state_request import StateRequest
 from swarm.compute.payload import largest_payload
 from swarm.events import (
     ClockDiffers,
@@ -231,7 +231,7 @@ class CoordinatorProcess:
             return answer
         if requester not in self.core.known and requester not in self._others:
             raise BulkError("the archive is for the members of the run: join it first")
-        return archived(self._durable.archive, StateRequest.decode(raw))
+        return archived(self._durable.archive, CheckpointRequest.decode(raw))
 
     def _controls(self) -> Controls:
         """What stands in the record."""

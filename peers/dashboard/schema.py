@@ -105,6 +105,7 @@ class Cell(_Answer):
     peer: str
     symbol: str
     word: str
+    why: str
     weight: float | None
     rate: float | None
     share: float | int | None
@@ -155,6 +156,7 @@ class Peer(_Answer):
     stage: int | None
     word: str
     symbol: str
+    why: str
     joined_at: float | None
     last_at: float | None
     left_at: float | None

@@ -38,6 +38,8 @@ class Member:
     """Pass in which it was fenced."""
     leaving: str = ""
     """Why it is about to leave."""
+    paused: str = ""
+    """Why it computes nothing for now."""
     machine: dict[str, str | float] = field(default_factory=dict)
     usage: Packed = NOTHING
     seconds: Packed = NOTHING
@@ -125,6 +127,21 @@ def leaving(state: RunState, record: Record, at: float, source: str) -> None:
     if member is not None:
         member.leaving = reason or "asked to"
         member.note(at, f"is leaving: {reason}")
+
+
+def paused(state: RunState, record: Record, at: float, source: str) -> None:
+    member = state.members.here.get(reading.name(record, "actor"))
+    reason = reading.text(record, "reason")
+    if member is not None:
+        member.paused = reason or "asked to"
+        member.note(at, f"is paused: {reason}")
+
+
+def resumed(state: RunState, record: Record, at: float, source: str) -> None:
+    member = state.members.here.get(reading.name(record, "actor"))
+    if member is not None:
+        member.paused = ""
+        member.note(at, "goes on")
 
 
 def lost(state: RunState, record: Record, at: float, source: str) -> None:

@@ -295,6 +295,13 @@ def joined_own(state: RunState, record: Record, at: float, source: str) -> None:
         run.seems("waiting" if stage is None else "training", run.doing, at)
 
 
+def paused_own(state: RunState, record: Record, at: float, source: str) -> None:
+    """From a peer's own log."""
+    run = state.run
+    if source == run.source and run.role == "peer":
+        run.doing = f"paused: {reading.text(record, 'reason')}"
+
+
 def machine_measured(state: RunState, record: Record, at: float, source: str) -> None:
     device = reading.name(record, "device")
     run = state.run

@@ -17,7 +17,7 @@ from peers.fold.run import Run
 from peers.fold.samples import Results
 from peers.fold.work import Work
 
-FORMAT = 4
+FORMAT = 5
 """Format of the lines. Raised when fields change: snapshots of another format are made anew from the log."""
 
 

@@ -15,9 +15,9 @@ from peers.observer.visit import Visit, home_of, visiting
 from peers.run.archived_run import describe_archive
 from peers.run.home import COORDINATOR_HOME, Home
 from peers.run.invite_text import read_invite
+from peers.runtime.checkpoint_request import CheckpointRequest
 from peers.runtime.core_loop import ProcessFailed
 from peers.runtime.observer_request import ARCHIVE, STATUS, ObserverRequest, decode_facts
-from peers.runtime.state_request import StateRequest
 from swarm.events.wording import printable
 from swarm.net.invite import Invite
 from swarm.state.archive import Archive
@@ -104,7 +104,7 @@ def _are_texts(hashes: object) -> bool:
 
 
 async def _fetch(visit: Visit, archive: Archive, stage: int, version: int, file_hash: str) -> None:
-    request = StateRequest(stage, version, from_archive=True).encode()
+    request = CheckpointRequest(stage, version).encode()
 
     async def from_one(peer: str) -> None:
         writer = archive.receive(stage, version, file_hash)

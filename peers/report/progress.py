@@ -35,6 +35,8 @@ _NEWS = (
     e.SeatTaken,
     e.SeatLeft,
     e.PeerLeaving,
+    e.PeerPaused,
+    e.PeerResumed,
     e.StateFetched,
     e.CodecChosen,
     e.ReduceCancelled,

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from swarm.compute.memory_table import Mode
+from swarm.protocol.messages import MAX_SEATS
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from swarm.compute.precision import Precision
@@ -21,6 +22,7 @@ libraries and memory between tensors use them.
 """
 
 
+MOST_DEVICES = MAX_SEATS
 _SIDE = 64
 
 
@@ -60,6 +62,21 @@ def pick_device(name: str, precision: str = "auto", compiled: bool = False) -> P
         raise DeviceError(
             f"--compile: torch needs {lacking} to compile for {picked.name}; install it, or leave this out"
         )
+    return picked
+
+
+def pick_devices(names: str, precision: str = "auto", compiled: bool = False) -> list[Picked]:
+    """Devices by their names, with commas between them. Raises DeviceError, also if a card is named twice."""
+    listed = [name.strip() for name in names.split(",")]
+    if len(listed) > MOST_DEVICES:
+        raise DeviceError(f"--device names {len(listed)} devices: a process has at most {MOST_DEVICES} peers")
+    if len(listed) > 1 and any(name in ("auto", "") for name in listed):
+        raise DeviceError(f"--device {names}: name each device, such as cuda:0,cuda:1; auto picks one by itself")
+    picked = [pick_device(name, precision, compiled) for name in listed]
+    cards = [each.name.replace("cuda:0", "cuda") for each in picked if each.name != "cpu"]
+    for card in cards:
+        if cards.count(card) > 1:
+            raise DeviceError(f"--device {names}: {card} is named twice; --seats puts several peers on one card")
     return picked
 
 

@@ -1,6 +1,6 @@
 """What an observer asks a coordinator for: its state, a part of an event log, what the archive holds.
 
-A checkpoint is asked for as members ask for it (peers/runtime/state_request.py).
+A checkpoint is asked for as members ask for it (peers/runtime/checkpoint_request.py).
 """
 
 from __future__ import annotations

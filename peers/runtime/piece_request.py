@@ -6,7 +6,7 @@ import enum
 import json
 from dataclasses import dataclass
 
-from peers.runtime.state_request import MAX_REQUEST_BYTES, RequestError
+from peers.runtime.checkpoint_request import MAX_REQUEST_BYTES, RequestError
 
 MAX_RUN = 16
 """Number of pieces in one answer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from peers.report.tally import Tally, worth_telling
 from peers.runtime.core_loop import CoreLoop
 from peers.runtime.outages import Outages
-from swarm.events import EventLog, FrameRefused, MessagesDropped, PeerRefused, StreamBroken
+from swarm.events import EventLog, FrameRefused, MemberSlowed, MessagesDropped, PeerRefused, StreamBroken
 from swarm.net.handshake import Channel
 from swarm.net.observer import NetworkObserver
 from swarm.protocol.ids import Actor
@@ -23,6 +23,7 @@ class RunObserver(NetworkObserver):
         self._loop, self._log = loop, log
         self._refused_peers = Tally()
         self._refused_strangers = 0
+        self._slowed = Tally()
         self._outages = Outages(lambda actor, count, reason: log.append(MessagesDropped(str(actor), count, reason)))
 
     # ------------------------------------------------------------ for the process to override
@@ -71,6 +72,10 @@ class RunObserver(NetworkObserver):
         self._refused_strangers += 1
         if worth_telling(self._refused_strangers):
             self._log.append(PeerRefused(peer, reason, self._refused_strangers))
+
+    def member_slowed(self, actor: Actor, wait_s: float) -> None:
+        if worth_telling(count := self._slowed.add(actor.peer)):
+            self._log.append(MemberSlowed(str(actor), wait_s, count))
 
     def stream_broken(self, actor: Actor, channel: Channel, reason: str) -> None:
         if not self.ending():

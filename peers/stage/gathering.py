@@ -1,35 +1,32 @@
 """Gathering: fetches a state or a step's sums from all donors at once, into a file.
 
-An index counts if more than half of the donors send it, or a majority of those that answer in time. An idle donor gets
-the next few pieces: more for a faster donor, fewer towards the end, so that all finish together. When all pieces are
-requested, an idle donor takes over the end of the slowest run. A piece with a wrong hash is fetched elsewhere, and its
-sender is not asked again. Received pieces stay in the file: a repeated fetch of the same thing continues there.
+The index says what is right (`IndexInquiry`). An idle donor gets the next few pieces: more for a faster donor, fewer
+towards the end, so that all finish together. When all pieces are requested, an idle donor takes over the end of the
+slowest run. A piece with a wrong hash is fetched elsewhere, and its sender is not asked again. Received pieces stay in
+the file: a repeated fetch of the same thing continues there.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from peers.runtime.piece_request import MAX_RUN, NOT_KEPT, NOT_YET, PieceKind, PieceRequest
-from swarm.events import Event, Gathered, PieceRefused
+from peers.stage.donor_list import DonorList, Unavailable
+from peers.stage.index_inquiry import Fetch, IndexInquiry
+from swarm.events import Event, Gathered
 from swarm.net.bulk import Busy
 from swarm.protocol.ids import Actor
 from swarm.state.error import StateError
 from swarm.state.packed import framed_bytes, take_framed
-from swarm.state.pieces import PIECE_BYTES, Index, index_bytes
+from swarm.state.pieces import PIECE_BYTES, Index
 
-Fetch = Callable[[Actor, bytes, int], Awaitable[AsyncGenerator[bytes, None]]]
-"""Asks an actor for at most this number of bytes. Raises ConnectionError, TimeoutError, also from the bytes."""
-
-MAX_DONORS = 8
 AT_ONCE = 2
 """Number of concurrent runs of one donor: the next run is on its way while the one before arrives."""
 RUN_S = 1.0
@@ -37,24 +34,12 @@ RUN_S = 1.0
 _FIRST_RATE = 1 << 20
 _PACKED_BELOW = 32 << 20
 """Bytes/s from a donor: on a faster link, packing a state costs the donor more than it gains."""
-OTHERS_S = {PieceKind.STATE: 4.0, PieceKind.SUMS: 1.0}
-"""Seconds that the other donors have for their index after the first answer. A state is verified only by its donors'
-agreement, while sums are compared with the decided digest.
-"""
-_SILENT_S = 4.0
-"""Seconds that they have, at first, after one donor answered that it has none: that one must be asked again."""
 _TAKE_OVER = 1.5
 """In pieces of the idle donor: a run of another donor that takes longer is shared."""
 _PAUSE_S = 0.25
-_FIRST_LOOK_S = 0.025
-"""Seconds until donors that do not have it yet are asked again, at first: after a decision the sums are there soon."""
 _LONGEST_PAUSE_S = 4.0
 _GONE = 8
 """Number of consecutive failures after which a donor does not count any more."""
-
-
-class Unavailable(StateError):
-    """No donor has it, or will have it."""
 
 
 @dataclass(slots=True)
@@ -90,7 +75,7 @@ class _Run:
 
 @dataclass(slots=True)
 class Gathering:
-    """Fetches one thing. `donors` may be changed at any time; `progress` is called for every piece."""
+    """Fetches one thing. `progress` is called for every piece."""
 
     kind: PieceKind
     stage: int
@@ -101,9 +86,7 @@ class Gathering:
     fetch: Fetch
     emit: Callable[[Event], None]
     progress: Callable[[int], None]
-    donors: tuple[Actor, ...] = ()
-    banned: set[Actor] = field(default_factory=set)
-    """Donors that sent a piece with a wrong hash, or another index than the majority."""
+    donors: DonorList
     wrong: frozenset[bytes] = frozenset()
     """Indices of contents that turned out to be wrong."""
     index: Index | None = None
@@ -119,7 +102,8 @@ class Gathering:
     async def run(self) -> Path:
         """The complete file. Raises Unavailable, OSError; an order that replaces this one cancels it."""
         began = time.monotonic()
-        self.index = index = await self._find_index()
+        inquiry = IndexInquiry(self.kind, self.stage, self.version, self.limit, self.fetch, self.donors, self.wrong)
+        self.index = index = await inquiry.run()
         indexed = time.monotonic()
         self._done = await asyncio.to_thread(self._take_up, index)
         self._missing = [number for number in range(len(index.hashes)) if number not in self._done]
@@ -132,11 +116,10 @@ class Gathering:
             os.close(file)
         by_donor = {str(donor.actor): donor.nbytes for donor in self._known.values() if donor.nbytes}
         now = time.monotonic()
-        what = f"{self.kind.value} {self.version}"
         self.emit(
             Gathered(
                 stage=self.stage,
-                what=what,
+                what=self._what,
                 nbytes=index.total,
                 resumed=resumed,
                 index_s=indexed - began,
@@ -148,54 +131,9 @@ class Gathering:
         )
         return self.path
 
-    # ------------------------------------------------------------ the index
-
-    async def _find_index(self) -> Index:
-        """The index of the majority. For a state, also wait for donors that are still to have it."""
-        pause, silent_s, until = _FIRST_LOOK_S, _SILENT_S, math.inf
-        while True:
-            asked = [asyncio.ensure_future(self._ask_index(actor)) for actor in self._usable()]
-            others_s = min(OTHERS_S[self.kind], max(0.0, until - time.monotonic()))
-            try:
-                answers = await _first_and_others(asked, silent_s, others_s)
-            finally:
-                for task in asked:
-                    task.cancel()
-            of_no_use = {NOT_YET, NOT_KEPT, *self.wrong}
-            told = [(actor, raw) for actor, raw in answers if raw is not None and raw not in of_no_use]
-            if told:
-                until = min(until, time.monotonic() + OTHERS_S[self.kind])
-                ((common, tellers),) = Counter(raw for _, raw in told).most_common(1)
-                if self.kind is PieceKind.SUMS or 2 * tellers > len(asked) or time.monotonic() >= until:
-                    for actor in (actor for actor, raw in told if raw != common):
-                        self._refuse(actor, "its index differs from that of most donors")
-                    return Index.decode(common, self.limit, "the donors")
-            without = [actor for actor, raw in answers if raw == NOT_KEPT or raw in self.wrong]
-            if len(without) >= len(self._sources()):
-                raise Unavailable(f"{self.kind.value} {self.version}", "no donor keeps a copy for others")
-            if len(answers) < len(asked):
-                silent_s *= 2  # its index may be long, and its link slow
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
-
-    async def _ask_index(self, actor: Actor) -> tuple[Actor, bytes | None]:
-        """A donor's answer: the index, NOT_YET or NOT_KEPT; None if there is no answer."""
-        request = PieceRequest(self.kind, self.stage, self.version).encode()
-        whole = bytearray()
-        try:
-            async with aclosing(await self.fetch(actor, request, index_bytes(self.limit))) as chunks:
-                async for chunk in chunks:
-                    whole += chunk
-        except (ConnectionError, TimeoutError, ValueError):
-            return actor, None
-        raw = bytes(whole)
-        if raw not in (NOT_YET, NOT_KEPT):
-            try:
-                Index.decode(raw, self.limit, str(actor))
-            except StateError as error:
-                self._refuse(actor, str(error))
-                return actor, None
-        return actor, raw
+    @property
+    def _what(self) -> str:
+        return f"{self.kind.value} {self.version}"
 
     # ------------------------------------------------------------ the pieces
 
@@ -214,7 +152,7 @@ class Gathering:
         working: dict[asyncio.Task[None], Actor] = {}
         try:
             while len(self._done) < len(index.hashes):
-                usable = self._sources()
+                usable = [donor.actor for donor in self.donors.sources(self._what)]
                 at_work = Counter(working.values())
                 for actor in self._in_turn(usable):
                     if at_work[actor] < AT_ONCE:
@@ -226,7 +164,7 @@ class Gathering:
                     del working[task]
                     task.result()
                 if all(self._known[actor].failures >= _GONE for actor in usable):
-                    raise Unavailable(f"{self.kind.value} {self.version}", "its donors do not answer any more")
+                    raise Unavailable(self._what, "its donors do not answer any more")
         finally:
             for task in working:
                 task.cancel()
@@ -234,7 +172,7 @@ class Gathering:
 
     async def _work(self, donor: _Donor, index: Index, file: int) -> None:
         """Take runs until no pieces are left, or the donor should pause."""
-        while not donor.banned and donor.actor in self.donors:
+        while not donor.banned and self.donors.names(donor.actor):
             run = self._next_run(donor)
             if run is None:
                 if len(self._done) < len(index.hashes):
@@ -245,7 +183,7 @@ class Gathering:
                 await self._receive(run, index, file)
             except StateError as error:
                 self._refetched += 1
-                self._refuse(donor.actor, str(error))
+                self._refuse(donor, str(error))
             except Busy:
                 donor.failures = min(donor.failures + 1, _GONE - 1)
             except (ConnectionError, TimeoutError, ValueError):
@@ -262,7 +200,7 @@ class Gathering:
         if self._missing:
             first = self._missing[0]
             count = 1
-            most = min(donor.run, len(self._missing) // (2 * AT_ONCE * len(self._usable())))
+            most = min(donor.run, len(self._missing) // (2 * AT_ONCE * len(self.donors.usable)))
             while count < most and self._missing[count] == first + count:
                 count += 1
             taken, self._missing = self._missing[:count], self._missing[count:]
@@ -309,7 +247,7 @@ class Gathering:
 
     def _take(self, come: bytearray, number: int, index: Index, packed: bool) -> bytes | None:
         """The piece at the beginning of `come`; None if it is incomplete. Raises StateError if its hash is wrong."""
-        what, size = f"piece {number} of {self.kind.value} {self.version}", index.size(number)
+        what, size = f"piece {number} of {self._what}", index.size(number)
         if packed:
             whole = take_framed(come, size, what)
         elif len(come) < size:
@@ -321,16 +259,6 @@ class Gathering:
             raise StateError(what, "it does not have its hash")
         return whole
 
-    def _usable(self) -> list[Actor]:
-        return [actor for actor in self.donors if actor not in self.banned][:MAX_DONORS]
-
-    def _sources(self) -> list[Actor]:
-        """The usable donors, at least one. Raises Unavailable."""
-        if not (usable := self._usable()):
-            why = "no donor is left" + (" that can be trusted" if self.banned else "")
-            raise Unavailable(f"{self.kind.value} {self.version}", why)
-        return usable
-
     def _in_turn(self, usable: list[Actor]) -> list[Actor]:
         """The order in which donors are asked: in rounds, each as often as it may have open requests.
 
@@ -339,11 +267,9 @@ class Gathering:
         first = self.version % len(usable)
         return (usable[first:] + usable[:first]) * AT_ONCE
 
-    def _refuse(self, actor: Actor, reason: str) -> None:
-        if actor not in self.banned:
-            self.emit(PieceRefused(str(actor), reason))
-        self.banned.add(actor)
-        self._known.setdefault(actor, _Donor(actor)).banned = True
+    def _refuse(self, donor: _Donor, reason: str) -> None:
+        self.donors.refuse(donor.actor, reason)
+        donor.banned = True
 
 
 def _write(file: int, whole: bytes, offset: int) -> None:
@@ -359,27 +285,3 @@ def _last_stretch(numbers: list[int]) -> list[int]:
     while first and numbers[first - 1] == numbers[first] - 1:
         first -= 1
     return numbers[first:]
-
-
-async def _first_and_others(
-    asked: Sequence[asyncio.Future[tuple[Actor, bytes | None]]], silent_s: float, others_s: float
-) -> list[tuple[Actor, bytes | None]]:
-    """The answers that come within `others_s` of the first useful one, or within `silent_s` of the first one.
-
-    It returns early once more than half give the same useful answer.
-    """
-    pending = set(asked)
-    answers: list[tuple[Actor, bytes | None]] = []
-    deadline = math.inf
-    while pending:
-        left = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
-        done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        if not done:
-            break
-        new = [task.result() for task in done]
-        answers += new
-        of_use = Counter(raw for _, raw in answers if raw not in (None, NOT_YET, NOT_KEPT))
-        if 2 * max(of_use.values(), default=0) > len(asked):
-            break
-        deadline = min(deadline, time.monotonic() + (others_s if of_use else silent_s))
-    return answers

@@ -1,7 +1,9 @@
-"""A machine: what the peers of one process share, and which part of it each one's seat has.
+"""A machine: what the peers of one device share, and which part of it each one's seat has.
 
 Speed and uplink are divided equally, and said so to the coordinator; so is what holds frames and graphs. Memory is said
 whole: who gives out the stages knows what each needs. A limited uplink is one for all, whoever sends.
+
+A process with several devices has a machine for each: they share the line, and nothing else.
 """
 
 from __future__ import annotations
@@ -43,17 +45,25 @@ class Machine:
         budgets: Budgets = Budgets(),
         max_rate: int | None = None,
         more: Callable[[int, str], None] | None = None,
+        beside: Machine | None = None,
     ) -> None:
-        """`max_rate`: bytes a second that may be sent; None: no limit. Raises ValueError for less than is of use."""
+        """`max_rate`: bytes a second that may be sent; None: no limit. Raises ValueError for less than is of use.
+
+        `beside`: of another device of this process, whose line it uses: that has the limit, if any.
+        """
         self.budgets = budgets
-        self.max_rate = max_rate
-        self.uplink = None if max_rate is None else Uplink(max_rate)
+        self.max_rate: int | None = max_rate if beside is None else beside.max_rate
+        own = None if max_rate is None or beside is not None else Uplink(max_rate)
+        self.uplink: Uplink | None = own if beside is None else beside.uplink
         self.more = more
-        self.process = secrets.token_hex(6)
+        self.process: str = secrets.token_hex(6) if beside is None else beside.process
         """A name for this process that says nothing of it: by it people see which peers go down together."""
-        self.measuring = asyncio.Lock()
+        self.measuring: asyncio.Lock = asyncio.Lock() if beside is None else beside.measuring
         """Held by who finds out what the machine can do: the others use what it has found."""
         self._seats: list[Seat] = []
+        self._on_line: list[Machine] = [] if beside is None else beside._on_line
+        """All devices of this process."""
+        self._on_line.append(self)
 
     @contextmanager
     def sit(
@@ -62,19 +72,24 @@ class Machine:
         """A place for a peer. `tell`: its event log. `changed`: called, from any thread, when others have made its part
         another one.
         """
-        seat, others = Seat(self, peer, on_call, tell, changed), self.seats
+        seat, others = Seat(self, peer, on_call, tell, changed), self.seats_on_line
         self._seats.append(seat)
         _tell(others)
         try:
             yield seat
         finally:
             self._seats.remove(seat)
-            _tell(self.seats)
+            _tell(self.seats_on_line)
 
     @property
     def seats(self) -> tuple[Seat, ...]:
         """In the order in which they were taken."""
         return tuple(self._seats)
+
+    @property
+    def seats_on_line(self) -> tuple[Seat, ...]:
+        """Those of all devices, which share what can be sent."""
+        return tuple(seat for machine in self._on_line for seat in machine._seats)
 
     def tell(self, event: Event) -> None:
         """To the log of the first peer."""
@@ -119,7 +134,7 @@ class Seat:
     def max_rate(self) -> int | None:
         """Its part of what may be sent, bytes a second."""
         rate = self.machine.max_rate
-        return None if rate is None else rate // self._sharing
+        return None if rate is None else rate // self._sharing_line
 
     @property
     def frames(self) -> int:
@@ -155,9 +170,9 @@ class Seat:
 
     def means(self, capacity: float, up: float | None, down: float | None) -> Means:
         """What the coordinator is told, of what the whole machine can do."""
-        sharing, limit = self._sharing, self.max_rate
-        uplink = float(limit) if limit is not None else None if up is None else up / sharing
-        return Means(capacity / sharing, self.machine.budgets.memory, uplink, down, self._seating())
+        limit = self.max_rate
+        uplink = float(limit) if limit is not None else None if up is None else up / self._sharing_line
+        return Means(capacity / self._sharing, self.machine.budgets.memory, uplink, down, self._seating())
 
     def _seating(self) -> Seating | None:
         seats, grows = self.machine.seats, self.machine.more is not None
@@ -168,6 +183,10 @@ class Seat:
     @property
     def _sharing(self) -> int:
         return max(1, len(self.machine.seats))
+
+    @property
+    def _sharing_line(self) -> int:
+        return max(1, len(self.machine.seats_on_line))
 
 
 def _tell(seats: Iterable[Seat]) -> None:

@@ -10,6 +10,7 @@ from peers.runtime.fault import Fault
 from peers.stage.interrupts import Interrupts
 from peers.stage.machine import Machine
 from peers.stage.patience import DEFAULT_PATIENCE_S
+from peers.stage.pausing import Watched
 from swarm.compute.arithmetic import Arithmetic
 from swarm.compute.engine import StageEngine
 from swarm.compute.least_pace import LeastPace
@@ -52,6 +53,8 @@ class JoinOptions:
     """The pace to compute no faster than. It stands for the machine's speed, which is then not measured."""
     splits: bool = True
     """Whether backwards leave the weight gradients due, to be computed when there is no other work."""
+    watched: Watched | None = None
+    """What the device is watched for, to pause; None: it is not."""
     engine: Callable[..., StageEngine] = StageEngine
     """The compute engine; the benchmarks use an emulated one."""
 

@@ -25,6 +25,7 @@ from peers.stage.keeper import Keeper
 from peers.stage.offer import MachineOffer, measured_offer, updates_here
 from peers.stage.options import JoinOptions
 from peers.stage.patience import CoordinatorGone, Patience
+from peers.stage.pausing import watch
 from peers.stage.retention import Retention
 from peers.stage.service import Service
 from peers.stage.telemetry import Reports
@@ -51,7 +52,6 @@ from swarm.events import (
     Rotation,
     TrafficMeasured,
 )
-from swarm.models.kinds import parameter_shapes
 from swarm.net.door import Door
 from swarm.net.handshake import Role
 from swarm.net.host import Host
@@ -64,8 +64,6 @@ from swarm.protocol.messages import Amend, Assign, Banned, LinkRate, Message, Op
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.io import LinksMeasured, MeansChanged, PeerInput, Undelivered
 from swarm.protocol.settings import Settings
-from swarm.state.layout import shard_limit
-from swarm.state.transfer import HEADER_BYTES
 
 _TRAFFIC_EVERY_S = 10.0
 _LOG_PART_BYTES, _LOG_PARTS = 16 << 20, 8
@@ -128,8 +126,6 @@ class PeerProcess:
         self._coordinator = named if named in group else group[0]
         self._loop = asyncio.get_running_loop()
         self._offer: MachineOffer | None = None
-        shapes = [parameter_shapes(manifest.model, stage) for stage in range(manifest.model.stages)]
-        self._largest_state = HEADER_BYTES + max(map(shard_limit, shapes))
         self._twins: set[int] = set()
         """Incarnations of processes with our key that we were told of."""
         self._near: set[Actor] = set()
@@ -146,7 +142,6 @@ class PeerProcess:
             lambda e: self.driver.computed(e),
             self._fetch,
             log.append,
-            self._fetch_pieces,
         )
         settings = replace(Settings.of(manifest, options.slots), stage_sums=tuple(need.sums for need in needs))
         self.core = PeerCore(
@@ -194,6 +189,7 @@ class PeerProcess:
             self._measure(),
             self._tell_links(),
             self._wait_for(patience),
+            *([] if options.watched is None else [watch(options.watched, driver.loop.post)]),
         )
         background = [driver.loop.watch(asyncio.create_task(work)) for work in tasks]
         try:
@@ -301,13 +297,7 @@ class PeerProcess:
 
     # ------------------------------------------------------------ states of others
 
-    async def _fetch(self, source: Actor, request: bytes) -> AsyncGenerator[bytes, None]:
-        transfer = await self._network.fetch(source, request, self._largest_state)
-        async with aclosing(transfer.chunks):
-            async for chunk in transfer.chunks:
-                yield bytes(chunk)
-
-    async def _fetch_pieces(self, source: Actor, request: bytes, max_bytes: int) -> AsyncGenerator[bytes, None]:
+    async def _fetch(self, source: Actor, request: bytes, max_bytes: int) -> AsyncGenerator[bytes, None]:
         transfer = await self._network.fetch(source, request, max_bytes)
         return _as_bytes(transfer.chunks)
 
@@ -428,8 +418,10 @@ def _comes_near(message: Message, near: set[Actor]) -> bool:
             near.update(actor for table in tables for actor in table.roster)
         case Amend(table=table):
             near.update(table.roster)
-        case Assign(source=Actor() as source):
-            near.add(source)
+        case Assign(donors=donors, archive=archive) if donors or archive is not None:
+            near.update(donor.actor for donor in donors)
+            if archive is not None:
+                near.add(archive)
         case _:
             return False
     return True

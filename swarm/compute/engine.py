@@ -57,6 +57,8 @@ from swarm.protocol.peer.io import (
     PartEncoded,
     PeerInput,
     SettleBases,
+    ShowState,
+    StateShown,
     StoreSum,
     SumBucket,
     Weights,
@@ -76,6 +78,7 @@ ComputeAction = (
     | CancelReduce
     | Apply
     | SettleBases
+    | ShowState
 )
 
 _JOIN_TIMEOUT_S = 30.0
@@ -390,7 +393,7 @@ class StageEngine:
         """
         begun = None if self._begun is None else self._begun.pass_id
         match action:
-            case Apply() | SettleBases():
+            case Apply() | SettleBases() | ShowState():
                 return False
             case StoreSum() | Assemble() | CancelReduce():
                 return begun is not None and action.attempt.pass_id < begun
@@ -592,6 +595,9 @@ class StageEngine:
                 return stage.apply(action)
             case SettleBases():
                 stage.bases.settle(action)
+            case ShowState(version, nonce):
+                is_held = stage.optimizer.version == version
+                return StateShown(version, nonce, stage.optimizer.checksum(nonce) if is_held else None)
         return None
 
     def _launched_by(self, launch: Callable[[_Action, Buffer | None], _Finish], action: _Action) -> _Launched | None:
@@ -709,12 +715,14 @@ def _metered(task: ComputeAction) -> tuple[int, int]:
             return BACKWARD, task.microbatch
         case EncodePart() | SumBucket() | StoreSum() | Assemble() | CancelReduce():
             return REDUCING, -1
-        case Begin() | Discard() | Apply() | SettleBases():
+        case Begin() | Discard() | Apply() | SettleBases() | ShowState():
             return APPLYING, -1
 
 
-def failure(action: ComputeAction, error: Exception) -> ComputeFailed:
+def failure(action: ComputeAction, error: Exception) -> ComputeFailed | StateShown:
     """What the core is told of an exception."""
+    if isinstance(action, ShowState):
+        return StateShown(action.version, action.nonce, None)
     unsendable = isinstance(error, CodecError) and error.reason is Reason.NOT_FINITE
     return ComputeFailed(
         *_subject(action), f"{type(action).__name__}: {error or type(error).__name__}", nonfinite=unsendable
@@ -739,5 +747,5 @@ def _subject(action: ComputeAction) -> tuple[PassId, Microbatch | None]:
         return action.pass_id, action.microbatch
     if isinstance(action, Begin):
         return action.pass_id, None
-    assert not isinstance(action, SettleBases), "forgetting does not fail"
+    assert not isinstance(action, SettleBases | ShowState), "the one does not fail, the other fails no pass"
     return action.attempt.pass_id, None

@@ -136,9 +136,9 @@ class StageOptimizer:
         """Digest of the full state, equal to `state().digest()` without the copy."""
         return state_digest(self.version, self.updates, self._live())
 
-    def checksum(self) -> int:
+    def checksum(self, key: int = 0) -> int:
         """Of parameters and moments as they lie in memory now: equal on all replicas, and quickly made."""
-        return checksum(self._live().values())
+        return checksum(self._live().values(), key)
 
     def condition(self) -> Condition:
         """Whether the parameters and moments are of use. Reads each once."""

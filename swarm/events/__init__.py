@@ -4,7 +4,14 @@ The dashboard, the CLI, metrics, tests and bug reports are views of that log, li
 subject; `from swarm.events import PeerLost` finds each.
 """
 
-from swarm.events.audit import CheckpointsDiffer, PeerExpelled, RoundsOtherwise, StateDrifted, StepAudited
+from swarm.events.audit import (
+    CheckpointsDiffer,
+    PeerExpelled,
+    RoundsOtherwise,
+    StateCompared,
+    StateDrifted,
+    StepAudited,
+)
 from swarm.events.checkpoints import (
     CatchUpFailed,
     CatchUpForecast,
@@ -34,13 +41,16 @@ from swarm.events.log import EventListener, EventLog, Rotation, mend_torn_tail, 
 from swarm.events.membership import (
     DuplicateIdentity,
     ManyReplicas,
+    MemberSlowed,
     PeerDescribed,
     PeerGone,
     PeerJoined,
     PeerLeaving,
     PeerLost,
     PeerMoved,
+    PeerPaused,
     PeerRefused,
+    PeerResumed,
     PeerSeen,
     PlannerLooked,
     SeatAsked,
@@ -133,6 +143,7 @@ __all__ = [
     "MachineMeasured",
     "MajorityMissing",
     "ManyReplicas",
+    "MemberSlowed",
     "MessagesDropped",
     "MicrobatchAccumulated",
     "MicrobatchForwarded",
@@ -148,7 +159,9 @@ __all__ = [
     "PeerLeaving",
     "PeerLost",
     "PeerMoved",
+    "PeerPaused",
     "PeerRefused",
+    "PeerResumed",
     "PeerSeen",
     "PeerWorked",
     "PieceRefused",
@@ -176,6 +189,7 @@ __all__ = [
     "StageDoubted",
     "StagePrepared",
     "StateChanged",
+    "StateCompared",
     "StateDrifted",
     "StateFetched",
     "StepAborted",

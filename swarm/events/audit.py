@@ -57,6 +57,21 @@ class StateDrifted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StateCompared(Event):
+    """A newcomer has shown its state before it gets work. If it is not `equal` to its siblings', it loads it anew."""
+
+    actor: str
+    stage: int
+    version: int
+    equal: bool
+    reason: str
+
+    def sentence(self) -> str:
+        what = "is as its siblings hold it" if self.equal else "is not what its siblings hold; it is loaded anew"
+        return f"the state of stage {self.stage} at {self.actor} {what}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointsDiffer(Event):
     """Replicas have saved different states of one version. `copies`: the replicas that saved each state, by digest."""
 

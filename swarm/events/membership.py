@@ -82,6 +82,34 @@ class PeerLeaving(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PeerPaused(Event):
+    """A peer computes no microbatches for now, as its owner has set.
+
+    It hands on its work, and goes on applying what is decided.
+    """
+
+    actor: str
+    stage: int | None
+    reason: str
+
+    def sentence(self) -> str:
+        return f"{self.actor} of {stage_name(self.stage)} is paused: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerResumed(Event):
+    """The peer's pause is over: it gets work again."""
+
+    actor: str
+    stage: int | None
+    reason: str
+    """Why it was paused, as last told."""
+
+    def sentence(self) -> str:
+        return f"{self.actor} of {stage_name(self.stage)} goes on; it was paused: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class PeerGone(Event):
     """A member left because it was told to: the run is over, or it was dismissed."""
 
@@ -118,6 +146,26 @@ class PeerRefused(Event):
 
     def sentence(self) -> str:
         return f"{self.peer} was refused ({self.count} so far): {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSlowed(Event):
+    """The devices of one pass send more messages than are read of a pass. The 1st to 10th time of an actor, the 100th,
+    … are logged.
+    """
+
+    severity: ClassVar[Severity] = "warning"
+
+    actor: str
+    wait_s: float
+    """Seconds for which nothing more was read from one of its streams."""
+    count: int = 1
+
+    def sentence(self) -> str:
+        return (
+            f"{self.actor} and the other devices of its pass send too many messages ({self.count} waits so far): "
+            f"one stream was not read for {self.wait_s:.2g} s"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,8 +182,8 @@ class ModelSection(Section):
         for key in ("receiver_hidden", "token_table_dim"):
             if getattr(self, key) and not self.cuts:
                 raise ValueError(
-                    f"model.{key} = {getattr(self, key)} needs a stage that receives something: "
-                    "give model.cuts at least one layer, or leave the key out"
+                    f"model.{key} = {getattr(self, key)} has no effect in a model of one stage: no stage "
+                    f"receives activations. Give model.cuts at least one layer, or remove model.{key}"
                 )
         if self.token_table_dim > self.dim:
             raise ValueError(

@@ -17,7 +17,7 @@ from functools import partial
 
 from swarm.buffer import Buffer
 from swarm.manifest import SignedManifest
-from swarm.net import bulk
+from swarm.net import bulk, message_allowance
 from swarm.net.bulk import (
     MAX_ADDRESS_ANSWERS,
     MAX_DETOURS,
@@ -41,6 +41,7 @@ from swarm.net.host import Host
 from swarm.net.link_rates import LinkRates
 from swarm.net.links import Link, LinkEvents
 from swarm.net.lobby import Crowded, Lobby
+from swarm.net.message_allowance import MessageAllowance
 from swarm.net.observer import NetworkObserver
 from swarm.net.round_trips import RoundTrips
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
@@ -121,6 +122,7 @@ class Network:
         self._dialler = Dialler(host, me, door.run_hash, role, certificate, self._has_link)
         self._incoming: dict[tuple[Actor, Channel], Stream] = {}
         self._lobby = Lobby()
+        self._allowance = MessageAllowance()
         self._admitted: dict[str, set[Stream]] = {}
         """Streams from others, of all channels, by peer id."""
         self._sent: Counter[Channel] = Counter()
@@ -363,6 +365,7 @@ class Network:
                 else:
                     self._observer.peer_refused(remote_peer, refused)
                 return
+            await self._use(verdict, message_allowance.OPENED)
             if verdict.channel is Channel.CONTROL:
                 self._host.protect(remote_peer)
             self._admitted.setdefault(remote_peer, set()).add(stream)
@@ -384,7 +387,7 @@ class Network:
                 )
                 self._count(verdict.sender, Channel.BULK, sent)
             else:
-                await self._receive(stream, verdict.sender, verdict.channel)
+                await self._receive(stream, verdict)
         except WireError as error:
             self.admission.refused[Refusal.MALFORMED] += 1
             self._observer.stranger_refused(remote_peer, f"{Refusal.MALFORMED.value}: {error}")
@@ -435,7 +438,15 @@ class Network:
         request = PassedOn(origin, detour.request).encode()
         return await self._ask(stream, request, bulk.DEFAULT_MAX_TRANSFER, bulk.LEAST_RATE)
 
-    async def _receive(self, stream: Stream, sender: Actor, channel: Channel) -> None:
+    async def _use(self, opener: Introduction, points: float) -> None:
+        """Count points of the opener and its pass, and wait while either has used too many."""
+        wait_s = self._allowance.use(opener.sender.peer, opener.serial, points, asyncio.get_running_loop().time())
+        if wait_s:
+            self._observer.member_slowed(opener.sender, wait_s)
+            await asyncio.sleep(wait_s)
+
+    async def _receive(self, stream: Stream, opener: Introduction) -> None:
+        sender, channel = opener.sender, opener.channel
         key = (sender, channel)
         older = self._incoming.get(key)
         self._incoming[key] = stream
@@ -460,7 +471,10 @@ class Network:
                     self._check(sender, message, channel)
                 except ValueError as error:
                     self._refuse(sender, str(error))
+                    await self._use(opener, message_allowance.REFUSED)
                     continue
+                if control:
+                    await self._use(opener, message_allowance.MESSAGE + len(header) / 1024)
                 self.link_rates.arrived(sender, len(payload), stream.payload_s)
                 if self._incoming.get(key) is not stream:
                     return

@@ -32,6 +32,9 @@ class NetworkObserver:
     def stranger_refused(self, peer: str, reason: str) -> None:
         """The handshake refused somebody who has shown no pass, or said nothing sound."""
 
+    def member_slowed(self, actor: Actor, wait_s: float) -> None:
+        """The devices of its pass send more messages than are read: its stream is not read for so long."""
+
     def stream_broken(self, actor: Actor, channel: Channel, reason: str) -> None: ...
 
     def dropped(self, actor: Actor, count: int, reason: str) -> None:

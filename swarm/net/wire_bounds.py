@@ -95,7 +95,7 @@ def check_value(value: Any) -> None:
         case m.Work() if len(value.seconds) != len(m.WORK_KINDS) or not all(map(_is_amount, value.seconds)):
             raise WireError(f"seconds of work {value.seconds}; there are {len(m.WORK_KINDS)}, finite and not negative")
         case m.Trait(number=number) if number is not None and not _is_amount(number):
-            raise WireError(f"a machine with {value.name} {number}; it must be finite and not negative")
+            raise WireError(f"a machine reports {value.name} = {number}; {value.name} must be finite and not negative")
         case m.Figure() if not _is_amount(value.value):
             raise WireError(f"{value.name} of {value.value}; it must be finite and not negative")
         case m.LinkUse() if len(value.sent) not in (0, len(m.LINK_KINDS)):

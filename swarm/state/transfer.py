@@ -1,4 +1,7 @@
-"""Transfer: a shard as chunks from peer to peer, and back. Pure: an async driver moves the bytes.
+"""Transfer: a saved shard as chunks, and back. Pure: an async driver moves the bytes.
+
+For the archive: peers send their saved checkpoints to it, and it sends them to peers and observers. A live state is
+fetched in pieces (`swarm/state/pieces.py`).
 
 A transfer is a fixed header (the state's run, stage and version, size, BLAKE3 of the whole) and then the bytes of the
 shard file. The receiver sets what it wants and the largest size; it allocates nothing for a header that does not
@@ -144,7 +147,7 @@ class ChunkReader:
 
 
 class ShardReceiver:
-    """Receives one stage's state into a new file. `close` it in any case.
+    """Receives one stage's saved checkpoint into a new file. `close` it in any case.
 
     `parameters`: shapes of the stage's parameters by name; they bound the size before anything is written.
     """

@@ -17,7 +17,7 @@ from peers.coordinator.driver import CoordinatorDriver
 from peers.coordinator.feeder import Feeder
 from peers.coordinator.organiser_key import KeyDamaged, organiser_key
 from peers.run.home import Home
-from peers.runtime.state_request import StateRequest
+from peers.runtime.checkpoint_request import CheckpointRequest
 from swarm.events import CheckpointRefused, Event, EventLog
 from swarm.net.bulk import LEAST_RATE, TooSlow, Transfer
 from swarm.net.host import DialError
@@ -96,7 +96,7 @@ async def test_no_more_is_taken_than_the_model_makes_possible(tmp_path: Path) ->
     class Network:
         async def fetch(self, who: Actor, request: bytes, max_bytes: int, least_rate: float) -> Transfer:
             taken.append(max_bytes)
-            header = TransferHeader(RUN, StateRequest.decode(request).stage, 10, 2 << 30, "00" * 32)
+            header = TransferHeader(RUN, CheckpointRequest.decode(request).stage, 10, 2 << 30, "00" * 32)
             return Transfer.of(header.encode() + bytes(4096))
 
     network: Any = Network()

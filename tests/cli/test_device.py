@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from peers.runtime import device
-from peers.runtime.device import DeviceError, pick_device
+from peers.runtime.device import DeviceError, pick_device, pick_devices
 from swarm.compute.precision import Precision
 
 
@@ -56,3 +56,31 @@ def test_to_compile_takes_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(DeviceError, match=r"--compile: torch needs a C\+\+ compiler"):
         pick_device("cpu", compiled=True)
+
+
+def test_several_devices_are_named_with_commas() -> None:
+    assert [picked.name for picked in pick_devices("cpu, cpu")] == ["cpu", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        ("cpu,cuda:7", "--device cuda:7: not usable here"),
+        ("cpu,auto", "name each device, such as cuda:0,cuda:1"),
+        ("cpu,", "name each device"),
+        (",".join(["cpu"] * 17), "names 17 devices: a process has at most 16 peers"),
+    ],
+)
+def test_of_several_devices_each_must_be_there(names: str, says: str) -> None:
+    with pytest.raises(DeviceError, match=says):
+        pick_devices(names)
+
+
+def test_a_card_cannot_be_named_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    Accelerator(monkeypatch, reason="")
+    with pytest.raises(DeviceError, match="xpu is named twice; --seats puts several peers on one card"):
+        pick_devices("xpu,xpu")
+    monkeypatch.setattr(device, "pick_device", lambda name, *_: device.Picked(name, Precision.BF16))
+    with pytest.raises(DeviceError, match="cuda is named twice"):
+        pick_devices("cuda,cuda:0")
+    assert len(pick_devices("cuda:0,cuda:1")) == 2

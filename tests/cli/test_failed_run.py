@@ -18,7 +18,7 @@ from peers.stage.driver import StageDriver
 from peers.stage.retention import Retention
 from swarm.events import EventLog, ProcessStopped, read_log
 from swarm.protocol.coordinator.io import WriteTerm
-from swarm.protocol.ids import StageIndex, Term
+from swarm.protocol.ids import Actor, StageIndex, Term
 from swarm.protocol.io import Stop, Tick
 from swarm.protocol.peer.io import LoadState, MemoryShort, SaveCheckpoint, StateFailed
 from swarm.state.error import StateError
@@ -104,7 +104,7 @@ def test_an_error_that_escapes_a_core_is_a_bug_of_ours_not_the_users(tmp_path: P
     assert not is_user_error(caught.value)
 
 
-@pytest.mark.parametrize("order", [LoadState(StageIndex(0), 3, None, True), SaveCheckpoint(3)])
+@pytest.mark.parametrize("order", [LoadState(StageIndex(0), 3, archive=Actor("coordinator", 0)), SaveCheckpoint(3)])
 async def test_no_memory_for_a_state_does_not_end_the_process(
     order: LoadState | SaveCheckpoint, tmp_path: Path
 ) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import io
+from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 
 from peers.run.first_version import archive_first, first_digests, first_states
 from peers.run.reference import train_reference
-from peers.runtime.state_request import StateRequest
+from peers.runtime.piece_request import PieceRequest
 from peers.stage.keeper import Keeper
 from swarm.compute.digest import first_chain
 from swarm.compute.optimizer import StageState
@@ -29,11 +30,14 @@ from swarm.manifest import (
 )
 from swarm.models.kinds import build_stage
 from swarm.protocol.ids import Actor, StageIndex
-from swarm.protocol.peer.io import LoadState
+from swarm.protocol.messages import Donor
+from swarm.protocol.peer.io import LoadState, PeerInput
 from swarm.state.archive import Archive
 from swarm.state.error import StateError
 from swarm.state.initial import InitialParameters, LazyTensor, write_initial
 from swarm.state.layout import ShardMeta
+from swarm.state.packed import framed
+from swarm.state.pieces import PIECE_BYTES, Index
 from swarm.state.transfer import TransferHeader, iter_chunks, iter_file_chunks
 
 MODEL = ModelSection(vocab_size=64, dim=16, layers=2, heads=2, kv_heads=1, ffn_dim=24, context=16, cuts=(1,))
@@ -144,36 +148,44 @@ async def test_a_peer_takes_up_version_0_and_nothing_else_as_version_0(
     manifest, parameters = initial
     archive = archive_of(manifest, tmp_path / "archive")
     archive_first(archive, parameters, manifest)
-    sent: dict[Actor, list[bytes]] = {}
+    sent: dict[Actor, bytes] = {}
     for number, (chain, factor) in enumerate(((first_chain(manifest, 0), 1.5), ("ab" * 32, 1.0))):
         state = next(first_states(parameters, manifest))
         tensors = {name: tensor * factor for name, tensor in state.tensors.items()}
         digest = StageState(0, 0, chain, tensors).digest()
         meta = ShardMeta(manifest.hash, 0, 0, 0, chain, digest)
-        sent[Actor("liar", number)] = list(iter_chunks(tensors, meta))
-    sent[COORDINATOR] = list(iter_file_chunks(archive.checkpoint(0, 0), manifest.hash))
-    asked: list[StateRequest] = []
+        sent[Actor("liar", number)] = b"".join(list(iter_chunks(tensors, meta))[1:])
 
-    async def fetch(source: Actor, request: bytes) -> AsyncIterator[bytes]:
-        asked.append(StateRequest.decode(request))
-        for chunk in sent[source]:
-            yield chunk
+    async def fetch(source: Actor, request: bytes, size: int) -> AsyncGenerator[bytes, None]:
+        async def chunks() -> AsyncGenerator[bytes, None]:
+            if source == COORDINATOR:
+                for chunk in iter_file_chunks(archive.checkpoint(0, 0), manifest.hash):
+                    yield chunk
+                return
+            asked, state = PieceRequest.decode(request), sent[source]
+            assert asked is not None
+            pieces = [state[at : at + PIECE_BYTES] for at in range(0, len(state), PIECE_BYTES)]
+            if not asked.count:
+                yield Index.of(io.BytesIO(state)).encode()
+            for piece in pieces[asked.first : asked.first + asked.count]:
+                yield b"".join(framed(piece)) if asked.packed else piece
+
+        return chunks()
 
     engine, events = Engine(), []
-    unused: Any = None
-    keeper = Keeper(manifest, tmp_path / "peer", lambda stage, post: engine, unused, fetch, events.append, unused)  # type: ignore
+    told: list[PeerInput] = []
+    keeper = Keeper(manifest, tmp_path / "peer", lambda stage, post: engine, told.append, fetch, events.append)  # type: ignore
     stage = StageIndex(0)
     with pytest.raises(StateError, match="orders new parameters for stage 0; they are imported"):
-        await keeper.load(LoadState(stage, 0, None, False))
+        await keeper.load(LoadState(stage, 0))
     for number in (0, 1):
-        with pytest.raises(StateError, match=f"liar.*{number}: version 0 of stage 0 differs from the run's"):
-            await keeper.load(LoadState(stage, 0, Actor("liar", number), False))
-    assert engine.state is None and not events
-    await keeper.load(LoadState(stage, 0, COORDINATOR, True))
+        with pytest.raises(StateError, match="1 replica: version 0 of stage 0 differs from the run's"):
+            await keeper.load(LoadState(stage, 0, (Donor(Actor("liar", number), 0),)))
+    assert engine.state is None and not [event for event in events if isinstance(event, StateFetched)]
+    await keeper.load(LoadState(stage, 0, archive=COORDINATOR))
     assert engine.state is not None and engine.state.digest() == manifest.initial.digests[0]
-    assert [request.from_archive for request in asked] == [False, False, True]
-    (fetched,) = events
-    assert isinstance(fetched, StateFetched) and (fetched.version, fetched.source) == (0, "archive")
+    (fetched,) = [event for event in events if isinstance(event, StateFetched)]
+    assert (fetched.version, fetched.source) == (0, "archive")
 
 
 def store(archive: Archive, manifest: RunManifest, version: int, parameters: InitialParameters) -> None:

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 
 from peers.runtime.piece_request import NOT_KEPT, NOT_YET, PieceKind, PieceRequest, RequestError
-from peers.stage.gathering import OTHERS_S, Gathering, Unavailable
+from peers.stage.donor_list import DonorList, Unavailable
+from peers.stage.gathering import Gathering
 from swarm.events import Event, Gathered, PieceRefused
 from swarm.net.bulk import Busy
 from swarm.protocol.ids import Actor
+from swarm.protocol.messages import Donor
 from swarm.state.error import StateError
 from swarm.state.packed import framed
 from swarm.state.pieces import PIECE_BYTES, Index, SumsFile, index_bytes
@@ -81,8 +83,10 @@ class Donors:
 def gathering(donors: Donors, folder: Path, *whom: Actor) -> tuple[Gathering, list[Event]]:
     events: list[Event] = []
     limit = len(WHOLE) + 1
-    path = folder / "state-0-7"
-    return Gathering(PieceKind.STATE, 0, 7, limit, path, donors.fetch, events.append, lambda nbytes: None, whom), events
+    named = tuple(Donor(actor, number) for number, actor in enumerate(whom))
+    source = DonorList(named, events.append)
+    path, kind = folder / "state-0-7", PieceKind.STATE
+    return Gathering(kind, 0, 7, limit, path, donors.fetch, events.append, lambda nbytes: None, source), events
 
 
 async def test_all_donors_send_some_and_all_of_it_comes(tmp_path: Path) -> None:
@@ -169,6 +173,46 @@ async def test_who_tells_another_index_than_most_is_left_out(tmp_path: Path) -> 
     assert [event.donor for event in events if isinstance(event, PieceRefused)] == [str(TWO)]
 
 
+async def test_two_people_are_believed_and_not_three_devices_of_a_third(tmp_path: Path) -> None:
+    lie = bytes(len(WHOLE))
+    donors = Donors(one=WHOLE, two=WHOLE, m1=lie, m2=lie, m3=lie)
+    donors.not_yet = {TWO: 3}
+    fetching, events = gathering(donors, tmp_path)
+    many = [Actor(name, 1) for name in ("m1", "m2", "m3")]
+    fetching.donors.named = (*(Donor(actor, 0) for actor in many), Donor(ONE, 1), Donor(TWO, 2))
+    assert (await fetching.run()).read_bytes() == WHOLE
+    assert {event.donor for event in events if isinstance(event, PieceRefused)} == {str(actor) for actor in many}
+
+
+async def test_who_differs_from_the_one_donor_that_is_there_longest_is_named_as_such(tmp_path: Path) -> None:
+    donors = Donors(one=WHOLE, two=bytes(len(WHOLE)))
+    donors.not_yet = {ONE: 2}
+    fetching, events = gathering(donors, tmp_path, ONE, TWO)
+    assert (await fetching.run()).read_bytes() == WHOLE
+    (refused,) = [event for event in events if isinstance(event, PieceRefused)]
+    assert refused.donor == str(TWO) and "nobody can tell who is right: one" in refused.reason
+
+
+async def test_a_donor_that_will_not_have_it_is_not_waited_for_and_dead_ones_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peers.stage.index_inquiry.ALONE_S", 600.0)
+    monkeypatch.setattr("peers.stage.index_inquiry._LONGEST_PAUSE_S", 0.01)
+    fetching, _ = gathering(Donors(one=WHOLE), tmp_path, ONE, TWO)
+    assert (await asyncio.wait_for(fetching.run(), 20)).read_bytes() == WHOLE
+    donors = Donors(one=WHOLE)
+
+    async def gone(actor: Actor, request: PieceRequest) -> AsyncGenerator[bytes, None]:
+        raise ConnectionError("gone")
+        yield b""
+
+    donors._answer = gone  # type: ignore[method-assign]
+    fetching, _ = gathering(donors, tmp_path, ONE, TWO)
+    with pytest.raises(Unavailable, match="no donor keeps a copy"):
+        await asyncio.wait_for(fetching.run(), 20)
+    assert sum(actor == ONE for actor, _ in donors.asked) == 11
+
+
 @pytest.mark.parametrize("lie", [b"no index at all, but bytes", Index.of(io.BytesIO(bytes(len(WHOLE)))).encode()])
 async def test_who_tells_first_is_not_believed_before_the_others_have_had_their_time(
     tmp_path: Path, lie: bytes
@@ -203,7 +247,7 @@ async def test_sums_are_taken_as_soon_as_one_has_them_since_the_decision_says_wh
 async def test_of_two_donors_one_that_never_has_it_is_not_waited_for_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(OTHERS_S, PieceKind.STATE, 0.2)
+    monkeypatch.setattr("peers.stage.index_inquiry.ALONE_S", 0.2)
     donors = Donors(one=WHOLE, two=WHOLE)
     donors.not_yet = {TWO: 1000}
     fetching, _ = gathering(donors, tmp_path, ONE, TWO)
@@ -312,11 +356,11 @@ async def test_what_two_frozen_donors_were_to_send_comes_from_the_third(tmp_path
 async def test_a_frozen_donor_does_not_keep_the_index_that_another_will_have_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peers.stage.gathering._SILENT_S", 0.05)
+    monkeypatch.setattr("peers.stage.index_inquiry._SILENT_S", 0.05)
     donors = Donors(one=WHOLE, two=WHOLE)
     donors.not_yet, donors.silent = {ONE: 2}, {TWO}
     fetching, _ = gathering(donors, tmp_path, ONE)
-    fetching.donors = (ONE, TWO)
+    fetching.donors.named = (Donor(ONE, 0), Donor(TWO, 1))
     path = await asyncio.wait_for(fetching.run(), 20)
     assert path.read_bytes() == WHOLE and donors.not_yet[ONE] == 0
 

@@ -1,4 +1,4 @@
-"""A peer's state as others fetch it: one copy for all who come at the same time, never that of a history before."""
+"""A peer's state: loaded from donors or an archive, whatever lies on its own disk, and saved."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ from typing import Any
 import pytest
 import torch
 
+from peers.runtime.checkpoint_request import CheckpointRequest
 from peers.runtime.piece_request import PieceRequest
-from peers.runtime.state_request import StateRequest
-from peers.stage import copies
+from peers.stage import incoming as incoming_module
 from peers.stage import keeper as keeper_module
-from peers.stage.copies import MAX_REST_S, PAUSE_S
 from peers.stage.keeper import Keeper
 from peers.stage.service import Service
 from swarm.compute.held import HeldState, Holds
+from swarm.compute.optimizer import StageState
+from swarm.events import Event, Gathered, StateFetched
 from swarm.manifest import CodecSection, DataSection, RunManifest, RunSection, Shard
-from swarm.net.bulk import PATIENCE_S, BulkError
+from swarm.net.bulk import BulkError
 from swarm.protocol.ids import Actor, StageIndex
+from swarm.protocol.messages import Donor
 from swarm.protocol.peer.io import FetchSums, LoadState
 from swarm.protocol.peer.status_reports import Saved
 from swarm.state import checkpoints
 from swarm.state.error import StateError
 from swarm.state.layout import state_shapes
 from swarm.state.packed import framed
-from swarm.state.pieces import Index, SumsFile
+from swarm.state.pieces import Index, SumsFile, pieces_in
 from swarm.state.transfer import HEADER_BYTES
 
-ONE, TWO, THREE = (Actor(name, 1) for name in ("one", "two", "three"))
+ONE, TWO = (Actor(name, 1) for name in ("one", "two"))
 
 
 class Engine:
@@ -44,13 +46,14 @@ class Engine:
         self.value = 1.0
         self.names: tuple[str, ...] = ("param/w",)
         self.snapshots = 0
+        self.loaded: dict[str, torch.Tensor] | None = None
 
     def prepare(self) -> None:
         pass
 
     def copied(self, copy: Callable[[HeldState], Any]) -> Future[Any]:
         self.snapshots += 1
-        tensors = {name: torch.full((3,), self.value) for name in self.names}
+        tensors = {name: torch.full((200_000,), self.value) for name in self.names}
         holds = Holds()
         holds.add(held := HeldState(holds, tensors, self.version, 0, "00" * 32, ""))
         future: Future[Any] = Future()
@@ -61,6 +64,10 @@ class Engine:
         return future
 
     def initialise(self) -> Future[None]:
+        return done(None)
+
+    def load_state(self, state: StageState) -> Future[None]:
+        self.loaded = dict(state.tensors)
         return done(None)
 
     def close(self) -> None:
@@ -80,39 +87,9 @@ def keeper_of(engine: Engine, folder: Path, run: str = "swarm", codec: str = "in
     )
     unused: Any = None
     manifest = RunManifest(data=data, run=RunSection(name=run), codec=CodecSection(forward="int8", backward=codec))
-    keeper = Keeper(manifest, folder, unused, unused, unused, lambda event: None, unused)
+    keeper = Keeper(manifest, folder, unused, lambda event: None, unused, lambda event: None)
     keeper.engine, keeper.stage = engine, 0  # type: ignore[assignment]
     return keeper
-
-
-async def whole(keeper: Keeper, version: int) -> bytes:
-    return b"".join([chunk async for chunk in keeper.serve(StateRequest(0, version), ONE)])
-
-
-async def test_those_who_fetch_a_version_at_the_same_time_share_one_copy(tmp_path: Path) -> None:
-    engine = Engine(7)
-    keeper = keeper_of(engine, tmp_path)
-    slow, quick = keeper.serve(StateRequest(0, 7), ONE), keeper.serve(StateRequest(0, 7), TWO)
-    first, other = await asyncio.gather(anext(slow), anext(quick))
-    assert first == other and engine.snapshots == 1
-    assert [first, *[chunk async for chunk in quick]] == [first, *[chunk async for chunk in slow]]
-    engine.version = 8
-    assert await whole(keeper, 8) and engine.snapshots == 2
-    with pytest.raises(StateError, match="asked for stage 0 version 7, holds 8"):
-        await whole(keeper, 7)
-    assert await whole(keeper, 8) and engine.snapshots == 3  # nobody was left to keep it for
-
-
-async def test_a_copy_of_before_a_rollback_is_given_to_nobody_after_it(tmp_path: Path) -> None:
-    engine = Engine(7)
-    keeper = keeper_of(engine, tmp_path)
-    before = keeper.serve(StateRequest(0, 7), ONE)
-    header = await anext(before)
-    await keeper.load(LoadState(StageIndex(0), 0, None, False))
-    engine.value = 2.0
-    assert await anext(keeper.serve(StateRequest(0, 7), TWO)) != header  # it holds the hash of what follows
-    assert engine.snapshots == 2
-    await before.aclose()
 
 
 async def test_an_order_that_replaces_another_gets_the_engine_that_is_kept(tmp_path: Path) -> None:
@@ -128,7 +105,7 @@ async def test_an_order_that_replaces_another_gets_the_engine_that_is_kept(tmp_p
         return made[-1]
 
     keeper._new_engine = new_engine  # type: ignore[assignment]
-    order = LoadState(StageIndex(0), 0, None, from_archive=False)
+    order = LoadState(StageIndex(0), 0)
     first = asyncio.create_task(keeper.load(order))
     await asyncio.to_thread(making.wait, 60)
     first.cancel()
@@ -149,9 +126,9 @@ async def test_donors_who_agree_on_a_state_of_no_bytes_give_none(tmp_path: Path)
 
         return index()
 
-    keeper._fetch_pieces = nothing
+    keeper._incoming._fetch = nothing
     with pytest.raises(StateError, match="the donors: 0 bytes is too short"):
-        await keeper.load(LoadState(StageIndex(0), 3, None, False, (ONE, TWO)))
+        await keeper.load(LoadState(StageIndex(0), 3, (Donor(ONE, 0), Donor(TWO, 1))))
 
 
 async def test_a_run_does_not_prune_what_the_home_keeps_of_another(tmp_path: Path) -> None:
@@ -194,7 +171,6 @@ async def test_sums_that_come_out_the_same_after_a_rollback_are_taken(tmp_path: 
     engine = Engine(5)
     keeper = keeper_of(engine, tmp_path / "checkpoints")
     engine.buckets = engine.whole_buckets = 1  # type: ignore[attr-defined]
-    keeper._post = lambda event: None
     SumsFile.write(file := io.BytesIO(), 1, [b"the sums of step 7"])
     data = file.getvalue()
 
@@ -208,138 +184,105 @@ async def test_sums_that_come_out_the_same_after_a_rollback_are_taken(tmp_path: 
         return answer()
 
     index = Index.of(io.BytesIO(data)).encode()
-    keeper._fetch_pieces = fetch
+    keeper._incoming._fetch = fetch
     order = FetchSums(StageIndex(0), 7, "digest", (ONE, TWO))
     assert await keeper.fetch_sums(order)
-    await keeper.load(LoadState(StageIndex(0), 0, None, False))
+    await keeper.load(LoadState(StageIndex(0), 0))
     assert await keeper.fetch_sums(order)
-
-
-class Clock:
-    """In place of the keeper's. A copy takes so long."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, engine: Engine, copying_s: float = 0.0) -> None:
-        self.now = 1000.0
-        self.slept: list[float] = []
-        copied = engine.copied
-
-        def slowly(copy: Callable[[HeldState], Any]) -> Future[Any]:
-            self.now += copying_s
-            return copied(copy)
-
-        async def sleep(seconds: float) -> None:
-            self.slept.append(seconds)
-            self.now += seconds
-
-        engine.copied = slowly  # type: ignore[method-assign]
-        monkeypatch.setattr(copies.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(copies.asyncio, "sleep", sleep)
-
-
-async def test_at_most_two_copies_are_held_and_the_slow_make_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = Engine(7)
-    clock, keeper = Clock(monkeypatch, engine), keeper_of(engine, tmp_path)
-    older = keeper.serve(StateRequest(0, 7), ONE)
-    await anext(older)
-    engine.version = 8
-    newer = keeper.serve(StateRequest(0, 8), TWO)
-    await anext(newer)
-    engine.version = 9
-    with pytest.raises(StateError, match="2 versions are being fetched: ask another replica"):
-        await anext(keeper.serve(StateRequest(0, 9), THREE))
-    assert engine.snapshots == 2
-    clock.now += PATIENCE_S + 1.0
-    assert await anext(keeper.serve(StateRequest(0, 9), THREE)) and sorted(keeper._copies._held) == [8, 9]
-    await anext(older)
-    with pytest.raises(StateError, match="other peers ask for a newer version"):
-        await anext(older)
-    assert [chunk async for chunk in newer], "nobody else had to go"
-
-
-async def test_a_peer_is_not_kept_from_training_by_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(7)
-    clock, keeper = Clock(monkeypatch, engine, copying_s=0.5), keeper_of(engine, tmp_path)
-    for version in (7, 8, 9):
-        engine.version = version
-        await whole(keeper, version)
-    assert clock.slept == pytest.approx([5.0, 5.0])
-    clock.now += 60.0
-    await whole(keeper, 9)
-    assert len(clock.slept) == 2 and keeper._copies._next_at - clock.now <= MAX_REST_S
-
-
-async def test_a_version_that_is_over_after_the_rest_is_not_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = Engine(7)
-    Clock(monkeypatch, engine, copying_s=0.5)
-    keeper = keeper_of(engine, tmp_path)
-    await whole(keeper, 7)
-
-    async def sleep(seconds: float) -> None:
-        engine.version = 8
-
-    monkeypatch.setattr(copies.asyncio, "sleep", sleep)
-    with pytest.raises(StateError, match="version 7 is over, this peer is at 8"):
-        await whole(keeper, 7)
-    assert engine.snapshots == 1 and not keeper._copies._held
-
-
-async def test_who_leaves_a_copy_before_its_end_waits_for_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = Engine(7)
-    clock, keeper = Clock(monkeypatch, engine), keeper_of(engine, tmp_path)
-    await whole(keeper, 7)
-    assert await whole(keeper, 7), "who takes all of it may come again"
-    left = keeper.serve(StateRequest(0, 7), ONE)
-    await anext(left)
-    await left.aclose()
-    with pytest.raises(StateError, match="you left the last copy before its end: ask again in 2 s"):
-        await whole(keeper, 7)
-    assert await anext(keeper.serve(StateRequest(0, 7), TWO)), "others need not wait"
-    clock.now += PAUSE_S
-    assert await whole(keeper, 7) and ONE.peer not in keeper._copies._broke_off
 
 
 async def test_saved_checkpoints_are_for_the_coordinator(tmp_path: Path) -> None:
     keeper = keeper_of(Engine(7), tmp_path)
-    request = StateRequest(0, 7, checkpoint=True).encode()
-    with pytest.raises(BulkError, match="saved checkpoints are for the coordinator's archive"):
-        await Service(keeper, (ONE,)).answer(TWO, request)
-    with pytest.raises(BulkError, match="checkpoint"):  # there is none, but it was looked for
-        await Service(keeper, (ONE,)).answer(ONE, request)
-    live = await Service(keeper, (ONE,)).answer(TWO, StateRequest(0, 7).encode())
-    assert len(await live.read()) == live.total
+    await keeper.save(7)
+    service, request = Service(keeper, (ONE,)), CheckpointRequest(0, 7).encode()
+    with pytest.raises(BulkError, match="saved checkpoints are for the coordinator's archive: ask for pieces"):
+        await service.answer(TWO, request)
+    sent = await service.answer(ONE, request)
+    assert len(await sent.read()) == sent.total > HEADER_BYTES
+    with pytest.raises(BulkError, match="checkpoint"):
+        await service.answer(ONE, CheckpointRequest(0, 8).encode())
+
+
+class Two:
+    """A peer that fetches, and one that holds version 7 and is asked for it, also as if it were an archive."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(keeper_module, "parameter_shapes", SHAPES)
+        monkeypatch.setattr(incoming_module, "parameter_shapes", SHAPES)
+        self.mine, self.theirs = Engine(7), Engine(7)
+        for engine in (self.mine, self.theirs):
+            engine.names = tuple(state_shapes(SHAPES(None, 0)))
+        self.keeper, self.holder = keeper_of(self.mine, folder / "one"), keeper_of(self.theirs, folder / "two")
+        self.events: list[Event] = []
+        self.keeper._emit = self.keeper._incoming._emit = self.events.append
+        self.keeper._incoming._fetch = self.fetch
+        self.sent = 0
+
+    async def fetch(self, donor: Actor, request: bytes, size: int) -> AsyncGenerator[bytes, None]:
+        transfer = await Service(self.holder, (ONE,)).answer(ONE, request)
+
+        async def chunks() -> AsyncGenerator[bytes, None]:
+            async for chunk in transfer.chunks:
+                self.sent += len(chunk)
+                yield bytes(chunk)
+
+        return chunks()
+
+    def of(self, kind: type[Event]) -> Any:
+        (found,) = [event for event in self.events if isinstance(event, kind)]
+        return found
+
+
+def SHAPES(model: object, stage: int) -> dict[str, tuple[int, ...]]:
+    return {"w": (200_000,)}
+
+
+async def test_one_donor_that_nobody_told_to_keep_a_copy_gives_its_state_as_several_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = Two(tmp_path, monkeypatch)
+    two.theirs.value = 2.0
+    await two.keeper.load(LoadState(StageIndex(0), 7, (Donor(TWO, 0),)))
+    assert two.mine.loaded is not None and torch.equal(two.mine.loaded["param/w"], torch.full((200_000,), 2.0))
+    assert two.theirs.snapshots == 1
+    fetched = two.of(StateFetched)
+    assert (fetched.stage, fetched.version, fetched.source) == (0, 7, "1 replica")
+    assert two.of(Gathered).by_donor == {str(TWO): two.of(Gathered).nbytes} and two.of(Gathered).resumed == 0
 
 
 @pytest.mark.parametrize("same", [True, False])
-async def test_an_own_checkpoint_is_used_if_whoever_is_asked_has_the_same(
+async def test_pieces_that_the_own_checkpoint_has_are_not_fetched(
     same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a rollback a version may have come out otherwise than it lies here."""
-    monkeypatch.setattr(keeper_module, "parameter_shapes", lambda model, stage: {"w": (3,)})
-    one, two = Engine(7), Engine(7)
-    for engine in (one, two):
-        engine.names = tuple(state_shapes({"w": (3,)}))
-    mine, theirs = keeper_of(one, tmp_path / "one"), keeper_of(two, tmp_path / "two")
-    await mine.save(7)
-    two.value = 1.0 if same else 2.0
-    sent: list[int] = []
+    two = Two(tmp_path, monkeypatch)
+    await two.keeper.save(7)
+    two.theirs.value = 1.0 if same else 2.0
+    await two.keeper.load(LoadState(StageIndex(0), 7, (Donor(TWO, 0),)))
+    assert two.mine.loaded is not None
+    assert torch.equal(two.mine.loaded["param/w"], torch.full((200_000,), two.theirs.value))
+    told = two.of(Gathered)
+    assert (told.received == 0) is same and told.resumed == (pieces_in(told.nbytes) if same else 0)
 
-    async def fetch(source: Actor, request: bytes) -> AsyncGenerator[bytes, None]:
-        async for chunk in theirs.serve(StateRequest.decode(request), ONE):
-            sent.append(len(chunk))
-            yield chunk
 
-    mine._fetch = fetch
-    order = LoadState(StageIndex(0), 7, TWO, from_archive=False)
-    shard, source = await mine._download(order, mine._own(0, 7))
-    assert source == ("own checkpoint" if same else str(TWO))
-    assert all(torch.equal(tensor, torch.full((3,), two.value)) for tensor in shard.tensors.values())
-    assert sent == [HEADER_BYTES] if same else len(sent) > 1
+@pytest.mark.parametrize("same", [True, False])
+async def test_an_own_checkpoint_is_used_if_the_archive_has_the_same(
+    same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = Two(tmp_path, monkeypatch)
+    await two.keeper.save(7)
+    two.theirs.value = 1.0 if same else 2.0
+    await two.holder.save(7)
+    await two.keeper.load(LoadState(StageIndex(0), 7, archive=TWO))
+    assert two.of(StateFetched).source == ("own checkpoint" if same else "archive")
+    assert two.mine.loaded is not None
+    assert torch.equal(two.mine.loaded["param/w"], torch.full((200_000,), two.theirs.value))
+    assert (two.sent == HEADER_BYTES) is same
+
+
+async def test_an_order_that_names_nobody_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="names nobody who has version 3 of stage 0"):
+        await keeper_of(Engine(0), tmp_path).load(LoadState(StageIndex(0), 3))
 
 
 async def test_an_own_checkpoint_that_is_torn_is_tried_once(tmp_path: Path) -> None:
@@ -357,4 +300,4 @@ async def test_an_own_checkpoint_may_be_of_steps_that_came_out_otherwise(codec: 
     keeper = keeper_of(Engine(7), tmp_path, codec=codec)
     await keeper.save(7)
     assert keeper.preferred() == Saved(StageIndex(0), version=-1, digest="")
-    assert [chunk async for chunk in keeper.serve(StateRequest(0, 7, checkpoint=True), ONE)], "the archive may have it"
+    assert await keeper.saved(CheckpointRequest(0, 7)).read(), "the archive may have it"

@@ -49,7 +49,7 @@ def with_sums(folder: Path, step: int) -> tuple[Lending, list[Event]]:
 def decide(lending: Lending, step: int, engine: Engine) -> None:
     """A step in which all sums have come."""
     pass_id = PassId(Term(1), StepNumber(step))
-    lending.lend(Lend(pass_id, (), 5, sums=True), 0, engine, may_copy=True)
+    lending.lend(Lend(pass_id, (), 5, sums=True), 0, engine)
     attempt = Attempt(pass_id, StageIndex(0), 1)
     for bucket in range(BUCKETS):
         lending.stored(StoreSum(attempt, bucket, bytes(100_000)))
@@ -105,11 +105,11 @@ async def test_sums_of_one_step_at_most_wait_in_memory_for_a_slow_disk(
         decide(lending, step, Writing())
     for step in (6, 7):
         await answered(lending, PieceRequest(PieceKind.SUMS, 0, step))
-        raw = await lending.answer(PieceRequest(PieceKind.SUMS, 0, step, 0, 1), 0, 8)
+        raw = await lending.answer(PieceRequest(PieceKind.SUMS, 0, step, 0, 1), 0, Engine())
         assert b"".join(SumsFile.read(raw, BUCKETS + 1, "x")) == bytes(range(BUCKETS + 1))
     go_on.set()
     await answered(lending, PieceRequest(PieceKind.SUMS, 0, 5))
-    raw = await lending.answer(PieceRequest(PieceKind.SUMS, 0, 5, 0, 2), 0, 8)
+    raw = await lending.answer(PieceRequest(PieceKind.SUMS, 0, 5, 0, 2), 0, Engine())
     assert [len(each) for each in SumsFile.read(raw, BUCKETS, "x")] == [100_000] * BUCKETS
     assert not events
 
@@ -131,22 +131,22 @@ class Holding(Engine):
 async def test_a_copy_is_lent_from_its_file_which_goes_when_nobody_wants_that_version(tmp_path: Path) -> None:
     events: list[Event] = []
     lending, folder, engine = Lending("a" * 64, tmp_path / "lent", events.append), tmp_path / "lent", Holding()
-    lending.lend(Lend(PassId(Term(1), StepNumber(5)), (5,), 5, sums=False), 0, engine, may_copy=True)
+    lending.lend(Lend(PassId(Term(1), StepNumber(5)), (5,), 5, sums=False), 0, engine)
     await until(lambda: bool(list(folder.iterdir())))
     (path,) = folder.iterdir()
     index = Index.decode(await answered(lending, PieceRequest(PieceKind.STATE, 0, 5)), 10_000, "x")
-    whole = await lending.answer(PieceRequest(PieceKind.STATE, 0, 5, 0, 1), 0, 5)
+    whole = await lending.answer(PieceRequest(PieceKind.STATE, 0, 5, 0, 1), 0, engine)
     assert whole == path.read_bytes() and index.fits(0, whole)
     assert torch.equal(open_shard(path, "x").tensors["param/w"], torch.ones(3))
     assert events == [StepHeldUp(0, 5, 3.0)], "who waits says so"
-    lending.lend(Lend(PassId(Term(1), StepNumber(6)), (), 6, sums=False), 0, engine, may_copy=True)
+    lending.lend(Lend(PassId(Term(1), StepNumber(6)), (), 6, sums=False), 0, engine)
     await until(lambda: not list(folder.iterdir()))
 
 
 async def test_a_version_that_is_over_is_not_copied(tmp_path: Path) -> None:
     events: list[Event] = []
     lending = Lending("a" * 64, tmp_path / "lent", events.append)
-    lending.lend(Lend(PassId(Term(1), StepNumber(4)), (4,), 4, sums=False), 0, Holding(), may_copy=True)
+    lending.lend(Lend(PassId(Term(1), StepNumber(4)), (4,), 4, sums=False), 0, Holding())
     await until(lambda: bool(events))
     assert "version 4 is over, this peer is at 5" in str(events)
     assert not lending.copies and not list((tmp_path / "lent").iterdir())
@@ -154,7 +154,7 @@ async def test_a_version_that_is_over_is_not_copied(tmp_path: Path) -> None:
 
 async def answered(lending: Lending, request: PieceRequest) -> bytes:
     async with asyncio.timeout(20):
-        while (found := await lending.answer(request, 0, 5)) == lending_module.NOT_YET:  # noqa: ASYNC110
+        while (found := await lending.answer(request, 0, Engine())) == lending_module.NOT_YET:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return found
 
@@ -172,5 +172,7 @@ async def test_a_full_disk_is_told_and_does_not_stay_full_of_half_a_file(
     (told,) = events
     assert isinstance(told, CheckpointRefused) and "No space left" in told.reason
     assert not list((tmp_path / "lent").iterdir())
-    answer = await lending.answer(PieceRequest(PieceKind.SUMS, 0, 5), 0, 6)
+    engine = Engine()
+    engine.version = 6
+    answer = await lending.answer(PieceRequest(PieceKind.SUMS, 0, 5), 0, engine)
     assert answer == lending_module.NOT_KEPT

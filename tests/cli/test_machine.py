@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from peers.stage.machine import Budgets, Machine, Seat
 from swarm.events import Event, SeatLeft
-from swarm.protocol.messages import Seating
+from swarm.protocol.messages import Means, Seating
 
 BUDGETS = Budgets(memory=8000, frames=2000, graphs=None, changes=1000)
 
@@ -104,6 +104,23 @@ def test_what_becomes_of_others_is_in_the_log_of_the_first() -> None:
     house.come("two")
     house.machine.tell(SeatLeft(2, "it was tired"))
     assert house.logged == [("one", SeatLeft(2, "it was tired"))]
+
+
+def test_devices_of_a_process_share_its_line_and_nothing_else() -> None:
+    first = House(Machine(BUDGETS, max_rate=4_000_000))
+    second = House(Machine(Budgets(memory=500, frames=100), max_rate=4_000_000, beside=first.machine))
+    assert second.machine.uplink is first.machine.uplink and second.machine.process == first.machine.process
+    assert second.machine.measuring is first.machine.measuring
+    one, two = first.come("one"), second.come("two")
+    assert first.told == ["one"], "its part of the line is half now"
+    assert (one.max_rate, two.max_rate) == (2_000_000, 2_000_000)
+    assert (one.frames, two.frames, two.memory_for_stage) == (2000, 100, 500)
+    two.holds(400)
+    assert one.memory_for_stage == 8000
+    assert one.means(3.0, None, None) == Means(3.0, 8000, 2e6, None, None)
+    assert two.means(5.0, None, None) == Means(5.0, 500, 2e6, None, None)
+    second.leave("two")
+    assert one.max_rate == 4_000_000
 
 
 def test_a_limited_uplink_is_one_for_all() -> None:

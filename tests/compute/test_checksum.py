@@ -58,3 +58,20 @@ def test_order_and_zeros_count() -> None:
     assert len({checksum([a, b]), checksum([b, a]), checksum([a, a]), checksum([torch.cat((a, b))])}) == 4
     assert checksum([torch.tensor([0.0])]) != checksum([torch.tensor([-0.0])])
     assert checksum([]) == checksum([torch.zeros(0)])
+
+
+def test_a_key_makes_another_one_that_nobody_can_tell_from_that_without_it() -> None:
+    keys = (1, 2, 3, 1 << 62, (1 << 63) - 1)
+    found = {checksum(tensors(), key) for key in (0, *keys)}
+    assert len(found) == len(keys) + 1 and all(0 <= each < 1 << 63 for each in found)
+    base, (other, *rest) = tensors(), tensors()
+    other += 1.0
+    differences = {(checksum(base, key) - checksum([other, *rest], key)) % (1 << 63) for key in (0, *keys)}
+    assert len(differences) == len(keys) + 1, "else an old answer could be corrected for what has changed since"
+
+
+@pytest.mark.parametrize("which", range(len(SIZES)))
+def test_one_flipped_bit_changes_it_under_a_key(which: int) -> None:
+    found = tensors()
+    found[which].view(torch.int32)[SIZES[which] - 1] ^= 1
+    assert checksum(found, 12345) != checksum(tensors(), 12345)

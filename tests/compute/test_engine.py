@@ -38,6 +38,8 @@ from swarm.protocol.peer.io import (
     ForwardDone,
     PartEncoded,
     ResultDone,
+    ShowState,
+    StateShown,
     StoreSum,
     SumBucket,
 )
@@ -561,3 +563,14 @@ def test_a_paced_stage_computes_the_same_no_faster(start):
     assert paced.ask(Backward(STEP, 0, gradient.payload), BackwardDone).seconds >= 0.1
     a.ask(Backward(STEP, 0, gradient.payload), BackwardDone)
     assert paced.reduce_alone() == a.reduce_alone()
+
+
+def test_it_shows_the_state_that_it_holds_and_no_other_version(start):
+    first, second = start(), start()
+    shown = first.ask(ShowState(0, 5), StateShown)
+    assert shown.nonce == 5 and shown == second.ask(ShowState(0, 5), StateShown)
+    assert shown.checksum != first.ask(ShowState(0, 6), StateShown).checksum
+    assert first.ask(ShowState(1, 5), StateShown).checksum is None
+    second.engine.flip_bit()
+    assert second.ask(ShowState(0, 5), StateShown).checksum != shown.checksum
+    assert start(initialise=False).ask(ShowState(0, 5), StateShown).checksum is None, "it holds nothing yet"

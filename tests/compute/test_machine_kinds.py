@@ -13,11 +13,10 @@ import torch
 
 KINDS = ("default", "avx2", "avx512")
 LIBRARY_KINDS = ("SSE4_2", "AVX2")
-"""What torch's mathematical library is told to use: its roots differ by it, whatever torch itself uses."""
+"""What torch's mathematical library is told to use, whatever torch itself uses."""
 THREADS = (1, 3)
 PROGRAM = Path(__file__).with_name("machine_kind.py")
 CONTROLS = ("torch's own updates", "torch's own normal values")
-ROOTS = "torch's own roots"
 
 
 def has(kind: str) -> bool:
@@ -43,7 +42,7 @@ def digests() -> Callable[..., dict[str, str]]:
 def test_every_kind_of_machine_computes_the_same(kind: str, threads: int, digests) -> None:
     first, found = digests("default", 1), digests(kind, threads)
     assert first.keys() == found.keys()
-    assert [name for name in first if name not in (*CONTROLS, ROOTS) and first[name] != found[name]] == []
+    assert [name for name in first if name not in CONTROLS and first[name] != found[name]] == []
 
 
 @pytest.mark.skipif(not has("avx2"), reason="this CPU lacks avx2")
@@ -56,10 +55,4 @@ def test_the_control_differs(control: str, digests) -> None:
 @pytest.mark.parametrize("library", LIBRARY_KINDS)
 def test_the_mathematical_library_changes_nothing(library: str, digests) -> None:
     first, found = digests("default", 1), digests("default", 1, library)
-    assert [name for name in first if name not in (*CONTROLS, ROOTS) and first[name] != found[name]] == []
-
-
-@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="torch has no MKL here")
-@pytest.mark.skipif(not has("avx512"), reason="its roots are the same on this CPU")
-def test_the_mathematical_library_would_change_single_precision_roots(digests) -> None:
-    assert digests("default", 1)[ROOTS] != digests("default", 1, "SSE4_2")[ROOTS]
+    assert [name for name in first if name not in CONTROLS and first[name] != found[name]] == []

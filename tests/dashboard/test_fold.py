@@ -207,3 +207,29 @@ def test_a_made_up_stage_does_not_take_memory_for_all_below_it():
     state = RunState()
     apply(state, e.TableChanged("1:0", 4000, 0, [], [], [], ""), 0.0, "coordinator")
     assert len(state.pipeline.stages) == 0 and state.malformed == 1
+
+
+def test_a_paused_peer_is_shown_with_its_reason_until_it_goes_on() -> None:
+    state = RunState()
+    for at, event in enumerate((e.CoordinatorStarted(1, -1), e.PeerSeen("A.1"), e.PeerJoined("A.1", 0, "first"))):
+        apply(state, event, float(at), "coordinator")
+    apply(state, e.PeerPaused("A.1", 0, "83 °C (limit 80)"), 4.0, "coordinator")
+    (row,) = views.peers_view(state)["peers"]
+    assert (row["word"], row["why"], row["symbol"]) == ("paused", "83 °C (limit 80)", "⏸")
+    apply(state, e.PeerResumed("A.1", 0, "83 °C (limit 80)"), 5.0, "coordinator")
+    (row,) = views.peers_view(state)["peers"]
+    assert (row["word"], row["why"]) == ("joining", "")
+
+
+def test_the_status_of_a_paused_peer_says_why() -> None:
+    state = RunState()
+    told = (
+        e.ProcessStarted("peer", "A.1", "run", "1", None),
+        e.PeerJoined("A.1", 0, "holds version 0"),
+        e.PeerPaused("A.1", 0, "83 °C (limit 80)"),
+    )
+    for at, event in enumerate(told):
+        apply(state, event, float(at), "A.1")
+    assert views.status_view(state)["doing"] == "paused: 83 °C (limit 80)"
+    apply(state, e.PeerResumed("A.1", 0, "83 °C (limit 80)"), 5.0, "A.1")
+    assert views.status_view(state)["doing"] == "training stage 0"

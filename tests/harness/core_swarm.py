@@ -207,27 +207,29 @@ class Peer:
         ]
         return any(held is not None and held <= version for held in there)
 
+    def gives(self, version: int) -> StageState | None:
+        """The state of a version as others get it: a copy that was ordered, or one of now."""
+        if version in self.copies or self.engine is None or self.engine.version != version:
+            return self.copies.get(version)
+        return self.engine.snapshot().result(WAIT_S)
+
     def _load(self, action: peer_io.LoadState) -> peer_io.PeerInput | None:
         if self.engine is not None:
             self.engine.close()
         self.engine = StageEngine(self._swarm.manifest, action.stage, post=lambda event: None, **self._options)
-        if action.from_archive:
+        if action.archive is not None:
             self.engine.load_state(self._swarm.archive[action.stage, action.version]).result(WAIT_S)
         elif action.donors:
-            donors = [self._swarm.peers[donor] for donor in action.donors if donor in self._swarm.peers]
-            copy = next((d.copies[action.version] for d in donors if action.version in d.copies), None)
-            if copy is None and self._comes(action.donors, action.version):
+            actors = tuple(donor.actor for donor in action.donors)
+            given = (p.gives(action.version) for actor in actors if (p := self._swarm.peers.get(actor)) is not None)
+            copy = next((copy for copy in given if copy is not None), None)
+            if copy is None and self._comes(actors, action.version):
                 return None
             if copy is None:
                 return peer_io.StateFailed(action.stage, action.version, "no donor has it")
             self.engine.load_state(copy).result(WAIT_S)
-        elif action.source is None:
-            self.engine.initialise().result(WAIT_S)
         else:
-            source = self._swarm.peers.get(action.source)
-            if source is None or source.engine is None or source.engine.version != action.version:
-                return peer_io.StateFailed(action.stage, action.version, "not there")
-            self.engine.load_state(source.engine.snapshot().result(WAIT_S)).result(WAIT_S)
+            self.engine.initialise().result(WAIT_S)
         counts = (self.engine.buckets, self.engine.first_round, self.engine.shared_buckets)
         return peer_io.StateLoaded(action.stage, action.version, *counts)
 

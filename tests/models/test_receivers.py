@@ -184,8 +184,16 @@ def test_the_id_names_an_anchor_that_is_not_the_usual_one() -> None:
 @pytest.mark.parametrize(
     ("base", "changes", "reason"),
     [
-        ("dense", {"cuts": (), "receiver_hidden": 8}, "model.receiver_hidden = 8 needs a stage that receives"),
-        ("dense", {"cuts": (), "token_table_dim": 2}, "model.token_table_dim = 2 needs a stage that receives"),
+        (
+            "dense",
+            {"cuts": (), "receiver_hidden": 8},
+            "model.receiver_hidden = 8 has no effect in a model of one stage",
+        ),
+        (
+            "dense",
+            {"cuts": (), "token_table_dim": 2},
+            "model.token_table_dim = 2 has no effect in a model of one stage",
+        ),
         ("dense", {"token_table_dim": 33}, "model.token_table_dim = 33 is more than model.dim = 32"),
         ("dense", {"receiver_hidden": -1}, "receiver_hidden"),
         ("subspace", {"anchor": "none"}, 'model.anchor = "none" leaves model.residual = "subspace" nothing'),

@@ -104,7 +104,7 @@ def _copied_too_late() -> list[Patch]:
     pull = Loans._pull
 
     def live(self: Loans, job: Any) -> None:
-        for donor in self._shuffled(job[1].order.donors):
+        for donor in self._shuffled(tuple(donor.actor for donor in job[1].order.donors)):
             donor.loans.copies = dict.fromkeys(donor.loans.copies, donor.state)
         pull(self, job)
 

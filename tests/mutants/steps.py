@@ -50,6 +50,13 @@ def _no_fencing() -> list[Patch]:
     return [(mending_module, "amend", move_only), without_self_fence()]
 
 
+def _works_while_paused() -> list[Patch]:
+    def says_so_only(self: PeerCore, reason: str, now: float) -> None:
+        self._status_reports.pauses(reason, now)
+
+    return [(PeerCore, "_pause", says_so_only)]
+
+
 def _replay_without_dedup() -> list[Patch]:
     on_frame = Microbatches.on_frame
 
@@ -251,4 +258,5 @@ STEPS = (
     Mutant("counted when sent", "what counts is in the sums, weights' gradients and all", _counted_when_sent),
     Mutant("told before durable", "the record, not a message, is the commit point", _told_before_durable),
     Mutant("no retention", "every frame is kept until its step is decided", _no_retention),
+    Mutant("works while paused", "a paused peer begins no microbatch", _works_while_paused, "pausing"),
 )

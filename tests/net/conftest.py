@@ -42,6 +42,7 @@ class Recorder:
         self.up: asyncio.Queue[Actor] = asyncio.Queue()
         self.refused_frames: asyncio.Queue[tuple[Actor, str]] = asyncio.Queue()
         self.refused_peers: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        self.slowed: asyncio.Queue[tuple[Actor, float]] = asyncio.Queue()
         self.dropped: asyncio.Queue[tuple[Actor, int, str]] = asyncio.Queue()
         self.broken: asyncio.Queue[tuple[Actor, Channel, str]] = asyncio.Queue()
 
@@ -84,6 +85,9 @@ class _Recording(NetworkObserver):
 
     def frame_refused(self, sender: Actor, reason: str, count: int) -> None:
         self._recorder.refused_frames.put_nowait((sender, reason))
+
+    def member_slowed(self, actor: Actor, wait_s: float) -> None:
+        self._recorder.slowed.put_nowait((actor, wait_s))
 
     def peer_refused(self, peer: str, reason: str) -> None:
         self._recorder.refused_peers.put_nowait((peer, reason))

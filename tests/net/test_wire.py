@@ -67,6 +67,7 @@ def many(items: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
     return st.lists(items, max_size=5).map(tuple)
 
 
+donors = many(st.builds(m.Donor, actors, small))
 contributions = st.builds(m.Contribution, bits, st.integers(-1, wire_bounds.MAX_REPLICAS - 1))
 pairs = st.builds(
     m.CodecPair, st.text(max_size=wire_bounds.MAX_CODEC // 4), st.text(max_size=wire_bounds.MAX_CODEC // 4)
@@ -130,7 +131,7 @@ work = none | st.builds(
 )
 
 MESSAGES: dict[type, st.SearchStrategy[Any]] = {
-    m.Assign: st.builds(m.Assign, large, none | stages, large, none | actors, st.booleans(), small),
+    m.Assign: st.builds(m.Assign, large, none | stages, large, donors, none | actors, small),
     m.Open: st.builds(
         m.Open,
         passes,
@@ -140,6 +141,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         many(pairs),
         save=st.booleans(),
         steps=large,
+        donors=donors,
     ),
     m.Amend: st.builds(m.Amend, passes, stages, tables(), text),
     m.Release: st.builds(m.Release, passes, small, many(microbatches)),
@@ -152,6 +154,9 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     m.Excuse: st.builds(m.Excuse, large.map(Term), text),
     m.Steer: st.builds(m.Steer, text, text, text, text, text),
     m.Steered: st.builds(m.Steered, text, large, text, text),
+    m.Prove: st.builds(m.Prove, large.map(Term), stages, large, large),
+    m.Proof: st.builds(m.Proof, large, none | large),
+    m.Disproved: st.builds(m.Disproved, large.map(Term), large),
     m.Twin: st.builds(m.Twin, large),
     m.Banned: st.builds(m.Banned, large, many(text)),
     m.Join: st.builds(m.Join, actors, none | stages, positive, large, seating=seatings),
@@ -390,7 +395,7 @@ def want(count: int) -> bytes:
         (telemetry(usage=[pb.Figure()] * 17), b"", "17 entries; at most 16"),
         (header(telemetry=pb.Telemetry(machine=[pb.Trait(name="x" * 81)])), b"", "a text of 81 characters"),
         (header(telemetry=pb.Telemetry(machine=[pb.Trait(text="ä" * 81)])), b"", "a text of 81 characters"),
-        (header(telemetry=pb.Telemetry(machine=[pb.Trait(name="memory", number=-1)])), b"", "a machine with memory"),
+        (header(telemetry=pb.Telemetry(machine=[pb.Trait(name="memory", number=-1)])), b"", "a machine reports memory"),
         (header(telemetry=pb.Telemetry(machine=[pb.Trait()] * 17)), b"", "17 entries; at most 16"),
         (header(log_chunk=pb.LogChunk(lines=b"x" * 65_537)), b"", "65537 bytes; at most 65536"),
         # field 22 of Header is `restart`; a string field of Fenced with bytes that are not UTF-8

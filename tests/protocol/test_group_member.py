@@ -91,7 +91,7 @@ def test_nothing_is_said_to_peers_before_the_term_stands() -> None:
     assert desk.member.phase is Phase.STARTING and desk.member.standing.term == 0
     orders = desk.agree()
     assert desk.member.standing.term == 1
-    assert sent(orders, m.Assign, PEER) == [m.Assign(Term(1), StageIndex(0), 0, None)], "who was heard before is known"
+    assert sent(orders, m.Assign, PEER) == [m.Assign(Term(1), StageIndex(0), 0)], "who was heard before is known"
 
 
 def test_who_was_not_heard_of_late_is_not_counted_on() -> None:

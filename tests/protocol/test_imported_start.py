@@ -44,9 +44,9 @@ class Coordinator:
 
 def test_the_first_comes_from_the_archive_and_later_ones_from_a_replica() -> None:
     coordinator = Coordinator(IMPORTED, archived=0)
-    assert coordinator.join(ONE) == [m.Assign(Term(1), StageIndex(0), 0, ME, from_archive=True)]
+    assert coordinator.join(ONE) == [m.Assign(Term(1), StageIndex(0), 0, archive=ME)]
     coordinator.hold(ONE)
-    assert coordinator.join(TWO) == [m.Assign(Term(1), StageIndex(0), 0, ONE, from_archive=False)]
+    assert coordinator.join(TWO) == [m.Assign(Term(1), StageIndex(0), 0, (m.Donor(ONE, 0),))]
 
 
 def test_the_last_replica_at_version_0_is_replaced_from_the_archive() -> None:
@@ -55,13 +55,13 @@ def test_the_last_replica_at_version_0_is_replaced_from_the_archive() -> None:
     coordinator.hold(ONE)
     coordinator.take(LinkLost(ONE))
     coordinator.take(Tick(), after=1.0)
-    assert coordinator.join(THREE) == [m.Assign(Term(1), StageIndex(0), 0, ME, from_archive=True)]
+    assert coordinator.join(THREE) == [m.Assign(Term(1), StageIndex(0), 0, archive=ME)]
 
 
 def test_without_import_everybody_makes_version_0() -> None:
     coordinator = Coordinator(dataclasses.replace(IMPORTED, imported=False), archived=None)
     for actor in (ONE, TWO):
-        assert coordinator.join(actor) == [m.Assign(Term(1), StageIndex(0), 0, None, from_archive=False)]
+        assert coordinator.join(actor) == [m.Assign(Term(1), StageIndex(0), 0)]
         coordinator.hold(actor)
 
 

@@ -180,7 +180,7 @@ def test_the_last_replica_is_kept_until_a_standby_has_its_state() -> None:
     assert {a.to for a in orders if isinstance(a, Send) and isinstance(a.message, m.Decide)} == {ONE, TWO}
     orders = run.report(ONE, version=1, pass_id=None, leaving=True)
     (assign,) = said(orders, m.Assign)
-    assert (assign.stage, assign.version, assign.source) == (0, 1, ONE)
+    assert (assign.stage, assign.version, assign.donors) == (0, 1, (m.Donor(ONE, 0), m.Donor(TWO, 1)))
     assert not dismissed(orders)
     orders = run.report(SPARE, version=1, pass_id=None, state_term=1)
     assert dismissed(orders) == [ONE, TWO] and said(orders, m.Open)[0].tables[0].roster == (SPARE,)

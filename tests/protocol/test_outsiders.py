@@ -269,14 +269,14 @@ def test_nor_by_the_last_version_while_its_time_lasts() -> None:
     assert isinstance(assign, m.Assign) and assign.version == 1
 
 
-def test_each_attempt_to_load_has_another_source() -> None:
+def test_all_holders_are_named_as_donors() -> None:
     """Before the first pass of a process of ours, when all are to begin together."""
     decision = m.Decision(Term(1), StepNumber(0), 0.01, 1.0, 128, 1.0, (m.StageOutcome(0, "d"),))
     run = Run(settings(steps=4, replicas=3), (ONE, TWO, THREE), decision)
     run.load(ONE, TWO)
     orders = run.heartbeats(run.core.settings.step_budget_s / 2)
-    sources = [a.source for a in sent(run.orders + orders, m.Assign, THREE) if isinstance(a, m.Assign)]
-    assert {ONE, TWO} <= set(sources) and {ONE, TWO} <= set(sources[::2]), "also when every other order is a repeat"
+    assigned = [a for a in sent(run.orders + orders, m.Assign, THREE) if isinstance(a, m.Assign)]
+    assert assigned[-1].donors == (m.Donor(ONE, 0), m.Donor(TWO, 1)) and assigned[-1].archive is None
 
 
 def test_who_comes_back_to_a_full_stage_is_not_waited_for() -> None:

@@ -156,7 +156,11 @@ class Peer:
         settings = small_settings(stages=2, microbatches=2, steps=2, replicas=2)
         self.core = PeerCore(ME, COORDINATOR, settings, saved=saved)
         self.now = 0.0
-        self.take(Received(COORDINATOR, m.Assign(Term(1), StageIndex(stage), version, OTHER if version else None)))
+        self.take(
+            Received(
+                COORDINATOR, m.Assign(Term(1), StageIndex(stage), version, (m.Donor(OTHER, 0),) if version else ())
+            )
+        )
         self.take(StateLoaded(StageIndex(stage), version, 1))
 
     def take(self, event: PeerInput) -> list[object]:
@@ -345,8 +349,8 @@ def test_a_checkpoint_that_is_missing_is_saved_when_the_decision_is_told_again()
 
 def test_only_the_load_that_was_ordered_counts() -> None:
     held_stage = HeldStage()
-    held_stage.assigned(m.Assign(Term(1), StageIndex(0), 1, OTHER))
-    held_stage.assigned(m.Assign(Term(1), StageIndex(0), 2, OTHER))
+    held_stage.assigned(m.Assign(Term(1), StageIndex(0), 1, (m.Donor(OTHER, 0),)))
+    held_stage.assigned(m.Assign(Term(1), StageIndex(0), 2, (m.Donor(OTHER, 0),)))
     assert not held_stage.loaded(StateFailed(StageIndex(0), 1, "cancelled")) and held_stage.loading
     assert not held_stage.loaded(StateLoaded(StageIndex(0), 1, 1)) and held_stage.version is None
     assert held_stage.loaded(StateLoaded(StageIndex(0), 2, 1)) and held_stage.version == 2

@@ -16,9 +16,10 @@ from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.membership.probation import Probation
 from swarm.protocol.coordinator.passes.drift import drift_of
+from swarm.protocol.donors import verdict
 from swarm.protocol.ids import Actor, Microbatch, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.io import Received, Tick
-from swarm.protocol.messages import Command, Join, Status
+from swarm.protocol.messages import MAX_DONORS, Command, Donor, Join, Status
 from swarm.simulation.runs.scenario import small_settings
 
 MANY = ("m1", "m2", "m3")
@@ -72,6 +73,39 @@ def test_states_of_most_people_are_believed_and_not_those_of_most_devices() -> N
     one_pass = members_of(m="m1 m2 m3 alice bob")
     found = drift_of(0, states, one_pass)
     assert found is not None and {actor.peer for actor in found.reload} == {"alice", "bob"}
+
+
+def test_donors_are_of_as_many_people_as_possible_and_who_is_there_longest_comes_first() -> None:
+    members = members_of(m=" ".join(f"m{number}" for number in range(9)), a="alice", b="bob")
+    holders = [member.actor for member in members]
+    for number, member in enumerate(members):
+        member.placed_at = float(number)
+    named = [(donor.actor.peer, donor.person) for donor in members.donors(reversed(holders))]
+    assert named[:3] == [("m0", 0), ("alice", 1), ("bob", 2)] and named[3:] == [(f"m{n}", 0) for n in range(1, 6)]
+    assert len(named) == MAX_DONORS
+    alone = members_of(m="m1 m2 m3")
+    assert [donor.person for donor in alone.donors(member.actor for member in alone)] == [0, 1, 2], "devices count"
+
+
+def test_a_state_that_most_people_give_is_believed_and_not_that_of_most_devices() -> None:
+    members = two_and_many()
+    donors = members.donors(member.actor for member in members)
+    told = {donor.actor: "wrong" if donor.actor.peer in MANY else "right" for donor in donors}
+    found = verdict(told, donors)
+    assert {actor.peer for actor in found.tellers} == {"alice", "bob"}
+    assert (found.is_majority, found.is_tied, found.told_by) == (True, False, 3)
+    del told[Actor("alice", 1)]
+    found = verdict(told, donors)
+    assert (found.is_majority, found.is_tied, found.told_by) == (False, True, 2), "alice may say either"
+    alone = tuple(Donor(donor.actor, number) for number, donor in enumerate(donors))
+    assert {actor.peer for actor in verdict(told, alone).tellers} == set(MANY), "three people say so"
+
+
+def test_of_two_donors_that_differ_the_one_named_first_is_believed() -> None:
+    one, two = Actor("one", 1), Actor("two", 1)
+    for first, second in ((one, two), (two, one)):
+        found = verdict({one: "a", two: "b"}, (Donor(first, 0), Donor(second, 1)))
+        assert found.tellers == {first} and found.is_tied and not found.is_majority
 
 
 def test_terms_that_one_persons_devices_report_do_not_outvote_two_people() -> None:

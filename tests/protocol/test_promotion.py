@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from one_stage import ONE, STAGE, THREE, TWO, Run, sent, settings
 
 from swarm.events import StageAmended
 from swarm.protocol import messages as m
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.ids import Actor
-from swarm.protocol.io import Emit
+from swarm.protocol.io import Emit, Send
 
 
 class Entrance(Run):
@@ -115,3 +116,42 @@ def test_if_all_is_begun_it_stays_out() -> None:
     giver, release = asked_of(asked)
     run.hear(giver, m.Released(run.pass_id, release.number, ()))
     assert run.table.roster == (ONE, TWO) and run.table.number == 0
+
+
+def keys(orders: list[object]) -> dict[Actor, int]:
+    """Who is asked to show its state, and with which key."""
+    return {
+        o.to: o.message.nonce
+        for o in orders
+        if isinstance(o, Send) and isinstance(o.message, m.Prove) and o.message.version <= 1
+    }
+
+
+def test_who_has_to_show_its_state_gets_nothing_before_it_has() -> None:
+    run = Entrance()
+    for member in run.core.members:
+        member.shown = member.actor is not THREE
+    orders = run.caught_up()
+    assert not sent(orders, m.Release)
+    (one, key), (three, same) = sorted(keys(orders).items())
+    assert (one, three, key) == (ONE, THREE, same)
+    assert not sent(run.hear(ONE, m.Proof(key, 7)), m.Release)
+    assert asked_of(run.hear(THREE, m.Proof(key, 7)))[0] in (ONE, TWO), "as soon as it has"
+
+
+@pytest.mark.parametrize("shows", [False, True])
+def test_who_lacks_one_decision_is_in_the_next_roster_only_if_it_has_shown_its_state(shows: bool) -> None:
+    run = Entrance(microbatches=2)
+    run.loading[THREE], run.versions[THREE] = 0, None
+    run.report(THREE)
+    run.decide(ONE, TWO)
+    orders = run.report(THREE)
+    asked = keys(orders) or keys(run.heartbeats(0.3))
+    assert set(asked) == {THREE, ONE}
+    del run.loading[THREE]
+    run.sequence += 1
+    run.hear(THREE, m.Status(THREE, STAGE, 1, heard=run.pass_id, state_term=1, sequence=run.sequence))
+    for actor in (ONE, THREE) if shows else (ONE,):
+        run.hear(actor, m.Proof(asked[actor], 7))
+    run.decide(ONE, TWO)
+    assert set(run.table.roster) == ({ONE, TWO, THREE} if shows else {ONE, TWO})

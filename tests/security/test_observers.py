@@ -19,9 +19,9 @@ from swarm_processes import Process, Swarm
 from peers.coordinator.invites import book_of, invite_of, listed
 from peers.observer.visit import visiting
 from peers.run.home import Home
+from peers.runtime.checkpoint_request import CheckpointRequest
 from peers.runtime.control_client import send
 from peers.runtime.organisers import addresses_by_peer
-from peers.runtime.state_request import StateRequest
 from swarm.events import CheckpointArchived, PeerJoined, StepDecided
 from swarm.net.bulk import PROTOCOL, BulkError
 from swarm.net.detour import Detour
@@ -159,7 +159,7 @@ def test_an_observer_has_no_part_in_the_run_whatever_it_says(make_swarm: MakeSwa
                             await introduce(stream, Introduction(*_fields(me, shown)), target)
                         stream.abort()
                         assert refused.value.refusal in (Refusal.OTHER_ROLE, Refusal.NO_COORDINATOR)
-            wanted = StateRequest(0, version).encode()
+            wanted = CheckpointRequest(0, version).encode()
             for request in (Detour(peer, None, wanted).encode(), b"junk", b'{"observer": {"what": "home"}}'):
                 with pytest.raises(BulkError):
                     await visit.ask(request)

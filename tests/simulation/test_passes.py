@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from swarm.events import CheckpointRefused, PeerExpelled, PeerFenced, StateDrifted
+from swarm.events import CheckpointRefused, Evaluated, PeerExpelled, PeerFenced, StateDrifted
+from swarm.protocol.donors import Verdict, verdict
+from swarm.protocol.ids import Actor
+from swarm.protocol.messages import Donor
+from swarm.protocol.peer.io import Begin, LoadState
 from swarm.simulation.faults.lie import INSIDERS, SAID, About, Lie
 from swarm.simulation.kernel.violation import Violation
 from swarm.simulation.runs.runner import Run, run_seed
-from swarm.simulation.runs.scenario import Plan, plan_of, small_settings
+from swarm.simulation.runs.scenario import Plan, passes, plan_of, small_settings
+from swarm.simulation.toy import sim_catch_up, sim_storage
 from swarm.simulation.toy.sim_coordinator import SimCoordinator
 from swarm.simulation.toy.sim_peer import SimPeer
 
@@ -46,12 +53,46 @@ def test_whatever_one_person_does_the_answer_is_that_of_one_machine(seed: int) -
     assert outcome.ok, f"seed {seed}: {outcome.invariant}: {outcome.detail}"
 
 
-@pytest.mark.parametrize("seed", [109, 262, 383, 448, 6526, 10101])
-def test_runs_that_ended_badly_before(seed: int) -> None:
-    """False words about right bytes in audits, false copies that cannot be fetched, a false state, withheld parts."""
-    outcome = run_seed("passes", seed)
-    assert outcome.ok, f"seed {seed}: {outcome.invariant}: {outcome.detail}"
-    assert outcome.virtual_s < 120.0
+@pytest.mark.parametrize(
+    ("about", "seed"),
+    [
+        ("nan", 109),
+        ("copy", 262),
+        ("gift", 383),
+        ("withholding", 448),
+        ("copy", 6526),
+        ("digest", 10101),
+        ("checksum", 800249),
+    ],
+)
+def test_runs_that_ended_badly_before(about: About, seed: int) -> None:
+    """False words about right bytes in audits, false copies that cannot be fetched, a false state, withheld parts; and
+    a false checksum while a step is audited.
+    """
+    run = Run(passes(seed, about))
+    run.finish()
+    assert run.world.now < 120.0
+
+
+def test_who_finds_at_the_end_that_its_state_is_false_is_not_sent_to_load_it_anew() -> None:
+    Run(passes(108, "gift")).finish()
+
+
+def test_who_fetches_its_state_for_ever_does_not_keep_the_run_from_its_last_evaluation() -> None:
+    evaluated: list[int] = []
+    plan = passes(0, "hoarding")
+    plan = replace(plan, settings=replace(plan.settings, evaluate_every=plan.settings.steps))
+    run = Run(plan)
+    emitted = run.world.watch.emitted
+
+    def note(event: Any) -> None:
+        if isinstance(event, Evaluated):
+            evaluated.append(event.version)
+        emitted(event)
+
+    run.world.watch.emitted = note  # type: ignore[method-assign]
+    run.finish()
+    assert evaluated == [plan.settings.steps]
 
 
 def test_the_scenario_draws_every_way_and_people_with_more_devices_than_the_others() -> None:
@@ -71,6 +112,32 @@ def test_a_false_checksum_of_three_devices_of_one_person_is_not_believed() -> No
     assert sorted(found.reload) == ["peer4.1", "peer5.1"], "where all came with one pass, devices count"
 
 
+def test_a_newcomer_takes_up_what_two_people_give_and_not_what_three_devices_of_one_do() -> None:
+    def deceived(people: tuple[int, ...]) -> bool:
+        """Whether the sixth, which comes when the others train, takes up a false state."""
+        settings = small_settings(stages=1, microbatches=5, steps=8, replicas=5, max_replicas=6)
+        lies = (Lie("gift"),) * 3 + (None,) * 3
+        plan = Plan("passes", 0, settings, 1, (1.0,) * 6, (), lies=lies, people=people, arrivals=(0.5,))
+        run = Run(plan)
+        found: list[bool] = []
+        loaded = SimPeer.loaded
+
+        def note(peer: SimPeer, order: LoadState, state: int | None) -> None:
+            if order.donors and state is not None:
+                found.append(state != run.world.watch.ideal.states[order.version][order.stage])
+            loaded(peer, order, state)
+
+        with pytest.MonkeyPatch.context() as patch, suppress(Violation):
+            patch.setattr(SimPeer, "loaded", note)
+            run.finish()
+        assert found, "it came late, and fetched its state"
+        return found[0]
+
+    assert not deceived((0, 0, 0, 1, 2, 3))
+    assert deceived((0, 1, 2, 3, 4, 5)), "three people are believed"
+    assert deceived((0,) * 6), "where all came with one pass, devices count"
+
+
 def test_a_false_digest_or_copy_of_three_devices_of_one_person_is_not_believed() -> None:
     fenced = {event.actor for event in events_of("digest", (0, 0, 0, 1, 2), (PeerFenced,))}
     assert fenced and fenced <= set(MANY)
@@ -81,8 +148,8 @@ def test_a_false_digest_or_copy_of_three_devices_of_one_person_is_not_believed()
 
 
 def test_devices_that_compute_the_same_wrong_sums_are_expelled_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    seed = INSIDERS.index("sums")
-    plan = plan_of("passes", seed)
+    plan = passes(2, "sums")
+    plan = replace(plan, lies=tuple(lie and replace(lie, how_often=1.0) for lie in plan.lies))
     expelled: set[str] = set()
     check = SimCoordinator._check_expelled
 
@@ -95,9 +162,12 @@ def test_devices_that_compute_the_same_wrong_sums_are_expelled_all_of_them(monke
     assert expelled == {f"peer{place + 1}" for place, lie in enumerate(plan.lies) if lie is not None}
 
 
-def test_who_was_given_a_false_state_loads_it_anew_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by", ["people", "devices"])
+def test_nobody_takes_up_a_false_state_and_who_does_loads_anew_and_stays(
+    by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deceived: list[str] = []
-    check = SimPeer._is_deceived
+    check, begin = SimPeer._is_deceived, SimPeer._begin
 
     def noted(self: SimPeer, stage: int) -> bool:
         found = check(self, stage)
@@ -105,11 +175,21 @@ def test_who_was_given_a_false_state_loads_it_anew_and_stays(monkeypatch: pytest
             deceived.append(self.actor.peer)
         return found
 
+    def of_devices(answers: Mapping[Actor, int], donors: Sequence[Donor]) -> Verdict:
+        return verdict(answers, [Donor(donor.actor, number) for number, donor in enumerate(donors)])
+
+    def begins(self: SimPeer, action: Begin) -> None:
+        assert not self.deceived, f"{self.label} works with a false state"
+        begin(self, action)
+
     monkeypatch.setattr(SimPeer, "_is_deceived", noted)
-    for turn in range(12):
-        outcome = run_seed("passes", INSIDERS.index("gift") + turn * len(INSIDERS))
-        assert outcome.ok, outcome.detail
-    assert deceived, "else nothing is tested"
+    monkeypatch.setattr(SimPeer, "_begin", begins)
+    if by == "devices":
+        monkeypatch.setattr(sim_catch_up, "verdict", of_devices)
+        monkeypatch.setattr(sim_storage, "verdict", of_devices)
+    for seed in range(40):
+        Run(passes(seed, "gift")).finish()
+    assert bool(deceived) is (by == "devices")
 
 
 def test_it_is_noticed_when_somebody_honest_is_expelled() -> None:

@@ -96,11 +96,16 @@ READERS = pytest.mark.parametrize("read", [read_shard, opened])
 """All at once into memory, and tensor by tensor."""
 
 
+def places(raw: bytes) -> range:
+    """Every third byte, of the header and of the values."""
+    return range(0, len(raw), 3)
+
+
 @READERS
-def test_every_torn_file_is_refused(tmp_path: Path, read: Any) -> None:
+def test_a_torn_file_is_refused(tmp_path: Path, read: Any) -> None:
     path = tmp_path / "s.safetensors"
     raw = raw_shard()
-    for size in range(len(raw)):
+    for size in places(raw):
         path.write_bytes(raw[:size])
         with pytest.raises(StateError) as caught:
             read(path)  # even without the hash
@@ -111,12 +116,12 @@ def test_every_torn_file_is_refused(tmp_path: Path, read: Any) -> None:
 
 
 @READERS
-def test_every_flipped_byte_is_refused(tmp_path: Path, read: Any) -> None:
+def test_a_flipped_byte_is_refused(tmp_path: Path, read: Any) -> None:
     path = tmp_path / "s.safetensors"
     written = write_shard(path, tensors(), META)
     assert same(read(path, written=written).tensors, tensors())
     raw = path.read_bytes()
-    for place in range(len(raw)):
+    for place in places(raw):
         path.write_bytes(raw[:place] + bytes([raw[place] ^ 0x10]) + raw[place + 1 :])
         with pytest.raises(StateError):
             read(path, written=written)

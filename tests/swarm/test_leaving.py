@@ -15,6 +15,7 @@ from conftest import MakeSwarm
 from swarm_processes import Process, Swarm
 
 from swarm.events import (
+    Gathered,
     MicrobatchAccumulated,
     MicrobatchesReleased,
     MicrobatchForwarded,
@@ -146,7 +147,9 @@ def test_the_last_replica_hands_on_its_state_before_it_leaves(make_swarm: MakeSw
     assert gone_together(leavers) == ["left: others hold stage 0"] * 2
     swarm.finish(names=("p1", "p3", "p4"))
     (fetched,) = swarm.peers["p4"].of(StateFetched)
-    assert fetched.stage == 0 and fetched.version == 3 and fetched.source in {leaver.actor for leaver in leavers}
+    (gathered,) = (event for event in swarm.peers["p4"].of(Gathered) if event.what.startswith("state"))
+    assert fetched.stage == 0 and fetched.version == 3 and fetched.source.endswith(("1 replica", "2 replicas"))
+    assert gathered.by_donor.keys() <= {leaver.actor for leaver in leavers}
     assert swarm.coordinator.of(PeerJoined, actor=swarm.peers["p4"].actor, stage=0)
     undisturbed(swarm)
     swarm.assert_equal(reference(swarm))

@@ -26,8 +26,8 @@ def filled(make_swarm: MakeSwarm) -> tuple[Swarm, int]:
     for name in ("p0", "p1"):
         join(swarm, name, needed)
     for peer in swarm.peers.values():
-        peer.wait_for(StepApplied, 4)
-        peer.wait_for(CheckpointWritten, 2)
+        peer.wait_for(StepApplied, 3)
+        peer.wait_for(CheckpointWritten)
     return swarm, needed
 
 
@@ -69,7 +69,7 @@ LONG = (
 
 def test_graphs_fill_memory_too_and_without_room_for_one_its_layers_are_computed_again(make_swarm: MakeSwarm) -> None:
     """One peer has room for one graph. The other has a little more than it needs at least. The answer is the same."""
-    swarm = make_swarm("int8", *LONG, "run.steps=4", "swarm.replicas=1")
+    swarm = make_swarm("int8", *LONG, "run.steps=2", "swarm.replicas=1")
     sizes = stage_sizes(swarm.manifest)
     least, usual = max(sizes["stage_least"]) + (32 << 20), max(sizes["stage_memory"])
     assert least < min(sizes["stage_memory"])
@@ -79,7 +79,7 @@ def test_graphs_fill_memory_too_and_without_room_for_one_its_layers_are_computed
         join(swarm, name, needed)
     for name, needed in planned.items():
         peer = swarm.peers[name]
-        peer.wait_for(StepApplied, 3)
+        peer.wait_for(StepApplied, 2)
         assert bool(peer.of(LayersRecomputed)) == (needed == least)
         found = peak(peer.pid)
         print(name, needed, found)

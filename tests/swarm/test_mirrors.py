@@ -10,7 +10,15 @@ from swarm_group import NAMES, GroupSwarm
 from swarm_processes import Process
 
 from peers.run.home import Home
-from swarm.events import LeaderFollowed, PeerWorked, StepDecided, TableChanged, read_log
+from swarm.events import (
+    DecisionRecorded,
+    LeaderFollowed,
+    LeadershipLost,
+    PeerWorked,
+    StepDecided,
+    TableChanged,
+    read_log,
+)
 from swarm.net.identity import Identity
 
 PEERS = ("p0", "p1")
@@ -43,6 +51,11 @@ def test_a_followers_home_tells_what_a_dead_leader_decided(make_group: MakeGroup
     for each in NAMES:
         events = [event for _, event in known_to(swarm, swarm.coordinators[each])]
         decided = [event.step for event in events if isinstance(event, StepDecided)]
-        assert decided == list(range(STEPS)), each
+        assert decided == sorted(set(decided)), each
+        # a leader that a busy machine deposes before a majority confirms its decision reports none: its successor does
+        recorded = {event.step for event in events if isinstance(event, DecisionRecorded)}
+        unreported = set(range(STEPS)) - set(decided)
+        assert unreported <= recorded, each
+        assert len(unreported) <= sum(isinstance(event, LeadershipLost) for event in events), each
         assert {event.pass_id.split(":")[1] for event in events if isinstance(event, PeerWorked)} >= {"1", "8"}
         assert any(isinstance(event, TableChanged) for event in events)

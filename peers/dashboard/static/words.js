@@ -52,8 +52,8 @@ export function Help({ text, label = "" }) {
 }
 
 /** Symbol and word of a state, never a colour alone. */
-export function State({ symbol, word }) {
-  return html`<span class=${"state " + stateClass(symbol, word)}><span aria-hidden="true">${shown(symbol)}</span> ${tame(word, 40)}</span>`;
+export function State({ symbol, word, why }) {
+  return html`<span class=${"state " + stateClass(symbol, word)}><span aria-hidden="true">${shown(symbol)}</span> ${tame(word, 40)}${why ? html`: ${tame(why, 80)}` : ""}</span>`;
 }
 
 /** Some systems have the pause sign only as a coloured picture, or not at all. */

@@ -13,7 +13,7 @@ from peers.fold.views.links import pairs_of
 from peers.fold.views.paging import page
 from peers.fold.views.people import tokens_layers
 from peers.fold.views.what_if import what_if
-from peers.fold.views.words import SYMBOLS, display_name, word_of, words_of
+from peers.fold.views.words import SYMBOLS, display_name, why_of, word_of, words_of
 
 _SORTS: dict[str, tuple[Callable[[dict[str, Any]], Any], bool]] = {
     "name": (lambda row: row["name"], False),
@@ -99,6 +99,7 @@ def _row(
         "stage": member.stage,
         "word": word,
         "symbol": SYMBOLS[word],
+        "why": why_of(member),
         "joined_at": (here.joined_at or here.seen_at) if here is not None else member.seen_at,
         "last_at": here.last_at if here is not None else end,
         "left_at": None if isinstance(member, Member) else member.left_at,

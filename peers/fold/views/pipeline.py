@@ -9,7 +9,7 @@ from peers.fold.members import Member
 from peers.fold.pipeline import Stage
 from peers.fold.state import RunState
 from peers.fold.views.paging import page
-from peers.fold.views.words import SYMBOLS, display_name, word_of, words_of
+from peers.fold.views.words import SYMBOLS, display_name, why_of, word_of, words_of
 
 
 def pipeline_view(
@@ -127,6 +127,7 @@ def _cell(
         "peer": member.peer if member is not None else display_name(actor),
         "symbol": SYMBOLS[word],
         "word": word,
+        "why": why_of(member),
         "weight": weight,
         "rate": rate,
         "share": share,

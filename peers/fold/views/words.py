@@ -37,6 +37,11 @@ def words_of(state: RunState) -> dict[str, str]:
     return {actor: _word(state, member, slow) for actor, member in state.members.here.items()}
 
 
+def why_of(member: Member | Gone | None) -> str:
+    """Why its word is what it is, where the word alone does not tell. Text of the peer."""
+    return member.paused if isinstance(member, Member) and not member.leaving else ""
+
+
 def word_of(state: RunState, member: Member | Gone) -> str:
     if isinstance(member, Gone):
         over = state.run.finished_at is not None and member.left_at >= state.run.finished_at
@@ -50,6 +55,8 @@ def _word(state: RunState, member: Member, slow: frozenset[str]) -> str:
         return "fenced"
     if member.leaving:
         return "leaving"
+    if member.paused:
+        return "paused"
     if member.stage is None:
         return "standing by"
     if not member.worked:

@@ -24,7 +24,7 @@ FORWARD: Direction
 BACKWARD: Direction
 
 class Header(_message.Message):
-    __slots__ = ("introduce", "restart", "frame", "reduce_part", "reduced_part", "want", "relay", "status", "prepared", "result", "open", "amend", "release", "released", "decide", "fenced", "assign", "join", "unreachable", "failed", "leave", "halt", "canvass", "vote", "append", "appended", "adjourn", "excuse", "steer", "steered", "dismiss", "twin", "pending", "take_seats", "leave_seat", "banned", "telemetry", "ping", "pong", "log_want", "log_chunk")
+    __slots__ = ("introduce", "restart", "frame", "reduce_part", "reduced_part", "want", "relay", "status", "prepared", "result", "open", "amend", "release", "released", "decide", "fenced", "assign", "join", "unreachable", "failed", "leave", "halt", "canvass", "vote", "append", "appended", "adjourn", "excuse", "steer", "steered", "dismiss", "twin", "pending", "take_seats", "leave_seat", "banned", "prove", "proof", "disproved", "telemetry", "ping", "pong", "log_want", "log_chunk")
     INTRODUCE_FIELD_NUMBER: _ClassVar[int]
     RESTART_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,9 @@ class Header(_message.Message):
     TAKE_SEATS_FIELD_NUMBER: _ClassVar[int]
     LEAVE_SEAT_FIELD_NUMBER: _ClassVar[int]
     BANNED_FIELD_NUMBER: _ClassVar[int]
+    PROVE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    DISPROVED_FIELD_NUMBER: _ClassVar[int]
     TELEMETRY_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
@@ -102,12 +105,15 @@ class Header(_message.Message):
     take_seats: TakeSeats
     leave_seat: LeaveSeat
     banned: Banned
+    prove: Prove
+    proof: Proof
+    disproved: Disproved
     telemetry: Telemetry
     ping: Ping
     pong: Pong
     log_want: LogWant
     log_chunk: LogChunk
-    def __init__(self, introduce: _Optional[_Iterable[_Union[Actor, _Mapping]]] = ..., restart: _Optional[bool] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., reduce_part: _Optional[_Union[ReducePart, _Mapping]] = ..., reduced_part: _Optional[_Union[ReducedPart, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., relay: _Optional[_Union[Relay, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., amend: _Optional[_Union[Amend, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., decide: _Optional[_Union[Decide, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., unreachable: _Optional[_Union[Unreachable, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., halt: _Optional[_Union[Halt, _Mapping]] = ..., canvass: _Optional[_Union[Canvass, _Mapping]] = ..., vote: _Optional[_Union[Vote, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., adjourn: _Optional[_Union[Adjourn, _Mapping]] = ..., excuse: _Optional[_Union[Excuse, _Mapping]] = ..., steer: _Optional[_Union[Steer, _Mapping]] = ..., steered: _Optional[_Union[Steered, _Mapping]] = ..., dismiss: _Optional[_Union[Dismiss, _Mapping]] = ..., twin: _Optional[_Union[Twin, _Mapping]] = ..., pending: _Optional[_Union[Pending, _Mapping]] = ..., take_seats: _Optional[_Union[TakeSeats, _Mapping]] = ..., leave_seat: _Optional[_Union[LeaveSeat, _Mapping]] = ..., banned: _Optional[_Union[Banned, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., log_want: _Optional[_Union[LogWant, _Mapping]] = ..., log_chunk: _Optional[_Union[LogChunk, _Mapping]] = ...) -> None: ...
+    def __init__(self, introduce: _Optional[_Iterable[_Union[Actor, _Mapping]]] = ..., restart: _Optional[bool] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., reduce_part: _Optional[_Union[ReducePart, _Mapping]] = ..., reduced_part: _Optional[_Union[ReducedPart, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., relay: _Optional[_Union[Relay, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., amend: _Optional[_Union[Amend, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., decide: _Optional[_Union[Decide, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., unreachable: _Optional[_Union[Unreachable, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., halt: _Optional[_Union[Halt, _Mapping]] = ..., canvass: _Optional[_Union[Canvass, _Mapping]] = ..., vote: _Optional[_Union[Vote, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., adjourn: _Optional[_Union[Adjourn, _Mapping]] = ..., excuse: _Optional[_Union[Excuse, _Mapping]] = ..., steer: _Optional[_Union[Steer, _Mapping]] = ..., steered: _Optional[_Union[Steered, _Mapping]] = ..., dismiss: _Optional[_Union[Dismiss, _Mapping]] = ..., twin: _Optional[_Union[Twin, _Mapping]] = ..., pending: _Optional[_Union[Pending, _Mapping]] = ..., take_seats: _Optional[_Union[TakeSeats, _Mapping]] = ..., leave_seat: _Optional[_Union[LeaveSeat, _Mapping]] = ..., banned: _Optional[_Union[Banned, _Mapping]] = ..., prove: _Optional[_Union[Prove, _Mapping]] = ..., proof: _Optional[_Union[Proof, _Mapping]] = ..., disproved: _Optional[_Union[Disproved, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., log_want: _Optional[_Union[LogWant, _Mapping]] = ..., log_chunk: _Optional[_Union[LogChunk, _Mapping]] = ...) -> None: ...
 
 class Actor(_message.Message):
     __slots__ = ("peer", "incarnation")
@@ -290,23 +296,31 @@ class Update(_message.Message):
     def __init__(self, learning_rate: _Optional[float] = ..., bias1: _Optional[float] = ..., bias2: _Optional[float] = ...) -> None: ...
 
 class Assign(_message.Message):
-    __slots__ = ("term", "stage", "version", "source", "from_archive", "move")
+    __slots__ = ("term", "stage", "version", "archive", "move", "donors")
     TERM_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
-    SOURCE_FIELD_NUMBER: _ClassVar[int]
-    FROM_ARCHIVE_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVE_FIELD_NUMBER: _ClassVar[int]
     MOVE_FIELD_NUMBER: _ClassVar[int]
+    DONORS_FIELD_NUMBER: _ClassVar[int]
     term: int
     stage: int
     version: int
-    source: int
-    from_archive: bool
+    archive: int
     move: int
-    def __init__(self, term: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., source: _Optional[int] = ..., from_archive: _Optional[bool] = ..., move: _Optional[int] = ...) -> None: ...
+    donors: _containers.RepeatedCompositeFieldContainer[Donor]
+    def __init__(self, term: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., archive: _Optional[int] = ..., move: _Optional[int] = ..., donors: _Optional[_Iterable[_Union[Donor, _Mapping]]] = ...) -> None: ...
+
+class Donor(_message.Message):
+    __slots__ = ("actor", "person")
+    ACTOR_FIELD_NUMBER: _ClassVar[int]
+    PERSON_FIELD_NUMBER: _ClassVar[int]
+    actor: int
+    person: int
+    def __init__(self, actor: _Optional[int] = ..., person: _Optional[int] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("pass_id", "kind", "tables", "decision", "codecs", "nonfinite", "listeners", "rolled_back_in", "step_s", "save", "steps")
+    __slots__ = ("pass_id", "kind", "tables", "decision", "codecs", "nonfinite", "listeners", "rolled_back_in", "step_s", "save", "steps", "donors")
     PASS_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
@@ -318,6 +332,7 @@ class Open(_message.Message):
     STEP_S_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    DONORS_FIELD_NUMBER: _ClassVar[int]
     pass_id: PassId
     kind: PassKind
     tables: _containers.RepeatedCompositeFieldContainer[StageTable]
@@ -329,7 +344,8 @@ class Open(_message.Message):
     step_s: float
     save: bool
     steps: int
-    def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., kind: _Optional[_Union[PassKind, str]] = ..., tables: _Optional[_Iterable[_Union[StageTable, _Mapping]]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[CodecPair, _Mapping]]] = ..., nonfinite: _Optional[bool] = ..., listeners: _Optional[_Iterable[_Union[Listener, _Mapping]]] = ..., rolled_back_in: _Optional[int] = ..., step_s: _Optional[float] = ..., save: _Optional[bool] = ..., steps: _Optional[int] = ...) -> None: ...
+    donors: _containers.RepeatedCompositeFieldContainer[Donor]
+    def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., kind: _Optional[_Union[PassKind, str]] = ..., tables: _Optional[_Iterable[_Union[StageTable, _Mapping]]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[CodecPair, _Mapping]]] = ..., nonfinite: _Optional[bool] = ..., listeners: _Optional[_Iterable[_Union[Listener, _Mapping]]] = ..., rolled_back_in: _Optional[int] = ..., step_s: _Optional[float] = ..., save: _Optional[bool] = ..., steps: _Optional[int] = ..., donors: _Optional[_Iterable[_Union[Donor, _Mapping]]] = ...) -> None: ...
 
 class Listener(_message.Message):
     __slots__ = ("actor", "stage", "version", "loads", "move", "void_before")
@@ -565,6 +581,34 @@ class Fenced(_message.Message):
     reason: str
     def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class Prove(_message.Message):
+    __slots__ = ("term", "stage", "version", "nonce")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    stage: int
+    version: int
+    nonce: int
+    def __init__(self, term: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., nonce: _Optional[int] = ...) -> None: ...
+
+class Proof(_message.Message):
+    __slots__ = ("nonce", "checksum")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    nonce: int
+    checksum: int
+    def __init__(self, nonce: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
+
+class Disproved(_message.Message):
+    __slots__ = ("term", "nonce")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    nonce: int
+    def __init__(self, term: _Optional[int] = ..., nonce: _Optional[int] = ...) -> None: ...
+
 class Twin(_message.Message):
     __slots__ = ("incarnation",)
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -624,7 +668,7 @@ class Dismiss(_message.Message):
     def __init__(self, term: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("actor", "stage", "capacity", "sequence", "memory", "uplink", "downlink", "seating")
+    __slots__ = ("actor", "stage", "capacity", "sequence", "memory", "uplink", "downlink", "seating", "paused")
     ACTOR_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
@@ -633,6 +677,7 @@ class Join(_message.Message):
     UPLINK_FIELD_NUMBER: _ClassVar[int]
     DOWNLINK_FIELD_NUMBER: _ClassVar[int]
     SEATING_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
     actor: int
     stage: int
     capacity: float
@@ -641,7 +686,8 @@ class Join(_message.Message):
     uplink: float
     downlink: float
     seating: Seating
-    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., capacity: _Optional[float] = ..., sequence: _Optional[int] = ..., memory: _Optional[int] = ..., uplink: _Optional[float] = ..., downlink: _Optional[float] = ..., seating: _Optional[_Union[Seating, _Mapping]] = ...) -> None: ...
+    paused: str
+    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., capacity: _Optional[float] = ..., sequence: _Optional[int] = ..., memory: _Optional[int] = ..., uplink: _Optional[float] = ..., downlink: _Optional[float] = ..., seating: _Optional[_Union[Seating, _Mapping]] = ..., paused: _Optional[str] = ...) -> None: ...
 
 class Prepared(_message.Message):
     __slots__ = ("attempt", "digest", "squared_norm", "loss_sum", "finite", "receipt", "sketch", "seal", "outline", "shared", "state", "spoilt", "unusable")
@@ -674,7 +720,7 @@ class Prepared(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., digest: _Optional[str] = ..., squared_norm: _Optional[float] = ..., loss_sum: _Optional[float] = ..., finite: _Optional[bool] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., sketch: _Optional[bytes] = ..., seal: _Optional[int] = ..., outline: _Optional[bytes] = ..., shared: _Optional[str] = ..., state: _Optional[int] = ..., spoilt: _Optional[bool] = ..., unusable: _Optional[bool] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("actor", "stage", "version", "pass_id", "numbers", "done", "prepared", "seconds_per_microbatch", "fenced", "queued", "checkpoint_version", "checkpoint_digest", "sequence", "state_term", "term", "uplink", "links", "leaving", "heard", "loading", "lacks", "fetched", "capacity", "memory", "offered_uplink", "downlink", "forwarded", "reduced", "awaited", "seating", "spoilt")
+    __slots__ = ("actor", "stage", "version", "pass_id", "numbers", "done", "prepared", "seconds_per_microbatch", "fenced", "queued", "checkpoint_version", "checkpoint_digest", "sequence", "state_term", "term", "uplink", "links", "leaving", "heard", "loading", "lacks", "fetched", "capacity", "memory", "offered_uplink", "downlink", "forwarded", "reduced", "awaited", "seating", "spoilt", "paused")
     ACTOR_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -706,6 +752,7 @@ class Status(_message.Message):
     AWAITED_FIELD_NUMBER: _ClassVar[int]
     SEATING_FIELD_NUMBER: _ClassVar[int]
     SPOILT_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
     actor: int
     stage: int
     version: int
@@ -737,7 +784,8 @@ class Status(_message.Message):
     awaited: _containers.RepeatedScalarFieldContainer[int]
     seating: Seating
     spoilt: bool
-    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., pass_id: _Optional[_Union[PassId, _Mapping]] = ..., numbers: _Optional[_Iterable[int]] = ..., done: _Optional[bytes] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., seconds_per_microbatch: _Optional[float] = ..., fenced: _Optional[bool] = ..., queued: _Optional[int] = ..., checkpoint_version: _Optional[int] = ..., checkpoint_digest: _Optional[str] = ..., sequence: _Optional[int] = ..., state_term: _Optional[int] = ..., term: _Optional[int] = ..., uplink: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkRate, _Mapping]]] = ..., leaving: _Optional[bool] = ..., heard: _Optional[_Union[PassId, _Mapping]] = ..., loading: _Optional[int] = ..., lacks: _Optional[int] = ..., fetched: _Optional[int] = ..., capacity: _Optional[float] = ..., memory: _Optional[int] = ..., offered_uplink: _Optional[float] = ..., downlink: _Optional[float] = ..., forwarded: _Optional[bytes] = ..., reduced: _Optional[int] = ..., awaited: _Optional[_Iterable[int]] = ..., seating: _Optional[_Union[Seating, _Mapping]] = ..., spoilt: _Optional[bool] = ...) -> None: ...
+    paused: str
+    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., pass_id: _Optional[_Union[PassId, _Mapping]] = ..., numbers: _Optional[_Iterable[int]] = ..., done: _Optional[bytes] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., seconds_per_microbatch: _Optional[float] = ..., fenced: _Optional[bool] = ..., queued: _Optional[int] = ..., checkpoint_version: _Optional[int] = ..., checkpoint_digest: _Optional[str] = ..., sequence: _Optional[int] = ..., state_term: _Optional[int] = ..., term: _Optional[int] = ..., uplink: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkRate, _Mapping]]] = ..., leaving: _Optional[bool] = ..., heard: _Optional[_Union[PassId, _Mapping]] = ..., loading: _Optional[int] = ..., lacks: _Optional[int] = ..., fetched: _Optional[int] = ..., capacity: _Optional[float] = ..., memory: _Optional[int] = ..., offered_uplink: _Optional[float] = ..., downlink: _Optional[float] = ..., forwarded: _Optional[bytes] = ..., reduced: _Optional[int] = ..., awaited: _Optional[_Iterable[int]] = ..., seating: _Optional[_Union[Seating, _Mapping]] = ..., spoilt: _Optional[bool] = ..., paused: _Optional[str] = ...) -> None: ...
 
 class Released(_message.Message):
     __slots__ = ("pass_id", "number", "microbatches")

@@ -19,6 +19,8 @@ from swarm.events import (
     PeerGone,
     PeerJoined,
     PeerLost,
+    PeerPaused,
+    PeerResumed,
     PeerSeen,
     RunFinished,
     RunPaused,
@@ -72,6 +74,7 @@ from swarm.protocol.coordinator.passes.weights import Weights
 from swarm.protocol.coordinator.placement.placement import NewTerm, Placement, Survey
 from swarm.protocol.coordinator.placement.rebalancing import Rebalancing
 from swarm.protocol.coordinator.placement.seats import Seats
+from swarm.protocol.coordinator.proofs import Proofs
 from swarm.protocol.coordinator.scheduler import Scheduler
 from swarm.protocol.ids import Actor, PassKind, Term
 from swarm.protocol.io import LeaveRequested, LinkLost, LinkUp, Received, Send, Stop, Tick
@@ -85,6 +88,7 @@ from swarm.protocol.messages import (
     Leave,
     Message,
     Prepared,
+    Proof,
     Relay,
     Released,
     Result,
@@ -175,6 +179,7 @@ class CoordinatorCore:
         self._listeners = Listeners(settings, self.history, self.members, rebalancing)
         self._checkpoints = Checkpoints(settings, self.history, self.members, doubts, self._out)
         self._failure_detector = FailureDetector(settings)
+        self._proofs = Proofs(settings, self.history, self.members, self._failure_history.probation, self._out)
         self._commands = Commands(actor, settings, self.history, self.members, self._out)
         self._departures = Departures(settings, self.history, self.members, self._seats, self._out)
         self._divergence = Divergence(settings, self.history, self.members, doubts, self._commands, self._out)
@@ -326,10 +331,13 @@ class CoordinatorCore:
             case Join() | Status() if message.actor != sender or not member.is_news(message):
                 pass
             case Join():
+                self._on_pause(member, message.paused, now)
                 member.join(message)
                 self._listeners.joined(member, now)
             case Status():
                 self._on_status(member, message, now)
+            case Proof():
+                self._on_proof(sender, message, now)
             case Relay(origin, destination, _):
                 if origin == sender and self.open_pass is not None and self.open_pass.includes(origin, destination):
                     self._out.add(Send(destination, message))
@@ -366,13 +374,32 @@ class CoordinatorCore:
         if member.report(status, self.settings.stages, self.history.rolled_back_in):
             self._out.emit(PeerJoined(str(member.actor), member.stage, f"came back with version {status.version}"))
         self._checkpoints.note(member, status, now)
+        self._proofs.look(member, now)
+        pauses = self._on_pause(member, status.paused, now)
         leaves = status.leaving and self._departures.announced(member, "asked to by its owner", now)
         if self.open_pass is not None:
             self.open_pass.on_status(status, now)
-            if leaves:
+            if leaves or pauses:
                 self.open_pass.drain(now)
             self._enter(member, now)
             self._settle(now)
+
+    def _on_proof(self, sender: Actor, proof: Proof, now: float) -> None:
+        if (shown := self._proofs.hear(sender, proof, now)) is not None:
+            self._enter(shown, now)
+            self._next_look = now
+
+    def _on_pause(self, member: Member, reason: str, now: float) -> bool:
+        """A member reports whether it is paused. Believed once a heartbeat at most. True if it has begun to pause."""
+        before = member.paused
+        if reason == before or now - member.paused_at < self.settings.heartbeat_s:
+            return False
+        if before and reason:
+            return False  # the first reason stands until it goes on
+        member.pause(reason, now)
+        told = PeerPaused if reason else PeerResumed
+        self._out.emit(told(str(member.actor), member.stage, reason or before))
+        return bool(reason)
 
     def _enter(self, member: Member, now: float) -> None:
         """Who has caught up with the open step need not wait for the next one."""
@@ -383,7 +410,11 @@ class CoordinatorCore:
             return
         if self._audits.comparing or member.benched:
             return
-        full = len(step.pass_state.tables[stage].roster) >= self._placement.rebalancing.most
+        if not member.shown and any(m.shown for m in self.members.of_stage(stage) if m.lost_at is None):
+            return
+        full = (
+            len(self.members.without_absent(step.pass_state.tables[stage].roster)) >= self._placement.rebalancing.most
+        )
         if full or not step.promotion.has_room(stage, now):
             return
         weight = self._scheduler.weight(actor, step.pass_state, stage)
@@ -405,6 +436,7 @@ class CoordinatorCore:
         self._listeners.lost(member, now)
         self.members.remove(member.actor)
         self._reported_work.forget(member.actor)
+        self._proofs.lost(member.actor)
         if self.phase is Phase.FINISHED:
             self._out.emit(PeerGone(str(member.actor), f"the run is over: {reason}"))
         else:
@@ -438,6 +470,7 @@ class CoordinatorCore:
             self.history.rolled_back(request.rollback_to)
             self._checkpoints.rolled_back(request.rollback_to)
             self._audits.forget()
+            self._proofs.clear()
             self._failure_history.is_audited = False
             self._divergence.rolled_back()
         self._scheduler.new_term()
@@ -470,7 +503,7 @@ class CoordinatorCore:
         for actor in pass_state.actors:
             if actor not in decided.without and (member := self.members.get(actor)) is not None:
                 member.worked()
-                member.has_counted = True
+                member.has_counted = member.shown = True
                 if pass_state.has_work(actor):
                     self._failure_history.probation.worked(actor.peer, pass_state.pass_id)
         self.open_pass.report(decided, now)
@@ -575,7 +608,11 @@ class CoordinatorCore:
             else:
                 self._open(kind, survey, now)
         elif over and now - self._placement.since >= settings.recruit_after_s:
-            self._finish(now)  # all is decided and archived, and peers that were told so have left
+            kind = self._scheduler.due()
+            if kind is None or not all(survey.rosters):
+                self._finish(now)  # all is decided and archived, and peers that were told so have left
+            else:
+                self._open(kind, survey, now)  # somebody still loads a state, perhaps for ever
         elif survey.waiting:
             self._pause(survey.waiting)
 
@@ -835,6 +872,8 @@ class CoordinatorCore:
             match self.open_pass.pass_state.kind:
                 case PassKind.TRAIN if paused is not None:
                     return "pausing", f"{signed('asked to', paused)}; the open step is finished first"
+                case _ if self.open_pass.waits:
+                    return "waiting", self.open_pass.waits
                 case PassKind.TRAIN:
                     return "training", "every stage is held"
                 case PassKind.EVALUATE:
@@ -869,6 +908,11 @@ class CoordinatorCore:
         self._next_tick = now + self.settings.heartbeat_s
         for member, reason in self._failure_detector.judge(self.members, now):
             self._lose(member, reason, now)
+        if self.phase is not Phase.FINISHED:
+            self._proofs.tick(now)
+        for member in self.members.paused:
+            if not member.absent and now - member.paused_at >= self.settings.recruit_after_s:
+                member.miss()
         if self.phase is Phase.OPEN and self.open_pass is not None:
             self.open_pass.tick(self._failure_detector, now)
             self._settle(now)

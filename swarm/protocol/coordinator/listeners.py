@@ -67,8 +67,9 @@ class Listeners:
             goes_on = [self._goes_on(m, pass_id) for m in idle]
             known = [m for m, goes in zip(idle, goes_on, strict=True) if goes]
             new = [m for m, goes in zip(idle, goes_on, strict=True) if not goes]
-            taken = self._members.people.count(actor.peer for actor in rosters[stage])  # doubles make room (Placement)
-            places = max(0, self._rebalancing.most - taken - sum(not m.given_up for m in known))
+            present = self._members.without_absent(rosters[stage])
+            taken = self._members.people.count(actor.peer for actor in present)  # doubles make room (Placement)
+            places = max(0, self._rebalancing.most - taken - sum(not (m.given_up or m.absent) for m in known))
             here = [self._known(m) for m in known]
             here += [self._known(m) for m in there if m.lost_at is not None and self._loads(m)]
             here += self._lost_of(stage, now)

@@ -39,29 +39,35 @@ from swarm.protocol.messages.group import (
 from swarm.protocol.messages.link_measurement import LinkRate, Ping, Pong
 from swarm.protocol.messages.orders import (
     MAX_BANNED,
+    MAX_DONORS,
     Amend,
     Assign,
     Banned,
     Decide,
     Dismiss,
+    Disproved,
+    Donor,
     Excuse,
     Fenced,
     Halt,
     LeaveSeat,
     Listener,
     Open,
+    Prove,
     Release,
     TakeSeats,
     Twin,
 )
 from swarm.protocol.messages.reports import (
     MAX_AWAITED,
+    MAX_PAUSED,
     MAX_SEATS,
     Failed,
     Join,
     Leave,
     Means,
     Prepared,
+    Proof,
     Released,
     Result,
     Seating,
@@ -95,10 +101,13 @@ Message = (
     | TakeSeats
     | LeaveSeat
     | Excuse
+    | Prove
+    | Disproved
     | Twin
     | Banned
     | Join
     | Prepared
+    | Proof
     | Status
     | Released
     | Unreachable
@@ -129,8 +138,10 @@ __all__ = [
     "LINK_KINDS",
     "MAX_AWAITED",
     "MAX_BANNED",
+    "MAX_DONORS",
     "MAX_LINK_USES",
     "MAX_LOG_BYTES",
+    "MAX_PAUSED",
     "MAX_SEATS",
     "MAX_SPANS",
     "MAX_TRAITS",
@@ -153,6 +164,8 @@ __all__ = [
     "Decision",
     "DecisionEntry",
     "Dismiss",
+    "Disproved",
+    "Donor",
     "Entry",
     "Excuse",
     "Failed",
@@ -178,6 +191,8 @@ __all__ = [
     "Ping",
     "Pong",
     "Prepared",
+    "Proof",
+    "Prove",
     "Receipt",
     "ReducePart",
     "ReducedPart",

@@ -8,21 +8,33 @@ from swarm.protocol.ids import NEVER, Actor, Microbatch, PassId, PassKind, Stage
 from swarm.protocol.messages.decision import CodecPair, Decision
 from swarm.protocol.messages.stage_tables import StageTable
 
+MAX_DONORS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Donor:
+    """A replica of a stage from which others may fetch its state."""
+
+    actor: Actor
+    person: int
+    """The number of the person whose device it is, within one message: what a person's devices say counts once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Hold `stage` at `version`: initialise (version 0, no source) or copy the state of `source`.
+    """Hold `stage` at `version`: fetch it from `donors` or from the `archive`, or initialise it (version 0, neither).
 
-    In a run from imported parameters version 0 has a source like any other; a peer initialises nothing there.
-    `source` is a replica, or the coordinator's archive when `from_archive`. `stage` None: stand by. In a newer term the
-    version may be lower than the one held: that is a rollback.
+    In a run from imported parameters version 0 is fetched like any other; a peer initialises nothing there. `stage`
+    None: stand by. In a newer term the version may be lower than the one held: that is a rollback.
     """
 
     term: Term
     stage: StageIndex | None
     version: int
-    source: Actor | None = None
-    from_archive: bool = False
+    donors: tuple[Donor, ...] = ()
+    """At most MAX_DONORS. Who is in the stage for longest comes first."""
+    archive: Actor | None = None
+    """The coordinator whose archive has the version, if no replica holds it."""
     move: int = 0
     """Within a term a peer leaves its stage only for a higher number: a late or repeated order moves nobody back."""
 
@@ -67,6 +79,8 @@ class Open:
     """The version that the pass needs is to be saved as a checkpoint, whatever the manifest says."""
     steps: int = 0
     """After so many steps the run ends; 0: after as many as the manifest says."""
+    donors: tuple[Donor, ...] = ()
+    """As in Assign. Only for a listener that loads."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -154,6 +168,27 @@ class Excuse:
 
     term: Term
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prove:
+    """Show that you hold `stage` at `version`: with a checksum of it that is keyed with `nonce` (→ Proof).
+
+    Who does not hold the version yet answers when it does. Repeated until answered.
+    """
+
+    term: Term
+    stage: StageIndex
+    version: int
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disproved:
+    """What you answered to `nonce` is not what your siblings answered: load your state anew. Repeated until you do."""
+
+    term: Term
+    nonce: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from swarm.protocol.messages.link_measurement import LinkRate
 
 MAX_AWAITED = 8
 """Actors that a Status names as awaited."""
+MAX_PAUSED = 80
+"""Characters of the reason for a pause."""
 MAX_SEATS = 16
 """Peers in one process."""
 
@@ -56,6 +58,8 @@ class Join:
     """Bytes a second that it can receive, as measured; None: not known."""
     seating: Seating | None = None
     """None: it is alone in its process, and that takes no other one on."""
+    paused: str = ""
+    """As in Status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,11 @@ class Status:
     """
     spoilt: bool = False
     """Parameters or moments of `version` are not finite: found when a checkpoint of it was to be saved."""
+    paused: str = ""
+    """Why it computes no microbatches for now; empty: it does. `MAX_PAUSED` characters at most.
+
+    It keeps its state, applies what is decided, and finishes the reduce of what it has accumulated.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +198,17 @@ class Failed:
     reason: str
     nonfinite: bool = False
     """What `microbatch` was to send to a neighbour holds NaN or infinity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The answer to Prove: the keyed checksum of parameters and moments. None: I do not hold that version any more.
+
+    And the answer to a Disproved of a state that is gone already: None.
+    """
+
+    nonce: int
+    checksum: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

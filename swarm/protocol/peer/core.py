@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from swarm.events import LeaderFollowed, OutOfMemory, PeerJoined, StepApplied
+from swarm.events import LeaderFollowed, OutOfMemory, PeerJoined, PeerPaused, PeerResumed, StepApplied
 from swarm.protocol.catch_up_forecast import forecast
 from swarm.protocol.ids import Actor, FrameKey, PassId, PassKind, StageIndex, StepNumber
 from swarm.protocol.io import LeaveRequested, LinkLost, LinkUp, Received, Send, Stop, Tick
 from swarm.protocol.lineage import Crossings
 from swarm.protocol.messages import (
+    MAX_PAUSED,
     Amend,
     Assign,
     Decide,
     Decision,
     Dismiss,
+    Disproved,
     Excuse,
     Failed,
     Fenced,
@@ -32,6 +34,7 @@ from swarm.protocol.messages import (
     Message,
     Open,
     Pending,
+    Prove,
     ReducedPart,
     ReducePart,
     Relay,
@@ -63,12 +66,14 @@ from swarm.protocol.peer.io import (
     MemoryShort,
     OpenSeats,
     PartEncoded,
+    PauseChanged,
     PeerAction,
     PeerInput,
     ResultDone,
     SaveCheckpoint,
     StateFailed,
     StateLoaded,
+    StateShown,
     StateSpoilt,
     SumsFetched,
     SumsMissing,
@@ -80,6 +85,7 @@ from swarm.protocol.peer.pass_context import PassContext
 from swarm.protocol.peer.pass_run import PassRun
 from swarm.protocol.peer.reachability import Reachability
 from swarm.protocol.peer.shutdown import Shutdown
+from swarm.protocol.peer.state_proofs import StateProofs
 from swarm.protocol.peer.status_reports import Saved, StatusReports
 from swarm.protocol.residuals import Carry, carry_of
 from swarm.protocol.settings import Settings
@@ -118,6 +124,7 @@ class PeerCore:
         self._out = Outbox(actor)
         self._early = EarlyMessages()
         self._catch_up = CatchUp(actor, settings, self.held_stage, self._out)
+        self._proofs = StateProofs(self.held_stage, self._out)
         self._lent_at = -3
         """The newest version of a pass in which listeners took up this stage."""
         self._begun: PassId | None = None
@@ -136,6 +143,8 @@ class PeerCore:
         self._shortages = 0
         self.short = ""
         """Why this peer leaves by itself: it has run out of memory twice."""
+        self.paused = ""
+        """Why this peer begins no microbatches for now; empty: it does."""
         self.finished = False
         """Whether all steps of the run are decided and this peer was told so."""
         self._shutdown = Shutdown(actor, self.leader.group, settings.leave_s, self._out)
@@ -182,6 +191,7 @@ class PeerCore:
                 if self.held_stage.loaded(event):
                     reason = f"holds version {event.version}"
                     self._out.emit(PeerJoined(str(self.actor), event.stage, reason))
+                    self._proofs.reached(self.coordinator)
             case SumsFetched():
                 self._catch_up.fetched(event)
             case SumsMissing():
@@ -210,10 +220,14 @@ class PeerCore:
             case StateSpoilt(version):
                 if self.held_stage.version == version:
                     self._status_reports.spoilt(version, now)
+            case StateShown():
+                self._proofs.shown(event, self.coordinator)
             case LinksMeasured():
                 self._status_reports.measured(event)
             case MeansChanged(means):
                 self._status_reports.has(means, now)
+            case PauseChanged(reason):
+                self._pause(reason, now)
             case LeaveRequested(reason):
                 self._leave(reason, now)
         self._deadlines(now)
@@ -275,6 +289,9 @@ class PeerCore:
             case TakeSeats() | LeaveSeat():
                 if self._obeys(sender, message, now):
                     self._on_seats(message, now)
+            case Prove() | Disproved():
+                if self._obeys(sender, message, now):
+                    self._on_proof_asked(message)
             case Excuse(reason=reason):
                 if self._obeys(sender, message, now) and not self._shutdown.begun:
                     self._leave(reason, now)
@@ -336,11 +353,38 @@ class PeerCore:
                 if seating.on_call and not self._shutdown.begun:
                     self._leave(reason, now)
 
+    def _on_proof_asked(self, message: Prove | Disproved) -> None:
+        if message.term < self.held_stage.term:
+            return  # a rollback may have voided what is asked about
+        match message:
+            case Prove():
+                self._proofs.asked(message, self.coordinator, applying=self._applying is not None)
+            case Disproved(nonce=nonce) if self._applying is None and self.pass_run is None:
+                if self._proofs.is_wrong(nonce, self.coordinator):
+                    self._start_again("its siblings hold another state")
+
     def _leave(self, reason: str, now: float) -> None:
         needed = self.pass_run is not None or self.held_stage.version is not None
         needed = needed and not set(self.leader.group) <= set(self._reachability.unreachable)
         self._shutdown.asked(reason, self.held_stage.stage, needed, now)
         self._status_reports.leaves(now)
+
+    def _pause(self, reason: str, now: float) -> None:
+        """Begin nothing more, or go on. What was begun is finished, and so are reduces and steps."""
+        before, self.paused = self.paused, reason[:MAX_PAUSED]
+        if self.paused == before:
+            return
+        self._status_reports.pauses(self.paused, now)
+        if not (self.paused and before):
+            told = PeerPaused if self.paused else PeerResumed
+            self._out.emit(told(str(self.actor), self.held_stage.stage, self.paused or before))
+        if self.paused or self.pass_run is None:
+            return
+        heard = self._catch_up.heard
+        if heard is not None and self.pass_run.pass_id < heard:
+            self._leave_pass()  # it was given up, or decided without this peer, which listens to a later one
+        else:
+            self.pass_run.microbatches.resume()
 
     def _measure(self, event: ForwardDone | BackwardDone | WeightsDone | ResultDone | ComputeFailed) -> None:
         """Record how long a computation took, even if its result is void. Passes without gradients do not count."""
@@ -375,6 +419,7 @@ class PeerCore:
         self._leave_pass()
         self._bases.clear()
         self._catch_up.clear()
+        self._proofs.clear()
         self._carry = None
         self._applying = None
         self._opening = None
@@ -491,9 +536,9 @@ class PeerCore:
         if self._applying is not None:
             return  # the coordinator repeats the order until the peer reports that it has heard
         self._catch_up.heard = pass_id
-        fetched = () if mine.version == 0 and not self.settings.imported else message.tables[mine.stage].roster
+        donors = () if mine.version == 0 and not self.settings.imported else message.donors
         void_before = max(message.rolled_back_in, mine.void_before)
-        load = self.held_stage.listens(mine, pass_id.term, void_before, fetched)
+        load = self.held_stage.listens(mine, pass_id.term, void_before, donors)
         if load is not None:
             self._take_up(load)
             told = forecast(self.actor, mine.stage, self.settings, self._status_reports.means.downlink, message.step_s)
@@ -538,7 +583,16 @@ class PeerCore:
         training = message.kind is PassKind.TRAIN
         self._pace.new_pass(stage)
         held, is_up = self.held_stage, self._reachability.is_up
-        context = PassContext(self.actor, self.coordinator, self.settings, self._slots, self._waits, is_up, self._out)
+        context = PassContext(
+            self.actor,
+            self.coordinator,
+            self.settings,
+            self._slots,
+            self._waits,
+            is_up,
+            self._out,
+            is_paused=lambda: bool(self.paused),
+        )
         self.pass_run = PassRun(
             context,
             stage,
@@ -581,6 +635,7 @@ class PeerCore:
         if applying is not None and event.pass_id == PassId(applying.term, applying.step):
             self._applying = None
             self._catch_up.clear()
+            self._proofs.clear()
             self.held_stage.spoilt()
         elif applying is None:
             self._catch_up.failed(event)
@@ -602,6 +657,7 @@ class PeerCore:
     def _start_again(self, reason: str) -> None:
         """Drop the state held or loaded here, since it cannot continue. The next pass orders a new one."""
         opening, self._opening = self._opening, None
+        self._proofs.clear()
         self.held_stage.spoilt()
         if opening is not None:
             self._out.send(self.coordinator, Failed(opening.pass_id, None, f"cannot catch up: {reason}"))
@@ -639,6 +695,7 @@ class PeerCore:
         crossings = self.pass_run.microbatches.crossings if self.pass_run is not None and known else Crossings()
         self._applying = None
         self.held_stage.applied(step)
+        self._proofs.reached(self.coordinator)
         self._catch_up.applied(step)
         if (settled := self._bases.settle(step, crossings)) is not None:
             self._out.add(settled)

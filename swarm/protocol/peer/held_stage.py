@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from swarm.protocol.ids import Actor, PassId, StageIndex, Term
-from swarm.protocol.messages import Assign, Listener
+from swarm.protocol.ids import PassId, StageIndex, Term
+from swarm.protocol.messages import Assign, Donor, Listener
 from swarm.protocol.peer.io import LoadState, StateFailed, StateLoaded
 
 
@@ -61,11 +61,11 @@ class HeldStage:
         self.state_term = assign.term
         self.stage, self.version = assign.stage, None
         self.standing_by = False
-        self._loading = LoadState(assign.stage, assign.version, assign.source, assign.from_archive)
+        self._loading = LoadState(assign.stage, assign.version, assign.donors, assign.archive)
         return self._loading
 
     def listens(
-        self, listener: Listener, term: Term, rolled_back_in: Term, donors: tuple[Actor, ...]
+        self, listener: Listener, term: Term, rolled_back_in: Term, donors: tuple[Donor, ...]
     ) -> LoadState | None:
         """Take up a stage while others train. Return what to load, if this peer holds or loads no usable state."""
         if term == self.state_term and listener.move < self._move:
@@ -81,7 +81,7 @@ class HeldStage:
         self.standing_by = False
         self._loading = None
         if listener.loads:
-            self._loading = LoadState(listener.stage, listener.version, None, from_archive=False, donors=donors)
+            self._loading = LoadState(listener.stage, listener.version, donors)
         return self._loading
 
     def stands(self, rolled_back_in: Term) -> bool:

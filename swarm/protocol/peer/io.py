@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from swarm.protocol.ids import Actor, Attempt, BaseKey, Microbatch, PassId, PassKind, StageIndex, StepNumber
 from swarm.protocol.io import Action, Emit, LeaveRequested, LinkLost, LinkUp, Received, Send, Stop, Tick
-from swarm.protocol.messages import CodecPair, Decision, LinkRate, Means, Payload, WithPayload
+from swarm.protocol.messages import CodecPair, Decision, Donor, LinkRate, Means, Payload, WithPayload
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +180,15 @@ class StateSpoilt:
 
 
 @dataclass(frozen=True, slots=True)
+class StateShown:
+    """`ShowState` is done. `checksum` None: another version was held by then."""
+
+    version: int
+    nonce: int
+    checksum: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class LinksMeasured:
     """The link rates that this peer knows: its own uplink limit, and the rates of incoming links (see Status)."""
 
@@ -192,6 +201,13 @@ class MeansChanged:
     """The peer's share of its machine has changed, because its process has more or fewer peers now."""
 
     means: Means
+
+
+@dataclass(frozen=True, slots=True)
+class PauseChanged:
+    """The owner's machine is to compute no microbatches, for this reason; empty: it may again."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +254,10 @@ PeerInput = (
     | AppliedStep
     | CheckpointSaved
     | StateSpoilt
+    | StateShown
     | LinksMeasured
     | MeansChanged
+    | PauseChanged
     | SumsFetched
     | SumsMissing
     | Fetched
@@ -257,16 +275,16 @@ class OpenSeats(Action):
 
 @dataclass(frozen=True, slots=True)
 class LoadState(Action):
-    """Load `stage` at `version`: initialise it (0, no `source`), or fetch it from `source`.
+    """Load `stage` at `version`: fetch it from all `donors` at once, or as a saved checkpoint from the `archive` of a
+    coordinator, or initialise it (version 0, neither) → StateLoaded or StateFailed.
 
-    With `donors`, fetch from several peers at once: each keeps a copy of that version for this peer.
+    Donors keep a copy of their state while it is fetched, and train on.
     """
 
     stage: StageIndex
     version: int
-    source: Actor | None
-    from_archive: bool
-    donors: tuple[Actor, ...] = ()
+    donors: tuple[Donor, ...] = ()
+    archive: Actor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,6 +463,14 @@ class SaveCheckpoint(Action):
     """
 
 
+@dataclass(frozen=True, slots=True)
+class ShowState(Action):
+    """Make the checksum of the held version, keyed with `nonce` → StateShown."""
+
+    version: int
+    nonce: int
+
+
 PeerAction = (
     Send
     | Emit
@@ -466,5 +492,6 @@ PeerAction = (
     | FetchSums
     | RestoreSums
     | SaveCheckpoint
+    | ShowState
     | OpenSeats
 )

@@ -12,16 +12,32 @@ from swarm.protocol.messages import (
     Assign,
     Decide,
     Dismiss,
+    Disproved,
     Excuse,
     Fenced,
     Halt,
     LeaveSeat,
     Open,
+    Prove,
     Release,
     TakeSeats,
 )
 
-Control = Assign | Open | Amend | Release | Fenced | Decide | Dismiss | TakeSeats | LeaveSeat | Excuse | Halt
+Control = (
+    Assign
+    | Open
+    | Amend
+    | Release
+    | Fenced
+    | Decide
+    | Dismiss
+    | TakeSeats
+    | LeaveSeat
+    | Excuse
+    | Halt
+    | Prove
+    | Disproved
+)
 
 
 class Leader:
@@ -54,6 +70,8 @@ def term_of(message: Control) -> int:
         case Assign(term=term) | Decide(term=term) | Dismiss(term=term) | Halt(term=term):
             return term
         case TakeSeats(term=term) | LeaveSeat(term=term) | Excuse(term=term):
+            return term
+        case Prove(term=term) | Disproved(term=term):
             return term
         case Open(pass_id=pass_id) | Amend(pass_id=pass_id) | Release(pass_id=pass_id) | Fenced(pass_id=pass_id):
             return pass_id.term

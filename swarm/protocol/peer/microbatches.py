@@ -91,6 +91,7 @@ class Microbatches:
         """Actors whose connection broke and is not back: they forward no messages."""
         self.work: dict[Microbatch, Work] = {}
         self._is_up = context.is_up
+        self._is_paused = context.is_paused
         self._slots = context.slots
         self._out = context.out
         self._asked = InFlight(context.waits, context.settings.step_budget_s)
@@ -123,8 +124,10 @@ class Microbatches:
 
     @property
     def queued(self) -> int:
-        """Number of microbatches that this peer could compute now."""
-        at_hand = (Phase.INPUT, Phase.SUBMITTED, Phase.BACKWARD, Phase.WEIGHTS)
+        """Number of microbatches that this peer could compute now; while it pauses, only those that it has begun."""
+        at_hand = [Phase.SUBMITTED, Phase.BACKWARD, Phase.WEIGHTS]
+        if not self._is_paused():
+            at_hand.append(Phase.INPUT)
         return sum(work.phase in at_hand for work in self.work.values())
 
     @property
@@ -302,8 +305,18 @@ class Microbatches:
             work.asked_again = False
             self._out.emit(FrameRecovered(str(key), str(sender)))
 
+    def resume(self) -> None:
+        """A pause is over: begin what was there meanwhile."""
+        if self.fenced:
+            return
+        for m in sorted(self.work):
+            self._backward_if_ready(m, self.work[m])
+        self._submit()
+
     def _submit(self) -> None:
         """Hand the lowest inputs to the compute queue, a few at a time."""
+        if self._is_paused():
+            return
         running = sum(work.phase is Phase.SUBMITTED for work in self.work.values())
         for m in sorted(self.work):
             if running >= LOOKAHEAD:
@@ -318,7 +331,7 @@ class Microbatches:
                 running += 1
 
     def _backward_if_ready(self, m: Microbatch, work: Work) -> None:
-        if work.phase is Phase.FORWARDED and work.gradient is not None:
+        if work.phase is Phase.FORWARDED and work.gradient is not None and not self._is_paused():
             work.phase = Phase.BACKWARD
             payload, work.gradient = work.gradient, None
             self._out.add(Backward(self.pass_id, m, payload))

@@ -25,3 +25,5 @@ class PassContext:
     is_up: Callable[[Actor], bool]
     """Whether the connection to an actor is open."""
     out: Outbox
+    is_paused: Callable[[], bool] = lambda: False
+    """Whether this peer may begin no work for now."""

@@ -48,10 +48,16 @@ class StatusReports:
         self._last: Status | None = None
         self._last_at = 0.0
         self._leaving = False
+        self._paused = ""
 
     def leaves(self, now: float) -> None:
         """The peer is leaving: report it at once, and in every report from now on."""
         self._leaving = True
+        self.next_at = now
+
+    def pauses(self, reason: str, now: float) -> None:
+        """The peer pauses, or resumes if `reason` is empty: report it at once."""
+        self._paused = reason
         self.next_at = now
 
     def has(self, means: Means, now: float) -> None:
@@ -113,6 +119,7 @@ class StatusReports:
                 means.uplink,
                 means.downlink,
                 means.seating,
+                self._paused,
             )
         return self._last
 
@@ -151,6 +158,7 @@ class StatusReports:
             reduced=pass_run.reduced if pass_run is not None else 0,
             awaited=pass_run.awaited if pass_run is not None else (),
             spoilt=self._spoilt >= 0 and self._spoilt == held_stage.version,
+            paused=self._paused,
         )
 
     def _progressed(self, pass_run: PassRun | None, now: float) -> bool:

@@ -6,27 +6,16 @@ from typing import Protocol
 
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import (
-    Amend,
     ArchivedEntry,
-    Assign,
     Command,
     CommandEntry,
-    Decide,
     Decision,
     DecisionEntry,
-    Dismiss,
     Entry,
-    Excuse,
-    Fenced,
-    Halt,
-    LeaveSeat,
     Message,
-    Open,
-    Release,
-    TakeSeats,
     TermEntry,
 )
-from swarm.protocol.peer.leader import term_of
+from swarm.protocol.peer.leader import Control, term_of
 from swarm.simulation.checks.watched import WorldView
 from swarm.simulation.kernel.violation import Violation
 
@@ -65,8 +54,7 @@ class OneRecord:
 
     def speaks(self, sender: Actor, message: Message) -> None:
         """A coordinator gives orders only under its own term."""
-        orders = Assign | Open | Amend | Release | Fenced | Decide | Dismiss | TakeSeats | LeaveSeat | Excuse | Halt
-        if self._terms and isinstance(message, orders):
+        if self._terms and isinstance(message, Control):
             term = term_of(message)
             if self._terms.get(term) != sender:
                 raise Violation("one record", f"{sender} speaks under term {term}, which is not its own")

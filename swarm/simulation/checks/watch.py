@@ -139,8 +139,10 @@ class Watch:
             raise Violation("atomic", f"{peer.label} applies step {step} (term {decision.term}), never decided")
         if peer.version != step + 1:
             raise Violation("atomic", f"{peer.label} applies step {step} at version {peer.version}")
-        if self._world.diverging is not None and self.decisions.get(step) != decision:
-            return  # of a rolled-back history, with another rate: it has yet to hear of that
+        world = self._world
+        may_differ = world.diverging is not None or (world.pausing and self.rollbacks > 0)
+        if may_differ and self.decisions.get(step) != decision:
+            return  # of a rolled-back history, with another rate or another wiring: it has yet to hear of that
         ideal, states = self._expected.of(decision)
         for bucket, expected in enumerate(ideal.sums[stage]):
             if sums[bucket] != expected:

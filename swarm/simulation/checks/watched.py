@@ -38,6 +38,7 @@ class WorldView(Protocol):
     choosing: bool
     unlike: bool
     diverging: Diverging | None
+    pausing: bool
     now: float
     network: SimNetwork
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from swarm.protocol.ids import Actor
-from swarm.protocol.messages import Message, Prepared, ReducedPart, ReducePart, Relay, Status
+from swarm.protocol.messages import Message, Prepared, Proof, ReducedPart, ReducePart, Relay, Status
 from swarm.simulation.toy.peer_body import PeerBody
 
 _MANY = 10**6
@@ -22,6 +22,8 @@ def said(peer: PeerBody, to: Actor, message: Message) -> Message | None:
         return _prepared(peer, message)
     if isinstance(message, Status):
         return _status(peer, message)
+    if isinstance(message, Proof) and message.checksum is not None and (peer.lies("proof") or peer.lies("checksum")):
+        return replace(message, checksum=message.checksum ^ 1)
     return message
 
 

@@ -9,9 +9,11 @@ from typing import Literal, get_args
 Wrong = Literal["activations", "gradients", "sums", "totals", "sketch"]
 LIES: tuple[Wrong, ...] = get_args(Wrong)
 Scaled = Literal["negated", "a quarter more", "exaggerated", "enormous"]
-Disturbance = Literal["huge", "failed", "mute", "nan", "lazy", "unreduced", "withholding", "slow", "flapping", "status"]
+Disturbance = Literal[
+    "huge", "failed", "mute", "nan", "lazy", "unreduced", "withholding", "slow", "flapping", "status", "hoarding"
+]
 DISTURBANCES: tuple[Disturbance, ...] = get_args(Disturbance)
-Said = Literal["checksum", "digest", "copy", "gift"]
+Said = Literal["checksum", "proof", "digest", "copy", "gift"]
 SAID: tuple[Said, ...] = get_args(Said)
 Claim = Literal["spoilt", "unsendable"]
 About = Wrong | Scaled | Disturbance | Said | Claim | Literal["constant"]
@@ -24,6 +26,8 @@ FACTORS: Mapping[About, tuple[int, int]] = {
 """What its contribution to its stage's sums is multiplied by: numerator and denominator."""
 WRONG: tuple[About, ...] = (*LIES, *FACTORS, "constant")
 """Everything that makes numbers wrong: only audits find it."""
+NEWCOMERS: tuple[About, ...] = ("gift", "proof")
+"""What concerns those that come while others train."""
 INSIDERS: tuple[About, ...] = (*WRONG, *DISTURBANCES, *SAID)
 """Everything that an insider may do while its stage has honest peers of several people."""
 LIE = (1 << 90) + (1 << 63) + 1
@@ -45,10 +49,11 @@ class Lie:
     is not finite. `lazy`: it reports that it is there, and computes nothing. `unreduced`: it has no part in a reduce.
     `withholding`: it keeps its parts and sums from one sibling. `slow`: it takes long, and reports that it does not.
     `flapping`: it restarts, or its links break, again and again. `status`: it reports extreme or false things.
+    `hoarding`: it gives up its state after a step and fetches one, again and again and for ever.
 
-    `checksum`, `digest`, `copy`: it reports a false one, the same as all others that do. `gift`: it gives newcomers a
-    false state. `spoilt`: it reports that its state is not finite, and saves none. `unsendable`: it reports that its
-    results for others are not finite, and sends a mark instead.
+    `checksum`, `proof`, `digest`, `copy`: it reports a false one, the same as all others that do. `gift`: it gives
+    newcomers a false state. `spoilt`: it reports that its state is not finite, and saves none. `unsendable`: it reports
+    that its results for others are not finite, and sends a mark instead.
     """
     how_often: float = 1.0
     shy: bool = False
@@ -61,4 +66,4 @@ class Lie:
     @property
     def of_itself(self) -> bool:
         """Whether it lies about its own state or sums: others may have to do without its state."""
-        return self.about in ("nan", "spoilt", "status", *SAID)
+        return self.about in ("nan", "spoilt", "status", "hoarding", *SAID)

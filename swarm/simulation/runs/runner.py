@@ -18,12 +18,13 @@ from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Command, Means
 from swarm.protocol.peer.core import PeerCore
+from swarm.protocol.peer.io import PauseChanged
 from swarm.protocol.raft.member import GroupMember
 from swarm.simulation.faults.faults import Cell, Injector
 from swarm.simulation.faults.lie import SLOW, Lie
 from swarm.simulation.kernel.timeline import Process
 from swarm.simulation.kernel.violation import Violation
-from swarm.simulation.runs.scenario import Plan, plan_of, small_settings
+from swarm.simulation.runs.scenario import Pause, Plan, plan_of, small_settings
 from swarm.simulation.runs.world import World
 from swarm.simulation.toy.member_disk import MemberDisk
 from swarm.simulation.toy.organiser import Organiser
@@ -98,6 +99,7 @@ class Run:
             choosing=plan.choosing,
             unlike=plan.unlike,
             diverging=plan.diverging,
+            pausing=bool(plan.pauses),
             first_round=plan.first_round,
             piece_s=plan.piece_s,
             spoils=plan.spoils,
@@ -136,6 +138,17 @@ class Run:
             uplink = plan.uplinks[index] if plan.uplinks else None
             peer = Volunteer(f"peer{index + 1}", Disk(), speed, spare, lie, uplink)
             self.world.at(at, None, (self._start_peer, peer))
+
+        for pause in plan.pauses:
+            self.world.at(pause.at, None, (self._pause, pause))
+
+    def _pause(self, pause: Pause) -> None:
+        """The machine of a peer is hot, or busy, for a while; not if it is away."""
+        name, world = f"peer{pause.peer + 1}", self.world
+        for process in world.alive():
+            if process.actor.peer == name:
+                process.accept(PauseChanged("83 °C (limit 80 °C)"))
+                world.at(world.now + pause.seconds, process, PauseChanged(""))
 
     def respawn(self, process: Process, away: float) -> None:
         """Start the process again, `away` seconds from now, as a supervisor or its owner would."""

@@ -9,21 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from swarm.manifest import DivergenceSection, OptimizerSection
 from swarm.protocol.settings import Settings
 from swarm.simulation.checks.orderly_leave import ENOUGH_TO_LEAVE_S
 from swarm.simulation.faults.diverging import Diverging
 from swarm.simulation.faults.faults import CELLS, GROUP_CELLS, GROUP_KINDS, KINDS, Cell, SimFault
-from swarm.simulation.faults.lie import DISTURBANCES, INSIDERS, WRONG, Claim, Disturbance, Lie
+from swarm.simulation.faults.lie import DISTURBANCES, INSIDERS, NEWCOMERS, WRONG, About, Claim, Disturbance, Lie
 from swarm.simulation.kernel.network import Weather
 from swarm.simulation.toy.organiser import Wish
 from swarm.simulation.toy.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
 
 SCENARIOS = (
     *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "election", "joining"),
-    *("moves", "audited", "seats", "controls", "unlike", "insiders", "passes", "alone", "diverging"),
+    *("moves", "audited", "seats", "controls", "unlike", "insiders", "passes", "alone", "diverging", "pausing"),
     *(kind.replace(" ", "-") for kind in KINDS),
 )
 """The scenarios:
@@ -54,6 +54,8 @@ SCENARIOS = (
   their place.
 * `diverging`: every other one as mixed, in runs whose results are not finite from some version on, for good or until
   the rate is lower, every other two with three coordinators.
+* `pausing`: as mixed, in longer runs whose peers pause and go on at random moments, also all of a stage, one run in
+  four each as in averaging and delta.
 
 All others: faults of one kind.
 """
@@ -73,6 +75,7 @@ _MIXED = (
     "controls",
     "unlike",
     "diverging",
+    "pausing",
 )
 
 _FREQUENT = ("forward", "backward", "weights", "reduce")
@@ -81,6 +84,14 @@ _BESIDE_GROUP = (
     *("partition", "one-way partition", "coordinator cut off", "flap", "stranger"),
 )
 """Additional faults in runs with several coordinators; faults that do not concern these are in the other scenarios."""
+
+
+class Pause(NamedTuple):
+    """A peer, by its number in order of arrival, computes nothing from `at` on, for so many seconds."""
+
+    peer: int
+    at: float
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +134,7 @@ class Plan:
     unlike: bool = False
     """Whether machines are of several kinds, whose gradients differ."""
     diverging: Diverging | None = None
+    pauses: tuple[Pause, ...] = ()
 
 
 def plan_of(scenario: str, seed: int) -> Plan:
@@ -131,7 +143,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
     if scenario == "insiders":
         return _insiders(seed)
     if scenario == "passes":
-        return _passes(seed)
+        return passes(seed)
     if scenario == "alone":
         return _alone(seed)
     rng = Random(f"{scenario}/{seed}")
@@ -139,8 +151,9 @@ def plan_of(scenario: str, seed: int) -> Plan:
     storm = scenario == "storm"
     joining = scenario == "joining"
     tied = scenario == "tied" or (joining and seed % 4 == 3)
-    delta = scenario == "delta" or (scenario == "tied" and seed % 2 == 1) or (joining and seed % 4 == 2)
-    averaging = scenario == "averaging" or (joining and seed % 4 == 1)
+    pausing = scenario == "pausing"
+    delta = scenario == "delta" or (scenario == "tied" and seed % 2 == 1) or ((joining or pausing) and seed % 4 == 2)
+    averaging = scenario == "averaging" or ((joining or pausing) and seed % 4 == 1)
     auto, election = scenario == "auto", scenario == "election"
     controls = scenario == "controls"
     group = scenario == "group" or election or (controls and seed % 2 == 1)
@@ -193,7 +206,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
     settings = small_settings(
         stages=stages,
         microbatches=4 if moves else rng.choice((2, 3, 4)),
-        steps=16 if moves else 10 if joining else 4 if longer else 3 if storm or delta else 2,
+        steps=16 if moves else 10 if joining or pausing else 4 if longer else 3 if storm or delta else 2,
         replicas=replicas,
         evaluate_every=1 if evaluate else 0,
         sample_tokens=rng.choice((0, 2)) if evaluate else 0,
@@ -239,7 +252,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
     weather = None
     if cells and not flips and rng.random() < (0.8 if storm else 0.4):
         weather = Weather(
-            drop=rng.choice((0.0, 0.02, 0.1)),
+            drop=0.0 if pausing else rng.choice((0.0, 0.02, 0.1)),  # in long runs three heartbeats are lost in a row
             late_repeat=rng.choice((0.0, 0.1, 0.3)),
             overtaken=rng.choice((0.0, 0.05, 0.2)),
             late_s=rng.choice((0.05, 0.3, 2.0)),
@@ -271,6 +284,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
         wishes=wishes,
         unlike=unlike,
         diverging=diverging,
+        pauses=_pauses(Random(f"pauses/{seed}"), len(speeds)) if pausing else (),
     )
 
 
@@ -298,19 +312,20 @@ def _insiders(seed: int) -> Plan:
     return Plan("insiders", seed, settings, 0, speeds, (), lies=lies)
 
 
-def _passes(seed: int) -> Plan:
+def passes(seed: int, about: About | None = None) -> Plan:
     """One person disturbs a run, or lies, with all of its devices; all others are of different people.
 
-    Whatever stage they are given, each has at least two of the others. A few peers come later.
+    Whatever stage they are given, each has at least two of the others. A few peers come later. `about`: in what way;
+    None: it follows from the seed.
     """
     rng = Random(f"passes/{seed}")
-    about = INSIDERS[seed % len(INSIDERS)]
+    about = about or INSIDERS[seed % len(INSIDERS)]
     stages = rng.choice((1, 1, 2))
     replicas, many = rng.choice(((3, 1), (4, 2), (5, 3)))
     settings = small_settings(
         stages=stages,
         microbatches=rng.choice((3, 5)),
-        steps=6 if about == "gift" else rng.choice((2, 4)),
+        steps=6 if about in NEWCOMERS else rng.choice((2, 4)),
         replicas=replicas,
         max_replicas=replicas + 1,
         evaluate_every=1 if about == "mute" else rng.choice((0, 0, 2)),
@@ -319,7 +334,7 @@ def _passes(seed: int) -> Plan:
     )
     if about in WRONG or rng.random() < 0.3:
         settings = replace(settings, audit_every=rng.choice((1, 2)), audit_secret=str(seed).encode(), screened=True)
-    peers, spares = stages * replicas, rng.choice((0, 1, 2)) if about != "gift" else 2
+    peers, spares = stages * replicas, rng.choice((0, 1, 2)) if about not in NEWCOMERS else 2
     those = set(rng.sample(range(peers), many))
     lie = Lie(about, rng.choice((1.0, 1.0, 0.5)))
     lies = tuple(lie if peer in those else None for peer in range(peers + spares))
@@ -413,7 +428,7 @@ def _cells(scenario: str) -> tuple[Cell, ...]:
     if scenario not in SCENARIOS:
         raise ValueError(f"unknown scenario {scenario!r}: choose one of {', '.join(SCENARIOS)}")
     cells = [cell for cell in CELLS if scenario in (*_MIXED, cell.kind.replace(" ", "-"))]
-    if scenario == "seats":  # in a stage with one peer a flipped bit is not noticed
+    if scenario in ("seats", "pausing"):  # in a stage with one peer that works, a flipped bit is not noticed
         cells = [cell for cell in cells if cell.kind != "bit flip"]
     if scenario == "group":
         cells = [cell for cell in cells if cell.kind in _BESIDE_GROUP] + list(GROUP_CELLS)
@@ -451,6 +466,19 @@ def _wishes(rng: Random, steps: int) -> tuple[Wish, ...]:
     if paused:
         wishes.append(Wish(at + 0.5 * rng.random(), "resume"))
     return tuple(wishes)
+
+
+def _pauses(rng: Random, peers: int) -> tuple[Pause, ...]:
+    """Several of each peer, and in one run of three one that all peers have at nearly the same time."""
+    found = [
+        Pause(peer, 0.1 + 5.0 * rng.random(), rng.choice((0.05, 0.3, 1.0, 3.0)))
+        for peer in range(peers)
+        for _ in range(rng.randrange(1, 4))
+    ]
+    if rng.random() < 0.3:
+        at = 0.1 + 3.0 * rng.random()
+        found += [Pause(peer, at + 0.2 * rng.random(), rng.choice((0.3, 1.0))) for peer in range(peers)]
+    return tuple(found)
 
 
 def _stands_by(first: Cell | None) -> bool:

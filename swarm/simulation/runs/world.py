@@ -27,6 +27,7 @@ class World(Timeline):
         choosing: bool = False,
         unlike: bool = False,
         diverging: Diverging | None = None,
+        pausing: bool = False,
         first_round: int = 0,
         piece_s: float = 0.02,
         spoils: float = 0.0,
@@ -47,6 +48,7 @@ class World(Timeline):
         self.unlike = unlike
         """Whether gradients depend on the kind of machine that computes them."""
         self.diverging = diverging
+        self.pausing = pausing
         self.on_phase: Callable[[str, Process], None] = lambda phase, process: None
         self.answered: Callable[[AnswerControl], None] = lambda answer: None
         self.coordinator: Process | None = None

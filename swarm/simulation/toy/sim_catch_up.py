@@ -6,10 +6,10 @@ A version is downloaded piece by piece, so it takes longer than a step, and a do
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from swarm.protocol.donors import verdict
 from swarm.protocol.ids import Actor, Attempt
 from swarm.protocol.peer import io as peer_io
 from swarm.simulation.checks.watch import reduced_digest
@@ -127,6 +127,15 @@ class Loans:
 
     # ------------------------------------------------------------ downloading a version
 
+    def lends(self, order: peer_io.LoadState) -> bool:
+        """Whether this peer was told to keep a copy of that state."""
+        return self._peer.stage == order.stage and order.version in self.copies
+
+    def are_lent(self, order: peer_io.LoadState) -> bool:
+        """Whether a donor was told to keep a copy, so that the download takes its time."""
+        by_actor = self._peer.world.by_actor
+        return any(isinstance(d, Lender) and d.loans.lends(order) for d in map(by_actor.get, _actors(order)))
+
     def download(self, action: peer_io.LoadState) -> None:
         """Slower than a step, now and then; → `loaded`."""
         self._pull((self._epoch, _Download(action)))
@@ -137,13 +146,13 @@ class Loans:
         if epoch != self._epoch or not self._peer.alive:
             return
         order, peer = download.order, self._peer
-        here = [d for d in self._shuffled(order.donors) if d.stage == order.stage and order.version in d.loans.copies]
+        here = [d for d in self._shuffled(_actors(order)) if d.loans.lends(order)]
         if not here:
             self._loaded(order, None)
             return
-        copies = Counter(donor.loans.copies[order.version] for donor in here)
-        download.state = copies.most_common(1)[0][0]
-        download.left -= 1
+        copies = {donor.actor: donor.loans.copies[order.version] for donor in here}
+        download.state = copies[min(verdict(copies, order.donors).tellers)]
+        download.left -= not peer.lies("hoarding")
         if not download.left:
             self._loaded(order, download.state)
             return
@@ -160,6 +169,10 @@ class Loans:
         there = [p for p in lenders if p.alive and not p.stalled and not world.network.cut(self._peer, p)]
         world.random.shuffle(there)
         return there
+
+
+def _actors(order: peer_io.LoadState) -> tuple[Actor, ...]:
+    return tuple(donor.actor for donor in order.donors)
 
 
 class Lender(PeerBody):

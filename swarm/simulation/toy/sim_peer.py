@@ -26,6 +26,7 @@ from swarm.simulation.toy.toy_model import (
     RATES,
     backward_payload,
     buckets_of,
+    checksum_of,
     coded,
     forward_payload,
     loss_gradient,
@@ -60,6 +61,8 @@ class SimPeer(Lender):
         """Kind of machine: a peer keeps it over restarts."""
         self.overflows_next = False
         """The next result for a neighbour is not finite."""
+        self.pause = ""
+        """Why its owner wants nothing computed."""
         self._pass: PassId | None = None
         self._codecs: tuple[CodecPair, ...] = ()
         self._nonfinite = False
@@ -92,6 +95,7 @@ class SimPeer(Lender):
             peer_io.FetchSums: self.loans.fetch,
             peer_io.RestoreSums: self.reduce.restore,
             peer_io.SaveCheckpoint: self.storage.save,
+            peer_io.ShowState: self._show_state,
             peer_io.OpenSeats: self._open_seats,
         }
 
@@ -113,6 +117,8 @@ class SimPeer(Lender):
         return self.version == version or (self.version == version - 1 and prepared)
 
     def feed(self, item: Any) -> None:
+        if isinstance(item, peer_io.PauseChanged):
+            self.pause = item.reason
         data = isinstance(item, io.Received) and isinstance(item.message, WithPayload)
         if not (data and self.swallowed("frames")):
             super().feed(item)
@@ -154,7 +160,7 @@ class SimPeer(Lender):
         self._inputs.clear()
         self._due.clear()
         self._bases.begin()
-        self.queue.cancel(lambda of: not isinstance(of, peer_io.Apply))
+        self.queue.cancel(lambda of: not isinstance(of, peer_io.Apply | peer_io.ShowState))
         if action.kind is not PassKind.TRAIN:
             self.world.on_phase("evaluating", self)
 
@@ -174,9 +180,15 @@ class SimPeer(Lender):
 
     # ------------------------------------------------------------ computing
 
+    def _may_begin(self, what: str) -> None:
+        """Raises Violation while it is paused."""
+        if self.pause:
+            raise Violation("pause", f"{self.label} begins {what} while it is paused: {self.pause}")
+
     def _forward(self, action: peer_io.Forward) -> None:
         if self.swallowed("work") or self.lies("lazy" if action.kind is PassKind.TRAIN else "mute"):
             return
+        self._may_begin("a forward")
         self.world.watch.passes.works_on(self, action.pass_id, "a forward")
         seconds = _FORWARD_S
         if action.kind is PassKind.TRAIN:
@@ -221,6 +233,7 @@ class SimPeer(Lender):
     def _backward(self, action: peer_io.Backward) -> None:
         if self.swallowed("work") or self.lies("lazy"):
             return
+        self._may_begin("a backward")
         self.world.watch.passes.works_on(self, action.pass_id, "a backward")
         self.world.on_phase("backward", self)
         self.queue.add(Priority.BACKWARD, action, self._backwarded, self._backward_s(action.microbatch))
@@ -337,7 +350,7 @@ class SimPeer(Lender):
         self.queue.add(Priority.CONTROL, action, self._applied, _APPLY_S)
 
     def _applied(self, action: peer_io.Apply) -> None:
-        if self.fails_next:
+        if self.fails_next or self.lies("hoarding"):
             self._fail(action)
             return
         assert self.stage is not None and self.version is not None
@@ -385,6 +398,14 @@ class SimPeer(Lender):
         if self.state == self.world.watch.ideal.states[self.version][stage]:
             return False
         return any(isinstance(p, SimPeer) and p.lie is not None and p.lie.about == "gift" for p in self.world.processes)
+
+    def _show_state(self, action: peer_io.ShowState) -> None:
+        self.queue.add(Priority.CONTROL, action, self._showed, _SMALL_S)
+
+    def _showed(self, action: peer_io.ShowState) -> None:
+        is_held = self.version == action.version
+        shown = checksum_of(self.state, action.nonce) if is_held else None
+        self.feed(peer_io.StateShown(action.version, action.nonce, shown))
 
     def snapshot(self, stage: int, version: int) -> int | None:
         return self.storage.snapshot(stage, version)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from swarm.protocol.ids import StageIndex
+from swarm.protocol.donors import verdict
+from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.peer import io as peer_io
 from swarm.protocol.peer.status_reports import Saved
 from swarm.simulation.kernel.timeline import Process
@@ -15,6 +17,8 @@ from swarm.simulation.toy.sim_catch_up import Loans
 from swarm.simulation.toy.toy_model import initial_state, state_digest
 
 _LOAD_S, _SAVE_S, _FETCH_TIMEOUT_S = 0.05, 0.03, 1.0
+_ALONE_S, _ASK_AGAIN_S = 2.0, 0.1
+"""How long to wait for a second person's copy, and how often to ask for it."""
 
 
 @dataclass(slots=True)
@@ -43,21 +47,27 @@ class SimStorage:
         self._loaded = loaded
         self._loads = 0
         """Number of orders to load. The result of an older order is void."""
+        self._asks_until = math.inf
+        """When the order that is carried out goes by what one person's donors give."""
 
     # ------------------------------------------------------------ loading
 
     def load(self, action: peer_io.LoadState) -> None:
         """→ `loaded`."""
         self._loads += 1
+        self._asks_until = math.inf
         self._later(_LOAD_S * self._waver(), (self._fetch, (self._loads, action)))
 
     def _fetch(self, request: tuple[int, peer_io.LoadState]) -> None:
-        """Half of the load time is over: the source, if there is one, takes its snapshot now."""
+        """Half of the load time is over: donors take their copies now, if they were not told to before."""
         load, action = request
         if load != self._loads:
             return
-        if action.donors:
+        if self._loans.are_lent(action):
             self._loans.download(action)
+            return
+        if self._is_alone(action):
+            self._later(_ASK_AGAIN_S, (self._fetch, request))
             return
         source, state = self._found(action)
         delay = _LOAD_S * self._waver()
@@ -66,24 +76,52 @@ class SimStorage:
         self._later(delay, (self._fetched, (load, action, source, state)))
 
     def _found(self, action: peer_io.LoadState) -> tuple[Process | None, int | None]:
-        """The source, if the state is to be fetched, and its state."""
+        """One of the sources, if the state is to be fetched, and the state."""
         world, key = self._peer.world, (action.stage, action.version)
-        if action.from_archive:
-            assert action.source is not None
-            source = world.by_actor[action.source]
+        if action.archive is not None:
+            source = world.by_actor[action.archive]
             return source, source.archived(key)
-        if action.source is not None:
-            found = world.by_actor.get(action.source)
-            return found, None if found is None else found.snapshot(*key)
+        if action.donors:
+            return self._given(action)
         if action.version:
             return None, None
         if world.settings.imported:
             raise Violation("contract", f"{self._peer.label} is to initialise version 0, which is imported")
         return None, initial_state(action.stage)
 
+    def _is_alone(self, action: peer_io.LoadState) -> bool:
+        """Whether one person's donors alone give the state yet, and others may soon."""
+        copies, world = self._copies(action), self._peer.world
+        if not copies or verdict(copies, action.donors).told_by > 1:
+            return False
+        self._asks_until = min(self._asks_until, world.now + _ALONE_S)
+        others = [found for found in self._reached(action) if found.actor not in copies and found.alive]
+        return bool(others) and world.now < self._asks_until
+
+    def _reached(self, action: peer_io.LoadState) -> list[Process]:
+        world = self._peer.world
+        there = [found for donor in action.donors if (found := world.by_actor.get(donor.actor)) is not None]
+        return [found for found in there if not found.stalled and not world.network.cut(self._peer, found)]
+
+    def _copies(self, action: peer_io.LoadState) -> dict[Actor, int]:
+        """What the donors give that can be reached and have it."""
+        given = {found.actor: found.snapshot(action.stage, action.version) for found in self._reached(action)}
+        return {actor: state for actor, state in given.items() if state is not None}
+
+    def _given(self, action: peer_io.LoadState) -> tuple[Process | None, int | None]:
+        """A donor that gives what most people among the donors give, and that state; one that does not answer if none
+        does."""
+        world, copies = self._peer.world, self._copies(action)
+        if not copies:
+            return next((found for donor in action.donors if (found := world.by_actor.get(donor.actor))), None), None
+        teller = min(verdict(copies, action.donors).tellers)
+        return world.by_actor[teller], copies[teller]
+
     def _fetched(self, result: tuple[int, peer_io.LoadState, Process | None, int | None]) -> None:
         load, action, source, state = result
-        if load == self._loads:
+        if load == self._loads and source is not None and self._peer.lies("hoarding"):
+            self.load(action)
+        elif load == self._loads:
             self._loaded(action, None if source is not None and not source.alive else state)
 
     # ------------------------------------------------------------ what others, and it later, can have of it

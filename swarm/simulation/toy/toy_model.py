@@ -158,9 +158,9 @@ def state_digest(stage: int, version: int, state: int) -> str:
     return f"{mix(21, stage, version, state):x}"
 
 
-def checksum_of(state: int) -> int:
+def checksum_of(state: int, key: int = 0) -> int:
     """Checksum of a peer's state in memory."""
-    return mix(28, state)
+    return mix(28, state, key) if key else mix(28, state)
 
 
 def is_whole(total: int, microbatches: int, times: int = 1) -> bool:

@@ -76,7 +76,7 @@ function Boundary({ stage }) {
 function Cell({ cell, mine, processName, linked, onProcess }) {
   const own = assigned(cell);
   return html`<li class=${`cell ${stateClass(cell.symbol, cell.word)}${mine ? " mine" : ""}${linked ? " linked" : ""}`}>
-    <div class="cell-head"><${State} symbol=${cell.symbol} word=${cell.word} />
+    <div class="cell-head"><${State} symbol=${cell.symbol} word=${cell.word} why=${cell.why} />
       ${mine && html`<span class="mine-word">★ mine</span>`}
       ${processName && html`<button class="seat" title="Seats of one process: one machine serves several stages" onMouseEnter=${() => onProcess(cell.seat_of)} onMouseLeave=${() => onProcess(null)} onFocus=${() => onProcess(cell.seat_of)} onBlur=${() => onProcess(null)}>process ${processName}</button>`}</div>
     <${PeerLink} ...${cell} />

@@ -20,7 +20,8 @@ class Listing(Protocol):
     def connected(self, member: Member) -> None:
         """Its connection broke, or is back."""
 
-    def leaves(self, member: Member) -> None: ...
+    def withheld_changed(self, member: Member) -> None:
+        """It begins to leave or to pause, or goes on."""
 
     def changed(self, stage: int | None) -> None:
         """Another property by which the members of a stage are counted has changed."""
@@ -56,6 +57,8 @@ class Member:
     """When it was given its stage, or came back with it."""
     has_counted: bool = False
     """Whether a step was decided in which it had a part, since it came: it holds what its siblings hold."""
+    shown: bool = False
+    """Whether its state was found to be what its siblings hold, since it loaded it (`Proofs`)."""
     has_worked: bool = False
     """Whether it has had a part in a pass in its stage."""
     standing_by: bool = False
@@ -102,6 +105,12 @@ class Member:
     told_at: float = -1.0
     leaving_since: float | None = None
     """When it reported that it is leaving. It gets no new work, and other peers are to take up its stage."""
+    paused: str = ""
+    """Why it computes nothing for now, as it reports; empty: it does. It gets no new work, and keeps its state."""
+    paused_at: float = -math.inf
+    """When that last changed."""
+    absent: bool = False
+    """Whether it has paused for so long that its place is free."""
     sequence: int = -1
     """Sequence number of its newest Join or Status."""
     status: Status | None = None
@@ -149,6 +158,7 @@ class Member:
         self.preferred = join.stage
         if self.stage is not None and self.assigned is None:
             self.version = None
+            self.shown = False
             self.told_at = -1.0
 
     def report(self, status: Status, stages: int, rolled_back: int = 0) -> bool:
@@ -166,10 +176,12 @@ class Member:
                 self._set_stage(status.stage)
                 self.placed_at, self.has_worked, self.measurements = self.heard_at, False, 0
                 self.assigned = None
+                self.shown = False
                 self.standing_by = False
                 came_back = True
             stands = status.stage == self.stage and status.state_term >= max(rolled_back, self.void_before)
             self.version = status.version if stands else None
+            self.shown = self.shown and self.version is not None
             if self.assigned is not None and (status.stage, self.version) == self.assigned:
                 self.has_state()
         self.status = status
@@ -256,6 +268,7 @@ class Member:
         self.drifts += 1
         self.void_before = term
         self.version = self.prepared = None
+        self.shown = False
         self.listens_from = self.listens_since = None
         self.told_at = -1.0
 
@@ -275,6 +288,7 @@ class Member:
         """Give `stage` to it; it had no stage before."""
         self._set_stage(stage)
         self.version = None
+        self.shown = False
         self.standing_by = False
         self.placed_at, self.has_worked, self.measurements = now, False, 0
         self.listens_from = self.listens_since = None
@@ -303,8 +317,26 @@ class Member:
     def leave(self, now: float) -> None:
         """It reported that it is leaving."""
         self.leaving_since = now
+        self._withhold()
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether it gets no new work: it is leaving, or paused."""
+        return self.leaving_since is not None or bool(self.paused)
+
+    def pause(self, reason: str, now: float) -> None:
+        """It reports that it is paused; empty: that it goes on."""
+        self.paused, self.paused_at, self.absent = reason, now, False
+        self._withhold()
+
+    def miss(self) -> None:
+        """Its pause has taken so long that its place is free."""
+        self.absent = True
+        self._changed()
+
+    def _withhold(self) -> None:
         if self.listing is not None:
-            self.listing.leaves(self)
+            self.listing.withheld_changed(self)
 
     def bench(self, benched: bool) -> None:
         """Leave it out of this step, or let it in again."""

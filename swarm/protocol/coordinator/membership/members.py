@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.membership.stage_rosters import StageRosters
 from swarm.protocol.ids import Actor, Term
+from swarm.protocol.messages import MAX_DONORS, Donor
 
 MOST_TERMS_MISSED = 1 << 20
 """A peer that reports an invented term raises the next term by at most this number."""
@@ -43,6 +44,19 @@ class Members:
         """The standing of an actor's member. An actor that is gone comes last."""
         member = self._members.get(actor)
         return member.standing if member is not None else (math.inf,)
+
+    def donors(self, holders: Iterable[Actor]) -> tuple[Donor, ...]:
+        """At most MAX_DONORS of the holders of a stage's state, of as many people as possible.
+
+        Who is in the stage for longest comes first, then other people's devices, before anybody's second one.
+        """
+        devices: dict[str, list[Actor]] = {}
+        for actor in sorted(holders, key=lambda actor: (self.standing(actor), actor)):
+            devices.setdefault(self.people.of(actor.peer), []).append(actor)
+        ranked = [
+            (nth, person, actor) for person, theirs in enumerate(devices.values()) for nth, actor in enumerate(theirs)
+        ]
+        return tuple(Donor(actor, person) for _, person, actor in sorted(ranked)[:MAX_DONORS])
 
     def companions(self, member: Member) -> list[Member]:
         """The other members in a member's process, as it reports. The report does not bind those members."""
@@ -125,12 +139,21 @@ class Members:
         """The members of a stage that count (`StageRosters.counted_on`). Do not change the list."""
         return self._rosters.counted_on(stage)
 
-    def leaving(self) -> list[Actor]:
-        """Actors that reported that they are leaving."""
-        return self._rosters.leaving
+    def withheld(self) -> list[Actor]:
+        """Actors that get no new work: they are leaving, or paused."""
+        return [member.actor for member in self._rosters.withheld]
+
+    @property
+    def paused(self) -> list[Member]:
+        """Members that report that they are paused, by name."""
+        return [member for member in self._rosters.withheld if member.paused]
+
+    def without_absent(self, actors: Iterable[Actor]) -> list[Actor]:
+        """Those of the actors whose places are not free because of a long pause."""
+        return [actor for actor in actors if (member := self._members.get(actor)) is None or not member.absent]
 
     def has_successor(self, stage: int) -> bool:
         """Whether another peer could take up a stage when all its holders leave: a standby or a spare replica."""
         if self.crew(stage) or self._rosters.largest > 1:
             return True
-        return any(m.introduced and m.lost_at is None and m.leaving_since is None for m in self.unplaced)
+        return any(m.introduced and m.lost_at is None and not m.is_withheld for m in self.unplaced)

@@ -39,7 +39,9 @@ class Worker:
     uplink: float = math.inf
     """Bytes/s that it can send."""
     barred: frozenset[int] = frozenset()
-    """Stages that it is not moved to: those that it never gets (`StageCosts.barred`), and its owner's others."""
+    """Stages that it is not moved to: those that it never gets (`StageCosts.barred`), and its owner's others; while it
+    pauses, all.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,8 @@ class StageCosts:
             for m in members.crew(stage):
                 if m.lost_at is None:
                     barred = self.barred(members, m) | taken.get(members.people.of(m.actor.peer), _NONE)
+                    if m.paused:
+                        barred = frozenset(range(len(self._seen)))  # it would work nowhere
                     workers.append(Worker(m.actor, self.speed(m), movable(m), ready(m), self.uplink(m), barred))
             crews.append(tuple(workers))
         return Lineup(tuple(crews), self.costs(), replicas, most, self._stage_frames)

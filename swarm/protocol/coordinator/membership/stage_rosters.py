@@ -18,7 +18,7 @@ class StageRosters:
         """In the order of actors."""
         self._unplaced: dict[Actor, Member] = {}
         self._lost: dict[Actor, Member] = {}
-        self._leaving: dict[Actor, Member] = {}
+        self._withheld: dict[Actor, Member] = {}
         self._arrival: dict[Actor, int] = {}
         self._arrivals = 0
         self._counted_on: dict[int, list[Member]] = {}
@@ -28,14 +28,14 @@ class StageRosters:
         return list(self._by_stage.get(stage, ()))
 
     def counted_on(self, stage: int) -> list[Member]:
-        """The members of a stage that are neither given up, nor left out of this step, nor leaving.
+        """The members of a stage that are neither given up, nor left out of this step, nor leaving, nor absent.
 
         Do not change the list. It stays the same object while nothing else changes.
         """
         found = self._counted_on.get(stage)
         if found is None:
             those = self._by_stage.get(stage, ())
-            found = [m for m in those if not m.given_up and not m.benched and m.leaving_since is None]
+            found = [m for m in those if not (m.given_up or m.benched or m.absent or m.leaving_since is not None)]
             self._counted_on[stage] = found
         return found
 
@@ -45,8 +45,9 @@ class StageRosters:
         return max((len(self.counted_on(stage)) for stage in self._by_stage), default=0)
 
     @property
-    def leaving(self) -> list[Actor]:
-        return sorted(self._leaving)
+    def withheld(self) -> list[Member]:
+        """Members that are leaving or paused, by name."""
+        return sorted(self._withheld.values(), key=_name)
 
     @property
     def unplaced(self) -> list[Member]:
@@ -64,7 +65,7 @@ class StageRosters:
     def left(self, member: Member) -> None:
         self._strike(member, member.stage)
         self._lost.pop(member.actor, None)
-        self._leaving.pop(member.actor, None)
+        self._withheld.pop(member.actor, None)
         del self._arrival[member.actor]
 
     def moved(self, member: Member, before: int | None) -> None:
@@ -80,8 +81,12 @@ class StageRosters:
         else:
             self._lost[member.actor] = member
 
-    def leaves(self, member: Member) -> None:
-        self._leaving[member.actor] = member
+    def withheld_changed(self, member: Member) -> None:
+        """It begins to leave or to pause, or goes on."""
+        if member.is_withheld:
+            self._withheld[member.actor] = member
+        else:
+            self._withheld.pop(member.actor, None)
         self.changed(member.stage)
 
     def changed(self, stage: int | None) -> None:

@@ -179,6 +179,11 @@ class OpenPass:
         if self.outcome is None:
             self.outcome = self._repair.fence(actor, reason)
 
+    @property
+    def waits(self) -> str:
+        """For which paused members it waits, as of the last heartbeat. Empty: for none."""
+        return self._repair.waits
+
     def tick(self, failure_detector: FailureDetector, now: float) -> None:
         """Call it once a heartbeat."""
         if self.outcome is None:
@@ -188,7 +193,7 @@ class OpenPass:
         self.drain(now)
 
     def drain(self, now: float) -> None:
-        """Reassign the unstarted microbatches of members that are leaving."""
+        """Reassign the unstarted microbatches of members that are leaving or paused."""
         if self.outcome is None:
             self._resolve(self._repair.drain(now))
 

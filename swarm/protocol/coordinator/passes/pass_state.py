@@ -129,6 +129,8 @@ class PassState:
         """As in Open: who they are may change while the pass is open (`listen`)."""
         self._listens: dict[Actor, frozenset[int]] = {}
         """By listener, the stages whose tables concern it."""
+        self._loads: dict[Actor, StageIndex] = {}
+        """By listener that loads a state, its stage."""
         self.promotion: frozenset[Actor] = frozenset()
         """Of the rosters: who has caught up, but for the last decision, and was a listener before."""
         self.opened_at = now
@@ -208,6 +210,11 @@ class PassState:
         """These listen, and no others."""
         self.listeners = listeners
         self._listens = {each.actor: self._near[each.stage] for each in listeners}
+        self._loads = {each.actor: each.stage for each in listeners if each.loads}
+
+    def loads(self, actor: Actor) -> StageIndex | None:
+        """The stage whose state a listener is to load; None: it is no listener, or holds its state."""
+        return self._loads.get(actor)
 
     def enter(self, actor: Actor, now: float) -> None:
         """It listened, and comes into its stage's next table. It has had no time to do anything yet."""

@@ -30,13 +30,9 @@ class Promotion:
         """By stage, when a sibling was last asked."""
 
     def lets_in(self, member: Member) -> bool:
-        """Whether a member without a part so far listens, has caught up with this step, and stays."""
+        """Whether a member without a part so far listens, has caught up with this step, and may get work."""
         pass_state = self._pass_state
-        if (
-            pass_state.kind is not PassKind.TRAIN
-            or member.actor in pass_state.served
-            or member.leaving_since is not None
-        ):
+        if pass_state.kind is not PassKind.TRAIN or member.actor in pass_state.served or member.is_withheld:
             return False
         if member.version != pass_state.pass_id.version or not member.has_heard(pass_state.pass_id):
             return False
@@ -45,21 +41,28 @@ class Promotion:
     def has_room(self, stage: int, now: float) -> bool:
         """Whether a stage may take in another member.
 
-        Only while no replica has finished: a finished replica reduces, and would have to begin anew. One at a time, and
-        rarely: the stage and its neighbours are told of each promotion.
+        Only while no replica has finished: a finished replica reduces, and would have to begin anew. But always if none
+        goes on with what is left. One at a time, and rarely: the stage and its neighbours are told of each promotion.
         """
         pass_state = self._pass_state
         if now - self._asked_at.get(stage, -math.inf) < self._settings.heartbeat_s:
             return False
         if any(actor in pass_state.releasing for actor in pass_state.tables[stage].roster):
             return False
+        if self._stands_still(stage):
+            return True
         rosters = [pass_state.tables[s].roster for s in pass_state.reduces_with(stage)]
         return all(pass_state.unfinished(a) for roster in rosters for a in roster if pass_state.has_work(a))
+
+    def _stands_still(self, stage: int) -> bool:
+        """Whether something is left to do in a stage, and its whole roster gets no more work."""
+        roster, withheld = self._pass_state.tables[stage].roster, self._members.withheld()
+        return all(a in withheld for a in roster) and any(self._pass_state.unfinished(a) for a in roster)
 
     def ask_for(self, entrant: Actor, stage: StageIndex, weight: float, now: float) -> None:
         """Ask the sibling with the most work left to give some to `entrant`, if at least one microbatch is due to it.
 
-        The amount lets all finish together, and includes only work that is not begun.
+        The amount lets all finish together, and includes only work that is not begun. A paused sibling gives all.
         """
         pass_state = self._pass_state
         table = pass_state.tables[stage]
@@ -67,7 +70,9 @@ class Promotion:
         giver = max(left, key=lambda a: len(left[a]) / pass_state.weights[a])
         share = shares([*(pass_state.weights[a] for a in left), weight], sum(map(len, left.values())))[-1]
         spared = pass_state.unbegun(giver)[-share:] if share else []
-        if len(spared) == len(left[giver]):
+        if (member := self._members.get(giver)) is not None and member.paused:
+            spared = left[giver]
+        elif len(spared) == len(left[giver]):
             del spared[:1]
         if not spared:
             return

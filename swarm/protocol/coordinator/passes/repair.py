@@ -6,6 +6,7 @@ tells the pass to exclude an actor (`Suspect`) or to abort the pass (`GiveUp`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from swarm.events import MicrobatchesReleased, PeerFenced, StageAmended
@@ -21,6 +22,9 @@ from swarm.protocol.ids import Actor, Microbatch, PassKind, StageIndex
 from swarm.protocol.messages import Amend, Fenced, Open, Release, StageTable
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
+
+MISSED_AFTER = 2.0
+"""Multiple of `recruit_after_s`: for so long a step waits for a paused member if another could take its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,9 @@ class Repair:
         self._settings = settings
         self._out = out
         self._stragglers = Stragglers(settings)
+        self.waits = ""
+        """For which paused members the pass waits, at the last heartbeat."""
+        self._ticked_at = pass_state.opened_at
         self._openings: dict[frozenset[int], Open] = {}
         """By the stages whose tables concern a peer: its opening, cached while the tables stay the same."""
 
@@ -135,7 +142,7 @@ class Repair:
     def _hand_on(self, stage: int, now: float) -> None:
         """Give the microbatches that replicas of a stage have released to others."""
         pass_state = self._pass_state
-        table, leaving = pass_state.tables[stage], self._members.leaving()
+        table, withheld = pass_state.tables[stage], self._members.withheld()
         given = {actor: pass_state.given.pop(actor) for actor in table.roster if actor in pass_state.given}
         slow: dict[Actor, tuple[Microbatch, ...]] = {}
         spared = self._spared().union(given)
@@ -152,9 +159,9 @@ class Repair:
                 new = entrant
                 table = amend(enlarge(table, entrant), [], moved, pass_state.weights, spared, [entrant])
                 reasons.append(f"{entrant} has caught up, and takes over {len(moved)} microbatches of {giver}")
-            elif giver in leaving:
+            elif giver in withheld:
                 table = amend(table, [], moved, pass_state.weights, spared)
-                reasons.append(f"{giver} is leaving and hands on {len(moved)} microbatches")
+                reasons.append(f"{giver} {self._why_withheld(giver)} and hands on {len(moved)} microbatches")
             else:
                 slow[giver] = moved
                 pass_state.disturbers.setdefault(giver, f"it was slow and released {len(moved)} microbatches")
@@ -171,39 +178,80 @@ class Repair:
             self.tell(new, now)
 
     def _spared(self) -> frozenset[Actor]:
-        """Actors that get no more work as long as a sibling is there: those that leave, and those on probation."""
-        return self._pass_state.probed.union(self._members.leaving())
+        """Actors that get no more work while a sibling is there: those that leave or pause, and those on probation."""
+        return self._pass_state.probed.union(self._members.withheld())
 
-    # ------------------------------------------------------------ leaving members
+    # ------------------------------------------------------------ members that leave or pause
+
+    def _why_withheld(self, actor: Actor) -> str:
+        """Why an actor gets no new work, after its name."""
+        member = self._members.get(actor)
+        return f"is paused ({member.paused})" if member is not None and member.leaving_since is None else "is leaving"
 
     def drain(self, now: float) -> Suspect | GiveUp | None:
-        """Reassign the unstarted work of leaving members, and name one that cannot stay to the end.
+        """Reassign the unstarted work of members that leave or pause, and name one that cannot stay to the end.
 
         A member that has accumulated something stays until the step is decided: without it, that work would be done
         again.
         """
-        pass_state, leaving = self._pass_state, self._members.leaving()
-        for actor in [a for a in pass_state.actors if a in leaving]:
+        pass_state, withheld = self._pass_state, self._members.withheld()
+        for actor in [a for a in pass_state.actors if a in withheld]:
             stage, member = pass_state.stage_of(actor), self._members.get(actor)
-            if stage is None or member is None or member.leaving_since is None:
+            if stage is None or member is None:
                 continue
-            table = pass_state.tables[stage]
-            left = member.leaving_since + self._settings.leave_s - now
-            too_long = self._least_rest_s() > left
-            if all(a in leaving for a in table.roster):
+            table, left = pass_state.tables[stage], math.inf
+            if member.leaving_since is not None:
+                left = member.leaving_since + self._settings.leave_s - now
+            too_long = left < math.inf and self._least_rest_s() > left
+            if all(a in withheld for a in table.roster):
                 # the last replica: its state from before the step is worth more than this step
                 if self._members.has_successor(stage) and (too_long or left < self._settings.leave_s / 2):
                     return GiveUp(f"{actor} is leaving, and is to hand on stage {stage} before that")
+                if self._is_missed(member, stage, now):
+                    return GiveUp(f"{actor} {self._why_withheld(actor)}, and another peer is to take up stage {stage}")
             elif not table.assigned_to(actor):
                 if stage not in pass_state.sealed_at:  # otherwise its stage is reducing, and would have to begin anew
-                    table = amend(table, [actor], [], pass_state.weights, leaving)
-                    self._publish(stage, table, f"{actor} is leaving and has not begun any work")
+                    table = amend(table, [actor], [], pass_state.weights, withheld)
+                    self._publish(stage, table, f"{actor} {self._why_withheld(actor)} and has not begun any work")
             elif too_long:
                 return Suspect(actor, "it is leaving, and the step will take longer than it can stay")
             elif (unfinished := tuple(pass_state.unfinished(actor))) and pass_state.releasing.get(actor) != unfinished:
                 pass_state.releasing[actor] = unfinished
                 self._out.send(actor, Release(pass_state.pass_id, table.number, unfinished))
         return None
+
+    def _is_missed(self, member: Member, stage: int, now: float) -> bool:
+        """Whether the step is to be run again because it waits for a paused member, and another could take its place.
+
+        It has come in time to load the stage and to enter this step, if it stood by: a move is made between steps only.
+        """
+        paused_s = now - member.paused_at
+        long = member.leaving_since is None and paused_s >= MISSED_AFTER * self._settings.recruit_after_s
+        return long and stage in self._waiting_for() and self._members.has_successor(stage)
+
+    def _waiting_for(self) -> dict[int, Member]:
+        """By stage, the first of the paused members without which nothing there is finished."""
+        pass_state, found = self._pass_state, dict[int, Member]()
+        withheld = set(self._members.withheld()) if self._members.paused else set()
+        for member in self._members.paused:
+            stage = pass_state.stage_of(member.actor)
+            if stage is None or not pass_state.unfinished(member.actor):
+                continue
+            if withheld.issuperset(pass_state.tables[stage].roster):
+                found.setdefault(stage, member)
+        return found
+
+    def _excuse_waiting(self, now: float) -> None:
+        """While the pass waits for a paused member, nobody is late."""
+        waiting = self._waiting_for()
+        names = [
+            f"stage {stage} waits for {each.actor}, which is paused: {each.paused}"
+            for stage, each in sorted(waiting.items())
+        ]
+        self.waits = "; ".join(names)
+        if waiting:
+            self._pass_state.excuse(now - self._ticked_at, now)
+        self._ticked_at = now
 
     def _least_rest_s(self) -> float:
         """Lower bound of the seconds left in the pass: computing alone, with all replicas always busy."""
@@ -267,6 +315,7 @@ class Repair:
 
         `unheard`: actors that are silent, perhaps because this coordinator is cut off.
         """
+        self._excuse_waiting(now)
         pass_state = self._pass_state
         trains = pass_state.kind is PassKind.TRAIN
         for actor in pass_state.actors:
@@ -342,11 +391,14 @@ class Repair:
         return None
 
     def tell(self, actor: Actor, now: float) -> None:
-        """Send the opening (again), with the current tables."""
+        """Send the opening (again), with the current tables, and to a listener that loads the donors of its state."""
         pass_state = self._pass_state
         if (member := self._members.get(actor)) is not None:
             member.told_at = now
-        self._out.send(actor, self._opening(pass_state.stages_near(actor)))
+        opening = self._opening(pass_state.stages_near(actor))
+        if (stage := pass_state.loads(actor)) is not None:
+            opening = replace(opening, donors=self._members.donors(pass_state.tables[stage].roster))
+        self._out.send(actor, opening)
 
     def _opening(self, stages: frozenset[int]) -> Open:
         """The opening for the peers that these stages' tables concern."""

@@ -117,9 +117,9 @@ class Stragglers:
     def _idle(self, members: Members, pass_state: PassState, stage: int, now: float) -> dict[Actor, Idle]:
         """The idle actors of a stage that stay, with their pace; without those that have not shown a pace yet."""
         idle = {}
-        leaving = members.leaving()
+        withheld = members.withheld()
         for actor in pass_state.tables[stage].roster:
-            if actor in leaving or pass_state.unfinished(actor):
+            if actor in withheld or pass_state.unfinished(actor):
                 continue
             seconds = members.seconds_per_microbatch(actor)
             if seconds is None and (done := pass_state.done_of(actor).bit_count()):

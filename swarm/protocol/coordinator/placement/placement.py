@@ -18,6 +18,7 @@ from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.placement.rebalancing import Rebalancing
 from swarm.protocol.coordinator.placement.seats import Seats
+from swarm.protocol.coordinator.proofs import proven
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.messages import Assign, Decide
 from swarm.protocol.outbox import Outbox
@@ -122,7 +123,7 @@ class Placement:
         for member in unplaced:
             if not member.introduced or member.lost_at is not None or (member.standing_by and not room):
                 continue
-            if member.leaving_since is not None:
+            if member.is_withheld:
                 continue
             doubted = member.actor.peer in self._failure_history.doubts.left_out
             claim = None if doubted else self.rebalancing.claim(member)
@@ -151,7 +152,8 @@ class Placement:
         """Leave out the members on probation, if their stage has another member that holds the version.
 
         After an aborted attempt at this step, and while it is audited, probation does not count: the member found
-        guilty may have waited for the one that is left, and an undecided step would never bring it back. Then the
+        guilty may have waited for the one that is left, and an undecided step would never bring it back. It counts for
+        a member whose state has differed twice: each time it comes back, the step is done again. Then the
         members are left out that more failures of this step accuse than a sibling; when the sibling has failed as
         often, they are back. If the step was not finite, one half of the members is left out (`halves`). Of several
         devices of one person, all but one make room for other people (`_doubles`). Doubted members are left out even
@@ -162,7 +164,11 @@ class Placement:
         in_vain = self._failure_history.aborts > 0 or self._failure_history.is_audited
         for stage in range(self._settings.stages):
             crew = [m for m in self._members.of_stage(stage) if m.lost_at is None]
-            late = {m.actor for m in crew if probation.is_benched(m.actor.peer, history.version) and not in_vain}
+            late = {
+                m.actor
+                for m in crew
+                if probation.is_benched(m.actor.peer, history.version) and (not in_vain or m.drifts > 1)
+            }
             there = [m for m in crew if m.is_current(history.version, history.decision)]
             against = {m.actor: self._failure_history.accusations.against(m.actor.peer) for m in crew}
             late.update(a for a, times in against.items() if times > min((against[m.actor] for m in there), default=0))
@@ -210,6 +216,8 @@ class Placement:
         if not self._may_wait_for_replicas(now):
             self.rebalancing.consider(now)
         found, history = Survey([]), self._history
+        deserted: list[int] = []
+        """Stages that only members hold that have paused for long."""
         crews = [
             [m for m in self._members.of_stage(s) if m.is_current(history.version, history.decision)]
             for s in range(self._settings.stages)
@@ -217,11 +225,15 @@ class Placement:
         self._handing_on = any(crew and all(m.leaving_since is not None for m in crew) for crew in crews)
         for stage in range(self._settings.stages):
             holders, coming, needy = self._crew(stage)
-            staying = [m for m in (*holders, *coming) if m.leaving_since is None]
+            staying = [m for m in (*holders, *coming) if not m.is_withheld]
+            paused = [m for m in (*holders, *coming) if m.paused and m.leaving_since is None]
             crew = len(staying) + sum(not m.given_up for m in needy)
             if holders or coming:
                 self._missing_since.pop(stage, None)
-                if not staying:
+                if not staying and paused:
+                    if self._wait_for_paused(stage, paused, needy, found):
+                        deserted.append(stage)
+                elif not staying:
                     found.wait(f"the last replica of stage {stage} is leaving")
                     if not crew and not history.restorable:
                         self._recruit(stage, now)
@@ -235,21 +247,33 @@ class Placement:
                 self._ask_to_apply(unheard, now)
             promotion: list[Member] = []
             if staying:
-                promotion = [m for m in needy if self._enters(m)]
+                promotion = [m for m in needy if self._enters(m) and not m.paused]
                 needy = [m for m in needy if not self._listens(m)]
+            at_work = proven(staying)
+            if any(m.shown for m in at_work):
+                promotion = [m for m in promotion if m.shown]
             needy = self._wanted(needy, len(staying))
-            self._supply(stage, needy, holders, coming, now)
+            self._supply(stage, needy, proven(holders), coming, now)
             for member in needy:
                 if member.is_waited_for(now, self._settings.step_budget_s):
                     found.ready = False
-            if crew < self._settings.replicas and self._may_wait_for_replicas(now):
+            if crew + len(paused) < self._settings.replicas and self._may_wait_for_replicas(now):
                 found.wait(f"stage {stage} has {crew} of {self._settings.replicas} replicas")
-            found.rosters.append([m.actor for m in (*staying, *promotion)])
+            found.rosters.append([m.actor for m in (*at_work, *promotion)])
             found.promotion.update(m.actor for m in promotion)
         if found.new_term is None and self._members.are_beyond(history.term):
             self._out.emit(RecordOutdated(history.term, self._members.next_term(history.term)))
             found.new_term = NewTerm()
+        if deserted and found.new_term is None and not self._missing_since:
+            self._recruit(deserted[0], now)  # not while a stage has no copy: who is moved might have the last one
         return found
+
+    def _wait_for_paused(self, stage: int, paused: list[Member], needy: list[Member], found: Survey) -> bool:
+        """Only paused members hold a stage: wait for them. True if another peer is to take it up after all."""
+        who = "; ".join(f"{member.actor} is paused: {member.paused}" for member in paused)
+        found.wait(f"stage {stage} waits, since {who}")
+        others = any(not (m.given_up or m.paused) for m in needy)
+        return not others and all(member.absent for member in paused)
 
     def _listens(self, member: Member) -> bool:
         """Whether a member that lacks the version, while others hold it, loads it as a listener, so that no pass waits
@@ -271,8 +295,8 @@ class Placement:
     def _crew(self, stage: int) -> tuple[list[Member], list[Member], list[Member]]:
         """The members of a stage that hold the version, that can apply the last decision, and that need a state.
 
-        Leaving members are among the first two: they have no part in the next pass, but they can hand on their
-        state.
+        Leaving and paused members are among the first two: they have no part in the next pass, but they can hand on
+        their state.
         """
         holders: list[Member] = []
         coming: list[Member] = []
@@ -281,7 +305,7 @@ class Placement:
             if member.lost_at is not None or member.benched:
                 continue
             if member.version == self._history.version:
-                if member.given_up:
+                if member.given_up and member.shown:
                     member.has_state()
                 holders.append(member)
             elif member.can_apply(self._history.decision):
@@ -305,10 +329,10 @@ class Placement:
         """
         if not needy:
             return []
-        waiting = [m for m in needy if not m.given_up]
+        waiting = [m for m in needy if not (m.given_up or m.absent)]
         if self._history.version < self._history.end(self._settings):
             del waiting[max(0, self.rebalancing.most - held) :]
-        return waiting + [m for m in needy if m.given_up]
+        return waiting + [m for m in needy if m.given_up or m.absent]
 
     def _supply(self, stage: int, needy: list[Member], holders: list[Member], coming: list[Member], now: float) -> None:
         """Tell members that can apply the decision to do so, and those that lack the version where to get it."""
@@ -317,7 +341,7 @@ class Placement:
         gaps = gaps or history.controls.paused is not None
         if gaps:
             self._ask_to_apply(coming, now)  # otherwise the next Open carries the decision
-        for i, member in enumerate(needy):
+        for member in needy:
             if not holders and not (history.restorable and not coming):
                 continue
             late = member.given_up and member.assigned not in (None, (stage, history.version))
@@ -325,17 +349,15 @@ class Placement:
                 continue  # a newer order would interrupt its download
             if not self._tell(member, now):
                 continue
-            # Every other turn uses the next source, however many repeats pass while the peer still tries one.
-            turn = i + member.told + (member.told // len(holders) if holders else 0)
-            source = holders[turn % len(holders)].actor if holders else self._me
             initialised = history.version == 0 and not self._settings.imported
-            from_archive = not holders and not initialised
-            member.told += 1
+            # Those that are still to apply the decision too: else a state would be fetched from whoever is first.
+            those = (*holders, *coming) if holders and not initialised else ()
+            donors = self._members.donors(member.actor for member in those)
+            archive = None if initialised or donors else self._me
             member.assigned = (stage, history.version)
             if late:
                 member.give_up(now, self._settings.step_budget_s)
-            give = None if initialised else source
-            order = Assign(history.term, StageIndex(stage), history.version, give, from_archive, member.move_number)
+            order = Assign(history.term, StageIndex(stage), history.version, donors, archive, member.move_number)
             self._out.send(member.actor, order)
 
     def _ask_to_apply(self, members: Iterable[Member], now: float) -> None:

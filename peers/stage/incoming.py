@@ -1,0 +1,184 @@
+"""The states and sums that a peer fetches from others, in a folder of its home."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from contextlib import aclosing
+from itertools import count
+from pathlib import Path
+
+from peers.runtime.checkpoint_request import CheckpointRequest
+from peers.runtime.piece_request import PieceKind
+from peers.stage.donor_list import DonorList
+from peers.stage.gathering import Gathering
+from peers.stage.index_inquiry import Fetch
+from swarm.compute.averaging import largest_bucket
+from swarm.compute.reduction import largest_exact
+from swarm.events import Event
+from swarm.manifest import RunManifest
+from swarm.models.kinds import parameter_shapes
+from swarm.protocol.ids import Actor
+from swarm.protocol.messages import Donor
+from swarm.protocol.peer.io import FetchSums, LoadState
+from swarm.state.folder import Checkpoint
+from swarm.state.layout import check_meta, shard_limit, state_shapes
+from swarm.state.pieces import SumsFile
+from swarm.state.shard import Shard, open_shard
+from swarm.state.transfer import HEADER_BYTES, ShardReceiver
+
+
+class Incoming:
+    """Used in one event loop. `folder` is created. `come(total)`: called at most once a second, while bytes come."""
+
+    def __init__(
+        self,
+        manifest: RunManifest,
+        folder: Path,
+        fetch: Fetch,
+        emit: Callable[[Event], None],
+        come: Callable[[int], None],
+    ) -> None:
+        self._manifest = manifest
+        self._folder = folder
+        self._fetch = fetch
+        self._emit = emit
+        self._come = come
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove(folder.glob("sums-*"))  # left by another process
+        _remove(folder.glob("archived-*"))
+        self._downloads = count()
+        self._removing: asyncio.Future[None] | None = None
+        """A thread that removes old sums."""
+        self._sums: Gathering | None = None
+        """The fetch of the current step's sums."""
+        self._indices: dict[int, set[bytes]] = {}
+        """{step: the indices of its fetched sums}: if the sums are wanted again, they were not the decided ones."""
+        self._nbytes = 0
+        self._told_at = 0.0
+
+    # ------------------------------------------------------------ states
+
+    async def state(self, order: LoadState, own: Checkpoint | None) -> Shard:
+        """The live state that the donors of an order hold. Raises StateError, OSError.
+
+        Pieces of it that `own` holds, or that came before, are not fetched again.
+        """
+        limit = shard_limit(parameter_shapes(self._manifest.model, order.stage))
+        gathering = self._gathering(PieceKind.STATE, order.stage, order.version, limit, order.donors)
+        others = [other for other in self._folder.glob("state-*") if other != gathering.path]
+        await asyncio.to_thread(_remove, others)
+        if own is not None and not gathering.path.exists():
+            await asyncio.to_thread(_seed, gathering.path, own.path)
+        shard = await asyncio.to_thread(self._parse, await gathering.run(), order.stage)
+        run_hash = self._manifest.hash
+        check_meta(shard.meta, "the donors", run_hash=run_hash, stage=order.stage, version=order.version)
+        return shard
+
+    async def archived(self, order: LoadState, archive: Actor, own: Checkpoint | None) -> Shard | None:
+        """A checkpoint from a coordinator's archive; None if `own` is the same. Raises StateError, OSError."""
+        parameters = parameter_shapes(self._manifest.model, order.stage)
+        path = self._folder / f"archived-{order.stage}-{order.version}-{next(self._downloads)}"
+        receiver = ShardReceiver(
+            self._manifest.hash, order.stage, order.version, parameters, path, f"the archive of {archive}"
+        )
+        request = CheckpointRequest(order.stage, order.version).encode()
+        try:
+            chunks = await self._fetch(archive, request, HEADER_BYTES + shard_limit(parameters))
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    await asyncio.to_thread(receiver.feed, chunk)
+                    if own is not None and own.hash == receiver.hash:
+                        return None
+            return await asyncio.to_thread(receiver.finish)
+        finally:
+            await asyncio.to_thread(receiver.close)
+
+    def _parse(self, path: Path, stage: int) -> Shard:
+        """The state in a file, whose name is removed. Raises StateError, OSError."""
+        try:
+            shapes = state_shapes(parameter_shapes(self._manifest.model, stage))
+            return open_shard(path, "the donors", shapes=shapes)
+        finally:
+            path.unlink()
+
+    # ------------------------------------------------------------ sums
+
+    async def sums(self, order: FetchSums, most_buckets: int) -> bool:
+        """Carry out a FetchSums. False: the fetch runs already, now with these donors. Raises StateError, OSError.
+
+        `most_buckets`: the largest number of buckets that the sums may have.
+        """
+        if self._removing is not None:  # the same step may have been here before a rollback
+            await asyncio.shield(self._removing)
+        running, donors = self._sums, tuple(Donor(actor, number) for number, actor in enumerate(order.donors))
+        if running is not None and (running.stage, running.version) == (order.stage, order.step):
+            running.donors.named = donors
+            return False
+        largest = max(largest_bucket(self._manifest.sums), largest_exact(self._manifest.sums))
+        limit = SumsFile.limit(most_buckets, largest)
+        gathering = self._gathering(PieceKind.SUMS, order.stage, order.step, limit, donors)
+        if gathering.path.exists():  # it was here before, and was wrong
+            gathering.path.unlink()
+            gathering.wrong = frozenset(self._indices.get(order.step, ()))
+        self._sums = gathering
+        try:
+            await gathering.run()
+            if gathering.index is not None:
+                self._indices.setdefault(order.step, set()).add(gathering.index.encode())
+        finally:
+            if self._sums is gathering:
+                self._sums = None
+        return True
+
+    async def fetched_sums(self, stage: int, step: int) -> bytes:
+        """The file of a step's sums. Raises OSError."""
+        return await asyncio.to_thread(self._path(PieceKind.SUMS, stage, step).read_bytes)
+
+    def forget_sums(self, step: int) -> None:
+        """Steps up to this one are applied: remove their sums."""
+        old = [path for path in self._folder.glob("sums-*") if int(path.name.rsplit("-", 1)[1]) <= step]
+        if old:
+            self._removing = asyncio.get_running_loop().run_in_executor(None, _remove, old)
+        self._indices = {other: indices for other, indices in self._indices.items() if other > step}
+
+    def count_anew(self) -> None:
+        """After a rollback the same steps may be decided again, and their sums be right."""
+        self._indices.clear()
+
+    async def close(self) -> None:
+        await asyncio.to_thread(_remove, self._folder.glob("sums-*"))
+
+    # ------------------------------------------------------------
+
+    def _gathering(self, kind: PieceKind, stage: int, version: int, limit: int, donors: tuple[Donor, ...]) -> Gathering:
+        path = self._path(kind, stage, version)
+        source = DonorList(donors, self._emit)
+        return Gathering(kind, stage, version, limit, path, self._fetch, self._emit, self._progress, source)
+
+    def _path(self, kind: PieceKind, stage: int, version: int) -> Path:
+        return self._folder / f"{kind.value}-{stage}-{version}"
+
+    def _progress(self, nbytes: int) -> None:
+        self._nbytes += nbytes
+        if (now := time.monotonic()) - self._told_at >= 1.0:
+            self._told_at = now
+            self._come(self._nbytes)
+
+
+def _seed(path: Path, own: Path) -> None:
+    """Begin with a file of this disk. Best effort: missing pieces come from the donors."""
+    made = path.with_name(f"{path.name}.own")
+    try:
+        shutil.copyfile(own, made)
+        made.replace(path)
+    except OSError:
+        made.unlink(missing_ok=True)
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    """Run it in a thread: a busy disk takes seconds to remove a large file."""
+    for path in paths:
+        path.unlink(missing_ok=True)

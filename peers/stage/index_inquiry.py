@@ -1,0 +1,161 @@
+"""Index inquiry: asks all donors of a state or of a step's sums for its index, and finds the one to believe.
+
+The index of a state counts if the donors of more than half of all people send it, or of most people whose donors answer
+in time (`verdict`). Sums are compared with the decided digest, so that the first useful answers do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+
+from peers.runtime.piece_request import NOT_KEPT, NOT_YET, PieceKind, PieceRequest
+from peers.stage.donor_list import DonorList, Unavailable
+from swarm.net.bulk import Busy
+from swarm.protocol.donors import Verdict, verdict
+from swarm.protocol.ids import Actor
+from swarm.protocol.messages import Donor
+from swarm.state.error import StateError
+from swarm.state.pieces import Index, index_bytes
+
+Fetch = Callable[[Actor, bytes, int], Awaitable[AsyncGenerator[bytes, None]]]
+"""Asks an actor for at most this number of bytes. Raises ConnectionError, TimeoutError, also from the bytes."""
+
+OTHERS_S = {PieceKind.STATE: 4.0, PieceKind.SUMS: 1.0}
+"""Seconds that the other donors have for their index after the first answer. A state is verified only by its donors'
+agreement, while sums are compared with the decided digest.
+"""
+ALONE_S = 10.0
+"""Seconds that they have for the index of a state while only one person's donors have sent one, if others answer."""
+_SILENT_S = 4.0
+"""Seconds that they have, at first, after one donor answered that it has none: that one must be asked again."""
+_FIRST_LOOK_S = 0.025
+"""Seconds until donors that do not have it yet are asked again, at first: after a decision the sums are there soon."""
+_LONGEST_PAUSE_S = 4.0
+_LOST = 11
+"""Number of consecutive failures, in 18 s or more, after which a donor's index is not waited for any more."""
+
+_Answers = Mapping[Actor, bytes | None]
+"""By donor: its index, NOT_YET or NOT_KEPT; None if there is no answer."""
+
+
+@dataclass(slots=True)
+class IndexInquiry:
+    kind: PieceKind
+    stage: int
+    version: int
+    limit: int
+    """Largest possible size in bytes of what the index describes."""
+    fetch: Fetch
+    donors: DonorList
+    wrong: frozenset[bytes]
+    """Indices of contents that turned out to be wrong."""
+    _failures: Counter[Actor] = field(default_factory=Counter)
+    """By donor, how often it has failed since it last answered."""
+
+    async def run(self) -> Index:
+        """The index that is believed. Raises Unavailable."""
+        pause, silent_s, began = _FIRST_LOOK_S, _SILENT_S, math.inf
+        what, others_s = f"{self.kind.value} {self.version}", OTHERS_S[self.kind]
+        while True:
+            donors = self.donors.sources(what)
+            asked = [asyncio.ensure_future(self._ask(donor.actor)) for donor in donors]
+            rest_s = max(0.0, min(others_s, began + others_s - time.monotonic()))
+            try:
+                answers = await _first_and_others(asked, silent_s, rest_s, partial(self._agree, donors))
+            finally:
+                for task in asked:
+                    task.cancel()
+            told = self._of_use(answers)
+            to_come = [donor.actor for donor in donors if donor.actor not in told and self._may_have_it(donor, answers)]
+            if told:
+                began = min(began, time.monotonic())
+                found = verdict(told, donors)
+                alone = found.told_by == 1 and not all(self._failures[actor] for actor in to_come)
+                is_late = time.monotonic() - began >= (ALONE_S if alone else others_s)
+                if self.kind is PieceKind.SUMS or found.is_majority or is_late or not to_come:
+                    return self._decided(donors, told, found)
+            elif not to_come and self.donors.sources(what):
+                raise Unavailable(what, "no donor keeps a copy for others")
+            if len(answers) < len(asked):
+                silent_s *= 2  # its index may be long, and its link slow
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    async def _ask(self, actor: Actor) -> tuple[Actor, bytes | None]:
+        request = PieceRequest(self.kind, self.stage, self.version).encode()
+        whole = bytearray()
+        try:
+            async with aclosing(await self.fetch(actor, request, index_bytes(self.limit))) as chunks:
+                async for chunk in chunks:
+                    whole += chunk
+        except Busy:
+            return actor, None
+        except (ConnectionError, TimeoutError, ValueError):
+            self._failures[actor] += 1
+            return actor, None
+        raw, self._failures[actor] = bytes(whole), 0
+        if raw not in (NOT_YET, NOT_KEPT):
+            try:
+                Index.decode(raw, self.limit, str(actor))
+            except StateError as error:
+                self.donors.refuse(actor, str(error))
+                return actor, None
+        return actor, raw
+
+    def _of_use(self, answers: _Answers) -> dict[Actor, bytes]:
+        of_no_use = {NOT_YET, NOT_KEPT, *self.wrong}
+        return {actor: raw for actor, raw in answers.items() if raw is not None and raw not in of_no_use}
+
+    def _may_have_it(self, donor: Donor, answers: _Answers) -> bool:
+        """Whether a donor without a useful answer may give one later."""
+        raw = answers.get(donor.actor)
+        without = raw == NOT_KEPT or raw in self.wrong
+        return not without and donor.actor not in self.donors.banned and self._failures[donor.actor] < _LOST
+
+    def _agree(self, donors: Sequence[Donor], answers: _Answers) -> bool:
+        """Whether so many say the same that the others need not be heard."""
+        told = self._of_use(answers)
+        return bool(told) and verdict(told, donors).is_majority
+
+    def _decided(self, donors: Sequence[Donor], told: Mapping[Actor, bytes], found: Verdict) -> Index:
+        """The index that is believed. Who says something else is not asked again."""
+        reason = "its index differs from that of most people's donors"
+        first = next(donor.actor for donor in donors if donor.actor in found.tellers)
+        if found.is_tied:
+            reason = f"its index differs, and nobody can tell who is right: {first}, longer in the stage, is believed"
+        for actor in told.keys() - found.tellers:
+            self.donors.refuse(actor, reason)
+        return Index.decode(told[first], self.limit, "the donors")
+
+
+async def _first_and_others(
+    asked: Sequence[asyncio.Future[tuple[Actor, bytes | None]]],
+    silent_s: float,
+    others_s: float,
+    agree: Callable[[_Answers], bool],
+) -> dict[Actor, bytes | None]:
+    """The answers that come within `others_s` of the first useful one, or within `silent_s` of the first one.
+
+    It returns early once they `agree`.
+    """
+    pending = set(asked)
+    answers: dict[Actor, bytes | None] = {}
+    deadline = math.inf
+    while pending:
+        left = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+        done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            break
+        answers.update(task.result() for task in done)
+        if agree(answers):
+            break
+        of_use = any(raw not in (None, NOT_YET, NOT_KEPT) for raw in answers.values())
+        deadline = min(deadline, time.monotonic() + (others_s if of_use else silent_s))
+    return answers

@@ -1,0 +1,94 @@
+"""Files that a peer writes for others, and lends piece by piece: copies of its state, and the sums of steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from peers.runtime.piece_request import PieceRequest
+from swarm.events import CheckpointRefused, Event
+from swarm.state.packed import framed
+from swarm.state.pieces import PIECE_BYTES, Index
+
+
+@dataclass(slots=True)
+class LentFile:
+    index: Index
+    path: Path
+
+    def read(self, request: PieceRequest) -> bytes:
+        """The pieces of a request; they exist. Raises OSError."""
+        start = request.first * PIECE_BYTES
+        with self.path.open("rb") as file:
+            file.seek(start)
+            pieces = file.read(min(request.count * PIECE_BYTES, self.index.total - start))
+        if not request.packed:
+            return pieces
+        views = (memoryview(pieces)[at : at + PIECE_BYTES] for at in range(0, len(pieces), PIECE_BYTES))
+        return b"".join(part for view in views for part in framed(view))
+
+
+class LentFiles:
+    """Files by number, a version or a step, some of them still being written. Used in one event loop."""
+
+    def __init__(self, emit: Callable[[Event], None]) -> None:
+        self._emit = emit
+        self._files: dict[int, asyncio.Future[LentFile]] = {}
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._files
+
+    @property
+    def numbers(self) -> list[int]:
+        return sorted(self._files)
+
+    def get(self, number: int) -> asyncio.Future[LentFile] | None:
+        """A file, maybe still being written. It raises what writing it raises."""
+        return self._files.get(number)
+
+    def keep(self, number: int, path: Path, writing: Awaitable[object]) -> asyncio.Future[LentFile]:
+        """Lend what lies at `path` once it is written. If that fails, say so, and forget it."""
+        task = asyncio.create_task(_indexed(path, writing))
+
+        def ended(done: asyncio.Future[LentFile]) -> None:
+            if done.cancelled() or (error := done.exception()) is None:
+                return
+            self._emit(CheckpointRefused(f"the copy or sums of version {number} for others", str(error)))
+            if self._files.get(number) is done:
+                del self._files[number]
+
+        task.add_done_callback(ended)
+        self._files[number] = task
+        return task
+
+    def forget(self, number: int) -> None:
+        """Remove its file as soon as it is written. In a thread: a busy disk takes seconds to remove a large file."""
+
+        def remove(lent: asyncio.Future[LentFile]) -> None:
+            if _is_here(lent):
+                path = lent.result().path
+                asyncio.get_running_loop().run_in_executor(None, lambda: path.unlink(missing_ok=True))
+
+        self._files.pop(number).add_done_callback(remove)
+
+    def keep_within(self, nbytes: int) -> None:
+        """Forget the lowest numbers until the files that are written have at most this number of bytes."""
+        sizes = {number: lent.result().index.total for number, lent in self._files.items() if _is_here(lent)}
+        while sum(sizes.values()) > nbytes:
+            self.forget(lowest := min(sizes))
+            del sizes[lowest]
+
+    def clear(self) -> None:
+        for number in self.numbers:
+            self.forget(number)
+
+
+async def _indexed(path: Path, writing: Awaitable[object]) -> LentFile:
+    await writing
+    return LentFile(await asyncio.to_thread(Index.of_file, path), path)
+
+
+def _is_here(lent: asyncio.Future[LentFile]) -> bool:
+    return lent.done() and not lent.cancelled() and lent.exception() is None

@@ -1,0 +1,89 @@
+"""Pausing: while the device is too hot, or other programs compute on it, its peer begins no microbatches."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from peers.runtime.sensors import Reading, Sensor, SensorError
+from swarm.protocol.peer.io import PauseChanged
+
+LOOK_EVERY_S = 1.0
+COOLER_C = 5.0
+"""Degrees below the limit at which a peer goes on."""
+CALM_S = 5.0
+"""For so many seconds the device must have been cool and free."""
+BUSY_S = 3.0
+"""Other programs that compute for a shorter time do not count."""
+SILENT_S = 10.0
+"""A sensor that does not answer for so long stops the peer: it was to guard the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What the owner has set. `max_celsius` None: no limit. `sensor`: reads what the limits need."""
+
+    sensor: Sensor
+    max_celsius: float | None = None
+    when_busy: bool = False
+
+
+class PauseRule:
+    """Whether to compute, by what the sensor reads. Times in seconds, of any clock that only grows."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._max = watched.max_celsius
+        self._when_busy = watched.when_busy
+        self._why = ""
+        self._calm_since: float | None = None
+        self._busy_since: float | None = None
+        self._silent_since: float | None = None
+
+    def judge(self, reading: Reading | SensorError, now: float) -> str:
+        """Why to pause; empty: compute. The first reason stands until the pause is over."""
+        why, calm = self._look(reading, now)
+        if why:
+            self._calm_since = None
+            self._why = self._why or why
+        elif self._why:
+            self._calm_since = (now if self._calm_since is None else self._calm_since) if calm else None
+            if self._calm_since is not None and now - self._calm_since >= CALM_S:
+                self._why, self._calm_since = "", None
+        return self._why
+
+    def _look(self, reading: Reading | SensorError, now: float) -> tuple[str, bool]:
+        """Why to pause by this reading alone, and whether a pause may end by it."""
+        if isinstance(reading, SensorError):
+            self._silent_since = now if self._silent_since is None else self._silent_since
+            silent = now - self._silent_since >= SILENT_S
+            return (f"the sensor does not answer: {reading}" if silent else ""), False
+        self._silent_since = None
+        celsius, limit = reading.celsius, self._max
+        if celsius is not None and limit is not None and celsius >= limit:
+            return f"{celsius:.0f} °C (limit {limit:g})", False
+        if not (self._when_busy and reading.others):
+            self._busy_since = None
+            return "", celsius is None or limit is None or celsius <= limit - COOLER_C
+        self._busy_since = now if self._busy_since is None else self._busy_since
+        busy = now - self._busy_since >= BUSY_S
+        return (f"the card is used by {reading.others}" if busy else ""), False
+
+
+async def watch(watched: Watched, tell: Callable[[PauseChanged], None]) -> None:
+    """Read the sensor until cancelled, and tell the core when to pause and when to go on."""
+    rule, told = PauseRule(watched), ""
+    while True:
+        why = rule.judge(await asyncio.to_thread(_read, watched.sensor), time.monotonic())
+        if why != told:
+            told = why
+            tell(PauseChanged(why))
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def _read(sensor: Sensor) -> Reading | SensorError:
+    try:
+        return sensor.read()
+    except SensorError as error:
+        return error

@@ -1,0 +1,135 @@
+"""Copies of the state that a peer trains, for peers that load it.
+
+A copy is taken because a pass has listeners that load its version (`Lend`), or because somebody asks for the version
+that this peer holds: at the start and the end of a run, everybody loads between passes. All who ask for a version share
+one copy. Copies are taken rarely enough that nobody can keep a peer from training.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from peers.stage.copying import Engine, copy_to
+from peers.stage.lent_files import LentFile, LentFiles
+from swarm.events import Event
+from swarm.net.bulk import FAIR_RATE, PATIENCE_S
+
+MAX_COPIES = 2
+"""Number of copies on disk at once that were ordered, and of those that were asked for."""
+COPYING = 0.1
+"""The fraction of its time that a peer may spend on copies."""
+MAX_REST_S = 10.0
+UNUSED_S = 60.0
+"""A copy that was asked for is removed when nobody has asked for its pieces for so many seconds."""
+
+
+@dataclass(slots=True)
+class _Use:
+    """Of a copy that was asked for."""
+
+    since: float
+    asked_at: float
+
+
+class StateCopies:
+    """Used in one event loop. `folder` exists, and its owner empties it before a process begins."""
+
+    def __init__(self, run_hash: str, folder: Path, emit: Callable[[Event], None]) -> None:
+        self._run_hash = run_hash
+        self._folder = folder
+        self._emit = emit
+        self._files = LentFiles(emit)
+        self._uses: dict[int, _Use] = {}
+        """By version, of the copies that were not ordered, but asked for."""
+        self._next_at = 0.0
+
+    @property
+    def versions(self) -> list[int]:
+        return self._files.numbers
+
+    def order(self, versions: Collection[int], version: int, stage: int, engine: Engine) -> None:
+        """Copy `version`, which the engine holds, if it is one of `versions`; drop the ordered copies of others."""
+        for other in [v for v in self.versions if v not in versions and v not in self._uses]:
+            self._files.forget(other)
+        if version not in versions:
+            return
+        self._uses.pop(version, None)
+        ordered = [v for v in self.versions if v not in self._uses]
+        if version not in self._files and self._rest_s() <= 0 and len(ordered) < MAX_COPIES:
+            self._take(version, stage, engine)
+
+    def get(self, version: int, stage: int, engine: Engine) -> asyncio.Future[LentFile] | None:
+        """The copy of a version that somebody asks for; None: there is none, or not yet.
+
+        If the engine holds that version, a copy is taken, unless the last one was taken too short a while ago, or there
+        are enough. A copy that no reader but a slow one still needs gives way.
+        """
+        now = time.monotonic()
+        if version in self._uses:
+            self._uses[version].asked_at = now
+        elif version not in self._files and engine.version == version and self._rest_s() <= 0:
+            if len(self._uses) >= MAX_COPIES:
+                overdue = [other for other in self._uses if self._gives_way(other, now)]
+                if not overdue:
+                    return None
+                self._drop(min(overdue))
+            self._uses[version] = use = _Use(now, now)
+            self._take(version, stage, engine).add_done_callback(lambda _: self._taken(version, use))
+        return self._files.get(version)
+
+    def clear(self) -> None:
+        """Another state is loaded, and versions count anew."""
+        self._uses.clear()
+        self._files.clear()
+
+    def _take(self, version: int, stage: int, engine: Engine) -> asyncio.Future[LentFile]:
+        began = time.monotonic()
+        path = self._folder / f"state-{version}-{time.monotonic_ns()}"
+        copying = copy_to(path, engine, self._run_hash, stage, version, self._emit)
+        taking = asyncio.wrap_future(copying)  # queued before the step is applied
+        self._next_at = began + MAX_REST_S  # no other copy begins meanwhile
+        taking.add_done_callback(lambda _: self._rest(began))
+        return self._files.keep(version, path, taking)
+
+    def _gives_way(self, version: int, now: float) -> bool:
+        """Whether whoever asked for a copy first has had the time to fetch all of it."""
+        file = self._files.get(version)
+        if file is None or not file.done() or file.exception() is not None:
+            return file is None
+        return now - self._uses[version].since > max(PATIENCE_S, file.result().index.total / FAIR_RATE)
+
+    def _rest_s(self) -> float:
+        """Seconds until another copy may be taken."""
+        return self._next_at - time.monotonic()
+
+    def _rest(self, began: float) -> None:
+        """A copy was taken: wait ten times as long before the next one."""
+        now = time.monotonic()
+        self._next_at = now + min(MAX_REST_S, (now - began) / COPYING)
+
+    def _drop(self, version: int) -> None:
+        del self._uses[version]
+        if version in self._files:
+            self._files.forget(version)
+
+    def _taken(self, version: int, use: _Use) -> None:
+        """A copy that was asked for is there, or could not be made: then it may be asked for again."""
+        use.asked_at = time.monotonic()
+        if version in self._files:
+            self._drop_if_unused(version, use)
+        elif self._uses.get(version) is use:
+            self._drop(version)
+
+    def _drop_if_unused(self, version: int, use: _Use) -> None:
+        """Look again and again until nobody has asked for a while; `use` may have ended otherwise."""
+        if self._uses.get(version) is not use:
+            return
+        left_s = use.asked_at + UNUSED_S - time.monotonic()
+        if left_s <= 0:
+            self._drop(version)
+        else:
+            asyncio.get_running_loop().call_later(left_s, self._drop_if_unused, version, use)

@@ -1,0 +1,67 @@
+"""How a peer shows that it holds its stage: it answers the coordinator's Prove when it holds the version that is named.
+
+The coordinator compares the answer with a sibling's, before it deals this peer any work
+(swarm/protocol/coordinator/membership/proofs.py).
+"""
+
+from __future__ import annotations
+
+from swarm.protocol.ids import Actor
+from swarm.protocol.messages import Proof, Prove
+from swarm.protocol.outbox import Outbox
+from swarm.protocol.peer.held_stage import HeldStage
+from swarm.protocol.peer.io import ShowState, StateShown
+
+_MOST = 32
+"""Requests that are kept for a later version: the newest ones."""
+
+
+class StateProofs:
+    def __init__(self, held_stage: HeldStage, out: Outbox) -> None:
+        self._held_stage = held_stage
+        self._out = out
+        self._due: dict[int, Prove] = {}
+        """By nonce, the requests for a version that is yet to be reached."""
+        self._shown: dict[int, int] = {}
+        """By nonce, the answers that were given about the state held here."""
+
+    def asked(self, prove: Prove, coordinator: Actor, applying: bool) -> None:
+        """`applying`: a step is being applied, so the held version is about to be gone."""
+        held, version = self._held_stage, self._held_stage.version
+        at = held.loading if version is None else version + applying
+        if prove.nonce in self._shown:
+            self._out.send(coordinator, Proof(prove.nonce, self._shown[prove.nonce]))
+        elif prove.stage != held.stage or at is None or prove.version < at:
+            self._due.pop(prove.nonce, None)
+            self._out.send(coordinator, Proof(prove.nonce))
+        elif prove.version == version:
+            self._out.add(ShowState(prove.version, prove.nonce))
+        else:
+            self._due[prove.nonce] = prove
+            if len(self._due) > _MOST:
+                del self._due[next(iter(self._due))]
+
+    def reached(self, coordinator: Actor) -> None:
+        """Another version is held. Call it before that one is changed."""
+        due, self._due = self._due, {}
+        for prove in due.values():
+            self.asked(prove, coordinator, applying=False)
+
+    def shown(self, event: StateShown, coordinator: Actor) -> None:
+        if event.checksum is not None:
+            self._shown[event.nonce] = event.checksum
+            if len(self._shown) > _MOST:
+                del self._shown[next(iter(self._shown))]
+        self._out.send(coordinator, Proof(event.nonce, event.checksum))
+
+    def is_wrong(self, nonce: int, coordinator: Actor) -> bool:
+        """Whether a disproved answer is about the state held here. Otherwise the coordinator is told that it is not."""
+        if nonce in self._shown:
+            return True
+        self._out.send(coordinator, Proof(nonce))
+        return False
+
+    def clear(self) -> None:
+        """Another state is loaded, or none is held any more."""
+        self._due.clear()
+        self._shown.clear()

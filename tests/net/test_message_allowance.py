@@ -1,0 +1,67 @@
+"""Who sends too many messages is read more slowly; nothing is lost, and others do not wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.net import message_allowance
+from swarm.net.message_allowance import MAX_COUNTED, OF_DEVICE, OF_PASS, SAVED_S, MessageAllowance
+from swarm.protocol import messages as m
+from swarm.protocol.ids import PassId, StepNumber, Term
+
+Pair = Any
+"""Of conftest.py, reached through fixtures: tests are not importable."""
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 500.0), st.floats(0.0, 2.0)), max_size=200))
+def test_in_any_time_no_more_is_read_than_the_rate_and_what_was_saved_up(uses: list[tuple[float, float]]) -> None:
+    of = MessageAllowance()
+    now = total = 0.0
+    for points, idle_s in uses:
+        now += idle_s
+        assert total <= OF_DEVICE * (SAVED_S + now) + 1e-6
+        total += points
+        now += of.use("device", b"pass", points, now)
+
+
+def test_one_pass_does_not_wait_for_another_and_coordinators_never_do() -> None:
+    of = MessageAllowance()
+    assert of.use("one", b"p", 2 * OF_DEVICE * SAVED_S, 0.0) == pytest.approx(SAVED_S)
+    assert of.use("another", b"p", 1.0, 0.0) == 0.0, "of the same pass, which has more than one device"
+    assert of.use("", b"", 100 * OF_PASS * SAVED_S, 0.0) == 0.0
+    assert of.use("one", b"p", 0.0, SAVED_S) == 0.0
+
+
+def test_the_devices_of_a_pass_share_its_allowance() -> None:
+    of = MessageAllowance()
+    for device in range(10):
+        assert of.use(str(device), b"p", OF_DEVICE * SAVED_S, 0.0) == 0.0
+    assert of.use("one more", b"p", OF_PASS, 0.0) == pytest.approx(1.0)
+    assert of.use("of another person", b"q", OF_DEVICE * SAVED_S, 0.0) == 0.0
+
+
+def test_no_more_are_counted_however_many_come() -> None:
+    of = MessageAllowance()
+    for number in range(MAX_COUNTED + 10):
+        of.use(str(number), number.to_bytes(4), OF_DEVICE * SAVED_S, 0.0)
+    assert len(of._devices) == len(of._passes) == MAX_COUNTED
+    assert of.use(str(MAX_COUNTED + 9), b"q", OF_DEVICE, 0.0) == pytest.approx(1.0), "those heard last are known"
+
+
+async def test_messages_beyond_the_allowance_arrive_late_and_in_order(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_allowance, "OF_DEVICE", 100.0)
+    monkeypatch.setattr(message_allowance, "SAVED_S", 0.2)
+    a, b = await pair.start()
+    sent = [m.Released(PassId(Term(1), StepNumber(2)), number, ()) for number in range(60)]
+    for message in sent:
+        a.send(b.me, message)
+    assert [await pair.two.next_of(pair.two.messages) for _ in sent] == [(a.me, message) for message in sent]
+    slowed, wait_s = await pair.two.next_of(pair.two.slowed)
+    assert slowed == a.me and wait_s > 0
+    assert pair.two.slowed.qsize() >= 5
