@@ -1,9 +1,10 @@
-"""What the exact sums of a real model cost on the wire, grid by grid: bytes per parameter, time, and loss.
+"""What the exact sums of a real model cost on the wire, grid by grid: bits per parameter, time, and loss.
 
-    python -m benchmarks.exact_sums [--grids 30,24,20,16,12] [--steps 60]
+    python -m benchmarks.exact_sums [--grids "30;24;20;16;12;dither:1"] [--microbatches 8] [--steps 60]
 
-Each grid trains the same small model on the same tokens in one process; what replicas would send of every stage's sums
-is packed and unpacked at the end. Loss is held-out, in nats per token. Raw fp64 takes 8 bytes a parameter, fp32 4.
+Each grid trains the same small model on the same tokens in one process. In the last step two replicas have half of the
+microbatches each; what they would send of every stage's sums is encoded and decoded. Loss is held-out, in nats per
+token. Raw fp64 takes 64 bits a parameter, fp32 32.
 """
 
 from __future__ import annotations
@@ -12,21 +13,26 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.results import write_results
+from peers.run.averaged_sums import AveragedSums
 from peers.run.reference import ReferenceModel
 from peers.run.resolved_run import resolve_run
-from swarm.compute import packing
+from swarm.compute.averaging import buckets_of
+from swarm.compute.dithered import DitheredBuckets
+from swarm.compute.sums import Accumulator
 from swarm.data.reader import CorpusReader
+from swarm.manifest import RunManifest
 
 RUN = """
 [run]
 name = "exact-sums"
-steps = {steps}
 [audit]
 every = 0
 [model]
@@ -39,8 +45,6 @@ ffn_dim = 336
 context = 128
 cuts = [1, 2, 3]
 [batch]
-microbatches = 8
-sequences = 8
 sequence_length = 128
 [optimizer]
 learning_rate = 3e-3
@@ -48,8 +52,6 @@ warmup_steps = 10
 [codec]
 forward = "int8"
 backward = "int8"
-[sums]
-grid_bits = {grid_bits}
 [evaluation]
 microbatches = 8
 """
@@ -57,49 +59,89 @@ microbatches = 8
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--grids", default="30,24,20,16,12")
+    parser.add_argument("--grids", default="30;24;20;16;12;dither:1", help="grid_bits, or an averaging, with ; between")
+    parser.add_argument("--microbatches", type=int, default=8, help="of a step, of all replicas")
+    parser.add_argument("--sequences", type=int, default=8, help="of a microbatch")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
     with folder_with_corpus("exact-sums") as folder:
-        for grid_bits in map(int, options.grids.split(",")):
-            rows.append(_row(folder, options.steps, grid_bits))
+        for grid in options.grids.split(";"):
+            rows.append(_row(folder, options, grid))
             print(json.dumps(rows[-1]), flush=True)
     write_results(options.out, "exact_sums", rows=rows)
 
 
-def _row(folder: Path, steps: int, grid_bits: int) -> dict[str, object]:
+def _row(folder: Path, options: argparse.Namespace, grid: str) -> dict[str, object]:
     path = folder / "RUN.toml"
-    path.write_text(RUN.format(steps=steps, grid_bits=grid_bits))
-    run = resolve_run(path)
+    path.write_text(RUN)
+    sums = f"sums.averaging={grid}" if grid.startswith("dither") else f"sums.grid_bits={grid}"
+    batch = (f"batch.microbatches={options.microbatches}", f"batch.sequences={options.sequences}")
+    run = resolve_run(path, (f"run.steps={options.steps}", *batch, sums))
     reader = CorpusReader(run.corpus, run.manifest)
     model = ReferenceModel(run.manifest)
-    for step in range(steps):
+    for step in range(options.steps - 1):
         model.train(step, reader)
-    sums = [each.reduced().numpy() for each in model._sums]
-    sizes, pack_ns, unpack_ns = [], [], []
-    for flat in sums:
-        start = time.thread_time()
-        packed = packing.pack(flat, grid_bits)
-        half = time.thread_time()
-        packing.unpack(packed, len(flat), grid_bits, flat)
-        sizes.append(len(packed))
-        pack_ns.append((half - start) / len(flat) * 1e9)
-        unpack_ns.append((time.thread_time() - half) / len(flat) * 1e9)
-    count = sum(map(len, sums))
+    replicas = [_Replicas(run.manifest, each) for each in model._sums]
+    model.train(options.steps - 1, reader)
+    sent = [each.send() for each in replicas]
+    count = sum(each.length for each in replicas)
+
+    def bits(directions: Sequence[str]) -> float:
+        return round(8 * statistics.mean(sum(each[one] for each in sent) for one in directions) / count, 2)
+
     return {
-        "grid_bits": grid_bits,
-        "bytes per parameter": round(sum(sizes) / count, 2),
-        "by stage": [round(size / len(flat), 2) for size, flat in zip(sizes, sums, strict=True)],
-        "pack, ns per parameter": round(statistics.median(pack_ns), 1),
-        "unpack, ns per parameter": round(statistics.median(unpack_ns), 1),
-        "rms of the sums": round(
-            float(sum((flat.astype(float) ** 2).sum() for flat in sums) / count) ** 0.5 * 2.0**-grid_bits, 3
-        ),
+        "grid": grid,
+        "microbatches": options.microbatches,
+        "steps": options.steps,
+        "bits per parameter, mean of both directions": bits(("part", "total")),
+        "of a part": bits(("part",)),
+        "of a total": bits(("total",)),
+        "encode, ns per parameter": round(sum(each["encode_s"] for each in sent) / count * 1e9, 1),
+        "decode, ns per parameter": round(sum(each["decode_s"] for each in sent) / count * 1e9, 1),
         "loss": round(model.heldout_loss(reader), 4),
     }
+
+
+class _Replicas:
+    """Two replicas of a stage, which add the microbatches of one step in turn beside the reference."""
+
+    def __init__(self, manifest: RunManifest, sums: AveragedSums) -> None:
+        """The grid is as the next step will have it: `sums` turns it."""
+        self.length = sums.layout.length
+        self._manifest, self._sums, self._grid = manifest, sums, sums._grid
+        self._added = [Accumulator(sums.layout, manifest.sums, grid=self._grid) for _ in range(2)]
+        self._add = sums.add
+        sums.add = self._tee  # type: ignore[method-assign]
+
+    def send(self) -> dict[str, float]:
+        """Bytes of a part and of a total, each bucket once with its head, and seconds of a replica's coding of one."""
+        buckets = buckets_of(self._sums.layout, self._manifest.sums)
+        total = self._sums.reduced()
+        found = dict.fromkeys(("part", "total", "encode_s", "decode_s"), 0.0)
+        for bucket, where in enumerate(buckets.slices):
+            for kind, numbers in (("part", self._added[0].numbers(where)), ("total", total[where])):
+                began = time.thread_time()
+                if isinstance(buckets, DitheredBuckets):
+                    assert self._grid is not None
+                    lowered = self._grid.lowered(numbers, where, total=kind == "total")
+                    payload = buckets.write_bucket(bucket, lowered)
+                else:
+                    payload = buckets.write(numbers)
+                encoded = time.thread_time()
+                read = buckets.read(bucket, payload)
+                if self._grid is not None:
+                    self._grid.raised(read, where, total=kind == "total")
+                found["decode_s"] += (time.thread_time() - encoded) / 2
+                found["encode_s"] += (encoded - began) / 2
+                found[kind] += len(payload)
+        return found
+
+    def _tee(self, m: int, gradients: Sequence[Tensor], loss: float | None) -> None:
+        self._add(m, gradients, loss)
+        self._added[m % 2].add(gradients, loss, step=self._sums._step, microbatch=m)
 
 
 if __name__ == "__main__":
