@@ -5,23 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from first_step import COORDINATOR, ONE, PASS, SETTINGS, SPARE, STAGE, TWO, FirstStep, said
 
 from swarm.events import PeerLeaving
 from swarm.protocol import messages as m
-from swarm.protocol.coordinator.core import CoordinatorCore, Phase
-from swarm.protocol.coordinator.io import RecordWritten, TermWritten, WriteRecord
+from swarm.protocol.coordinator.core import Phase
+from swarm.protocol.coordinator.io import RecordWritten, WriteRecord
 from swarm.protocol.coordinator.passes.assignment import amend
-from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, StageIndex, StepNumber, Term
+from swarm.protocol.ids import Actor, Attempt, Microbatch, StepNumber, Term
 from swarm.protocol.io import Emit, LeaveRequested, LinkLost, Received, Send, Stop, Tick
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.io import AppliedStep, StateLoaded
-from swarm.simulation.runs.scenario import small_settings
-
-COORDINATOR, ONE, TWO, SPARE = Actor("coordinator", 0), Actor("one", 1), Actor("two", 1), Actor("spare", 1)
-SETTINGS = small_settings(stages=1, microbatches=4, steps=9, replicas=2, checkpoint_every=100)
-PASS = PassId(Term(1), StepNumber(0))
-STAGE = StageIndex(0)
-
 
 # ---------------------------------------------------------------- a peer
 
@@ -32,10 +26,6 @@ def peer() -> PeerCore:
     core.handle(Received(COORDINATOR, m.Assign(Term(1), STAGE, 0)), 0.0)
     core.handle(StateLoaded(STAGE, 0, 1), 0.0)
     return core
-
-
-def said(actions: Any, kind: type) -> list[Any]:
-    return [a.message for a in actions if isinstance(a, Send) and isinstance(a.message, kind)]
 
 
 def stopped(actions: Any) -> list[str]:
@@ -98,34 +88,7 @@ def test_a_peer_that_nobody_asked_to_leave_cannot_be_dismissed() -> None:
 # ---------------------------------------------------------------- the coordinator
 
 
-class Run:
-    """A coordinator in the first step of ONE and TWO, with a clock that goes on by a millisecond with every input."""
-
-    def __init__(self, settings: Any = SETTINGS, *more: Actor) -> None:
-        self.core = CoordinatorCore(COORDINATOR, settings, 0, None, None)
-        self.now = 0.0
-        self.sequence = 0
-        self.take(Tick())
-        self.take(TermWritten(1))
-        for actor in (ONE, TWO, *more):
-            self.hear(actor, m.Join(actor))
-        for actor in (ONE, TWO):
-            self.report(actor)
-        assert self.core.phase is Phase.OPEN
-
-    def take(self, event: Any) -> list[Any]:
-        self.now += 0.001
-        return list(self.core.handle(event, self.now))
-
-    def hear(self, actor: Actor, message: m.Message) -> list[Any]:
-        return self.take(Received(actor, message))
-
-    def report(self, actor: Actor, done: int = 0, **fields: Any) -> list[Any]:
-        self.sequence += 1
-        numbers = (0,) if self.core.open_pass is None else (self.core.open_pass.pass_state.tables[0].number,)
-        known = {"version": 0, "pass_id": PASS, "numbers": numbers, "sequence": self.sequence} | fields
-        return self.hear(actor, m.Status(actor, STAGE, done=done, **known))
-
+class Run(FirstStep):
     def prepare(self, actor: Actor, number: int) -> list[Any]:
         return self.hear(actor, m.Prepared(Attempt(PASS, STAGE, number), "d", 1.0, 1.0))
 

@@ -5,24 +5,19 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from first_step import COORDINATOR, ONE, PASS, SETTINGS, SPARE, STAGE, TWO, FirstStep, said
+
 from swarm.events import PeerPaused, PeerResumed, StateChanged
 from swarm.protocol import messages as m
-from swarm.protocol.coordinator.core import CoordinatorCore, Phase
-from swarm.protocol.coordinator.io import RecordWritten, TermWritten, WriteRecord
-from swarm.protocol.ids import Actor, Attempt, Direction, FrameKey, Microbatch, PassId, PassKind, StageIndex, Term
-from swarm.protocol.io import Emit, Received, Send, Tick
+from swarm.protocol.coordinator.core import Phase
+from swarm.protocol.coordinator.io import RecordWritten, WriteRecord
+from swarm.protocol.ids import Actor, Attempt, Direction, FrameKey, Microbatch, PassKind, Term
+from swarm.protocol.io import Emit, Received, Tick
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.io import Backward, Forward, ForwardDone, PauseChanged, StateLoaded
 from swarm.simulation.runs.scenario import small_settings
 
-COORDINATOR, ONE, TWO, SPARE = Actor("coordinator", 0), Actor("one", 1), Actor("two", 1), Actor("spare", 1)
 HOT = "83 °C (limit 80)"
-PASS = PassId(Term(1), 0)  # type: ignore[arg-type]
-STAGE = StageIndex(0)
-
-
-def said(actions: Any, kind: type) -> list[Any]:
-    return [a.message for a in actions if isinstance(a, Send) and isinstance(a.message, kind)]
 
 
 def told(actions: Any, kind: type) -> list[Any]:
@@ -93,35 +88,11 @@ def test_a_peer_without_a_stage_says_so_too() -> None:
 # ---------------------------------------------------------------- the coordinator
 
 
-class Run:
-    """A coordinator in the first step of ONE and TWO, the replicas of the only stage, with four microbatches."""
+class Run(FirstStep):
+    """ONE and TWO are the replicas of the only stage, with four microbatches."""
 
     def __init__(self, *more: Actor, **settings: Any) -> None:
-        small = small_settings(stages=1, microbatches=4, steps=9, replicas=2, checkpoint_every=100)
-        self.settings = dataclasses.replace(small, **settings)
-        self.core = CoordinatorCore(COORDINATOR, self.settings, 0, None, None)
-        self.now = 0.0
-        self.sequence = 0
-        self.take(Tick())
-        self.take(TermWritten(1))
-        for actor in (ONE, TWO, *more):
-            self.hear(actor, m.Join(actor))
-        for actor in (ONE, TWO):
-            self.report(actor)
-        assert self.core.phase is Phase.OPEN
-
-    def take(self, event: Any) -> list[Any]:
-        self.now += 0.001
-        return list(self.core.handle(event, self.now))
-
-    def hear(self, actor: Actor, message: m.Message) -> list[Any]:
-        return self.take(Received(actor, message))
-
-    def report(self, actor: Actor, done: int = 0, **fields: Any) -> list[Any]:
-        self.sequence += 1
-        numbers = (0,) if self.core.open_pass is None else (self.core.open_pass.pass_state.tables[0].number,)
-        known = {"version": 0, "pass_id": PASS, "numbers": numbers, "sequence": self.sequence} | fields
-        return self.hear(actor, m.Status(actor, STAGE, done=done, **known))
+        super().__init__(dataclasses.replace(SETTINGS, **settings), *more)
 
     def later(self, seconds: float, **statuses: dict[str, Any]) -> list[Any]:
         """All report once a heartbeat, as in `statuses` of their peers, for so long. The spare one loads its stage."""
