@@ -53,7 +53,7 @@ class ControlSocket:
         self._open = 0
 
     async def open(self) -> None:
-        """Open the socket. Removes what an earlier process left, as the home's lock is ours. Raises ControlSocketError."""
+        """Open the socket, removing the remains of an earlier process (we hold the lock). Raises ControlSocketError."""
         left = socket_path(self._home)
         _remove(left)
         if left.parent.name.startswith(_FOLDER):
