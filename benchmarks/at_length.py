@@ -44,7 +44,7 @@ HELDOUT_BATCHES = 64
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One training."""
+    """One training run."""
 
     row: str
     seed: int
@@ -70,7 +70,7 @@ class Study:
         return self._manifest(Job(DENSE, 0, 1e-3, 1, 1)).model.dim
 
     def curves(self, jobs: Sequence[Job]) -> dict[Job, tuple[Point, ...]]:
-        """What is known of these jobs once those that fit into the time have been trained."""
+        """Train the jobs that fit into the time, and return the known results of all of them."""
         missing = [job for job in jobs if not self._file(job).exists()]
         for chunk in _chunks(missing, self._options.beside):
             if time.monotonic() < self._ends:
@@ -239,7 +239,7 @@ def _list(value: object) -> list[object]:
 
 
 def _chunks(jobs: Sequence[Job], size: int) -> Iterator[Sequence[Job]]:
-    """Of at most `size` jobs of the same length."""
+    """Split into chunks of at most `size` jobs of the same length."""
     for steps in dict.fromkeys(job.steps for job in jobs):
         same = [job for job in jobs if job.steps == steps]
         for first in range(0, len(same), size):

@@ -103,7 +103,7 @@ def main() -> None:
 
 
 def _manifest(folder: Path, options: argparse.Namespace, audit: str) -> RunManifest:
-    """Of the run file that it writes."""
+    """Return the manifest of the run file that this function writes."""
     path = folder / "RUN.toml"
     path.write_text(
         RUN.format(

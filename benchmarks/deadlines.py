@@ -1,4 +1,4 @@
-"""Deadlines that adapt against fixed ones: what faults cost, and who is fenced for nothing, in small simulated swarms.
+"""Adaptive against fixed deadlines: the cost of faults and of wrongly fenced peers, in small simulated swarms.
 
     python -m benchmarks.deadlines [--seeds 12] [--jobs 2] [--out benchmarks/results/deadlines.json]
 
@@ -181,7 +181,7 @@ def main() -> None:
 
 
 def search(cost: Callable[[Policy], tuple[float, ...]]) -> Policy:
-    """A fixed policy that no other value of one of its deadlines betters."""
+    """Return a fixed policy that no change of a single deadline improves."""
     best, before = MIDDLE, None
     while best != before:
         before = best
@@ -191,7 +191,7 @@ def search(cost: Callable[[Policy], tuple[float, ...]]) -> Policy:
 
 
 def chosen_elsewhere(tried: dict[Policy, Results], adaptive: Results) -> list[dict[str, Any]]:
-    """For each environment the policy that is fastest in all others, and how it does in this one. Of the same seeds."""
+    """For each environment, return the policy that is fastest in all others, and its result in this one; same seeds."""
     rows = []
     for name in (environment.name for environment in ENVIRONMENTS):
         best = min(tried, key=lambda policy: _seconds({k: r for k, r in tried[policy].items() if k[0] != name}))
@@ -214,13 +214,13 @@ def run(pool: Pool, policy: Policy, seeds: range) -> Results:
 
 
 def play(environment: Environment, fault: str, seed: int, policy: Policy) -> Played:
-    """One run. It is over after five minutes, if it has not ended before."""
+    """Play one run, for at most five minutes of virtual time."""
     with policy.in_force():
         return _Trial(environment, fault, seed).play()
 
 
 class _Trial:
-    """A run, who is struck in it and after which step, and what is counted."""
+    """A run: the peer that is struck, the step after which it is struck, and the counts."""
 
     def __init__(self, environment: Environment, fault: str, seed: int) -> None:
         settings = small_settings(stages=2, microbatches=6, steps=STEPS, replicas=3, checkpoint_every=1000)

@@ -73,7 +73,7 @@ def _end(report: Report, host: str, fault: str) -> float:
 
 
 def _lost(report: Report, *words: str) -> int:
-    """How often a peer was said to be one of `words` after a fault; without them: lost."""
+    """How often a peer was reported as one of `words` after a fault; without `words`: as lost."""
     texts = [answer["text"] for episode in report["episodes"] for answer in episode["answers"]]
     return sum(any(f" is {word}" in text for word in words or ("lost",)) for text in texts)
 

@@ -84,7 +84,7 @@ class Newcomer:
 def phase(
     swarm: LocalSwarm, watched: Watched, seconds: float, look: Callable[[float], None] = lambda now: None
 ) -> dict[str, Any]:
-    """What the two processes take for so many seconds, and how many steps are decided meanwhile."""
+    """Measure the use of the two processes for so many seconds, and the number of steps decided meanwhile."""
     began, cpu = time.time(), watched.cpu_s()
     memory = []
     while (now := time.time()) < began + seconds:

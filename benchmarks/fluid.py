@@ -74,12 +74,12 @@ class Outcome:
     stood_by_s: float = 0.0
     """Peer-seconds without a stage."""
     starved_s: float = 0.0
-    """Seconds in which a stage had nobody."""
+    """Seconds in which some stage had no peer."""
     rollbacks: int = 0
 
     @property
     def share(self) -> float:
-        """Of what was possible, how much was done."""
+        """Share of the possible work that was done."""
         return self.done / self.possible if self.possible else 1.0
 
     @property
@@ -119,11 +119,11 @@ class _Node:
     stage: int | None = None
     """Where it is, or goes to."""
     ready: bool = False
-    """It has the state."""
+    """True if the node has the state."""
     measured: int | None = None
     """The stage in which it has said how fast it is."""
     works: bool = False
-    """It has a part in the open step."""
+    """True if the node takes part in the open step."""
 
 
 class _Flow:
@@ -262,7 +262,7 @@ class _Flow:
             self._at(self._now + seconds, "loaded", (node, node.download))
 
     def _go(self, number: int) -> None:
-        """It dies, with its share of the open step."""
+        """Let a node die, with its share of the open step."""
         node = self._nodes.pop(number)
         self._members.remove(node.actor)
         self._rebalancing.lost(None if node.stage is None else StageIndex(node.stage), self._now)
@@ -297,7 +297,7 @@ class _Flow:
                 self._rates[node.stage] += node.speed / self.costs[node.stage] / self.course.seconds_per_microbatch
 
     def _staff(self) -> None:
-        """A stage without anybody who works: with nobody on the way, somebody is sent there."""
+        """Send a node to a stage in which none works, unless one is already on the way."""
         for stage in range(self.course.stages):
             if not any(n.stage == stage for n in self._nodes.values()) and self.course.period_s is not None:
                 self._rebalancing.recruit(StageIndex(stage), self._now)
@@ -307,7 +307,7 @@ class _Flow:
     # ------------------------------------------------------------ steps
 
     def _open(self) -> None:
-        """The next step, over all who have their state."""
+        """Open the next step, with all nodes that have their state."""
         held = {node.stage for node in self._nodes.values() if node.ready}
         if len(held - {None}) < self.course.stages:
             return

@@ -565,7 +565,7 @@ def memory(lab: Lab) -> dict[str, object]:
 
 
 def reduce(lab: Lab) -> dict[str, object]:
-    """Nanoseconds a parameter of one replica. The other works in this process too, for another machine."""
+    """Nanoseconds a parameter of one replica. The other replica runs in this process too, for another machine."""
     size, tensors = (64, 2) if lab.smoke else (4096, 4)
     shapes = {f"{number}.weight": torch.Size((size, size)) for number in range(tensors)}
     layout = Layout(tuple(shapes), tuple(shapes.values()), with_loss=False)
@@ -728,7 +728,7 @@ def _profile(lab: Lab, run: Callable[[], object]) -> dict[str, object]:
 
 
 def _manifest(dim: int, ffn: int, layers: int, rows: int, length: int, subspace_dim: int = 0) -> RunManifest:
-    """A run whose middle stage has `layers`, and whose first and last have one each."""
+    """A run whose middle stage has `layers` layers, and whose first and last stages have one each."""
     subspace: dict[str, Any] = {"residual": "subspace", "subspace_dim": subspace_dim} if subspace_dim else {}
     model = ModelSection(
         vocab_size=32000,

@@ -38,10 +38,10 @@ from swarm.protocol.peer.io import (
 )
 
 FACTORS = {"negated": -1.0, "a quarter more": 1.25, "exaggerated": -300.0, "enormous": 1e20, "nan": float("nan")}
-"""What it multiplies its gradients by before it adds them."""
+"""By kind: the factor by which the peer multiplies its gradients before it adds them."""
 KINDS = (*FACTORS, "unreduced", "withholding", "slow", "gift", "status", "hoarding", "flapping")
 SLOW_S = 0.3
-"""How much longer each of its computations takes."""
+"""Seconds by which each computation of the peer takes longer."""
 
 
 def misbehave(kind: str, since: int) -> None:
@@ -105,7 +105,7 @@ def _keep_back(kind: str, since: int) -> None:
 
 
 def _give_false_states(since: int) -> None:
-    """Who takes a copy of its state gets other numbers."""
+    """Give false numbers to peers that fetch a copy of this peer's state."""
     copied = StageEngine.copied
 
     def falsified(self: StageEngine, copy: Callable[[HeldState], Any]) -> Future[Any]:
@@ -120,7 +120,7 @@ def _give_false_states(since: int) -> None:
 
 
 def _report_falsely(since: int) -> None:
-    """One thing is false in each report, another one each time."""
+    """Falsify one field in each report, a different field each time."""
     carry_out = StageDriver._carry_out
     everything = (1 << 12) - 1
     false: tuple[dict[str, Any], ...] = (
@@ -146,7 +146,7 @@ def _report_falsely(since: int) -> None:
 
 
 def _hoard(since: int) -> None:
-    """It gives up its state instead of a step, and loads one again and again, without ever saying that it has it."""
+    """Give up the state instead of a step, then load a state repeatedly without ever reporting it as loaded."""
     carry_out = StageDriver._carry_out
 
     def carries_out(self: StageDriver, action: PeerAction) -> None:

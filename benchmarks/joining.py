@@ -214,7 +214,7 @@ def _incumbents() -> list[str]:
 
 
 def _spawned_at(report: Report, coordinator: Log) -> float:
-    """When the joiners' processes were started, Unix seconds."""
+    """Return when the joiners' processes were started, in Unix seconds."""
     first = next(at for at, event in coordinator if isinstance(event, PassOpened) and event.pass_kind == "train")
     return float(first + next(episode["at_s"] for episode in report["episodes"] if episode["fault"] == "join"))
 

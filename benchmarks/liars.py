@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _spread(options: argparse.Namespace) -> list[str]:
-    """When liars begin that were honest first: in turn, over the middle of the run."""
+    """Return the moments when initially honest liars begin to lie, spread over the middle of the run."""
     first, last = options.steps // 5, options.steps * 4 // 5
     steps = [first + (last - first) * i // options.liars + 1 for i in range(options.liars)]
     return [f"StepApplied,step={step}" for step in steps]

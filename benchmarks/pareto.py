@@ -96,6 +96,6 @@ def _bytes(row: dict[str, Any]) -> float:
 
 
 def _dominates(other: dict[str, Any], row: dict[str, Any]) -> bool:
-    """Whether `other` is no worse in both, and better in one."""
+    """True if `other` is no worse in both figures, and better in one."""
     better = other["loss"] < row["loss"] or _bytes(other) < _bytes(row)
     return better and other["loss"] <= row["loss"] and _bytes(other) <= _bytes(row)

@@ -18,7 +18,7 @@ HOUR_S = 3600.0
 DEPARTURES_PER_NODE_HOUR = 0.58
 """In the middle of what was observed."""
 IN_BURSTS = 0.3
-"""Which part of all departures come in bursts."""
+"""Share of all departures that come in bursts."""
 SMALLEST_BURST, LARGEST_BURST = 0.02, 0.2
 """Of the nodes that are there; uniform between the two."""
 RETURN_S = 600.0
@@ -48,7 +48,7 @@ class Preemptions:
 
     @property
     def node_hours(self) -> float:
-        """How long nodes were there, all together."""
+        """Return the total hours for which nodes were present."""
         return self._summed(0.0, self.seconds) / HOUR_S
 
     def capacity(self, first_s: float, last_s: float, of: Callable[[int], float] = lambda node: 1.0) -> float:

@@ -32,7 +32,7 @@ from swarm.protocol.ids import Actor
 CPU = torch.device("cpu")
 STAGES = 2
 FACTORS = (-1.0, 1.25, 2.0, -300.0, 0.01, 1e6)
-"""What a liar multiplies its sums by."""
+"""Factors by which a liar multiplies its sums."""
 
 Step = tuple[tuple[OwnSums, ...], ...]
 """By stage."""
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def _train(corpus: Path, shape: Shape, steps: int) -> list[Step]:
-    """What every replica contributed, step by step."""
+    """Return what every replica contributed, step by step."""
     data = read_corpus(corpus)
     size = {"vocab_size": data.vocab_size, "dim": shape.dim, "layers": 4, "heads": 4, "kv_heads": 2}
     model = ModelSection.model_validate({**size, "ffn_dim": 2 * shape.dim, "context": 64, "cuts": (2,)})
@@ -131,7 +131,7 @@ def _doubted(steps: list[Step]) -> int:
 
 
 def _seen(steps: list[Step]) -> dict[str, float]:
-    """By factor, the part of the steps with a lie in which anybody of the liar's stage is doubted."""
+    """Return, by factor, the share of the steps with a lie in which any peer of the liar's stage is doubted."""
     screen, half = Screen(), len(steps) // 2
     for step in steps[:half]:
         screen.decided(step)

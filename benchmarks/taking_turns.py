@@ -1,8 +1,8 @@
-"""Programs that have the machine in turn, a few seconds each, so that all meet the same machine, however noisy.
+"""Taking turns: programs get the machine in turn, a few seconds each, so that all meet the same noise.
 
-Whose turn it is not is stopped (SIGSTOP), with all its children but libp2p's daemons. These have nothing to do while
-all whom they serve stand still, and one that is stopped itself finds its connections timed out. What a program does in
-seconds of its own can then be compared with what the others do in the same minutes.
+Outside its turn a program is stopped (SIGSTOP), with all its children but libp2p's daemons. A daemon has nothing
+to do while all processes that it serves are stopped, and a stopped daemon would find its connections timed out. What
+a program does in its own seconds can then be compared with what the others do in the same minutes.
 """
 
 from __future__ import annotations

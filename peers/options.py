@@ -25,7 +25,7 @@ def parse_bytes(text: str) -> int:
 
 
 def is_invite(text: str) -> bool:
-    """Whether an argument is an invite, as `read_invite` takes it, and not a home."""
+    """True if an argument is an invite, as `read_invite` takes it, and not a home."""
     return text == "-" or text.startswith("@") or re.match(r"swarm\d+-", text) is not None
 
 

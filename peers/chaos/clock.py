@@ -20,7 +20,7 @@ _followed: mmap.mmap | None = None
 
 
 def install() -> None:
-    """From now on `time.time` of this process can be shifted."""
+    """Make `time.time` of this process shiftable from this call on."""
     time.time = _shifted
     time.time_ns = lambda: _true_time_ns() + int(_offset() * 1e9)
 

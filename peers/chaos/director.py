@@ -383,7 +383,7 @@ class Director:
 
     @property
     def _opened(self) -> bool:
-        """Whether the first step has opened. From then on moments count, even if some peers are still starting."""
+        """True once the first step has opened. Moments count from then, even if some peers are still starting."""
         events = (seen.event for seen in self._played.coordinator)
         return any(isinstance(event, PassOpened) and event.pass_kind == "train" for event in events)
 

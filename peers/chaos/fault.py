@@ -60,7 +60,7 @@ class PlannedFault:
 
     @property
     def undoes(self) -> bool:
-        """Whether it reverses a fault of its own kind."""
+        """True if this fault reverses another fault of its kind."""
         return self.takes_back is not None and UNDONE_BY.get(self.kind) == self.kind
 
     @property
@@ -90,7 +90,7 @@ class PlannedFault:
 
 
 def read_fault(table: Table, number: int) -> PlannedFault:
-    """One [[fault]]. Raises ScenarioError."""
+    """Read one [[fault]] table. Raises ScenarioError."""
     kind = table.need("do", _kind, f"name the kind of fault: {', '.join(KINDS)}")
     name = table.take("name", quantity.text, f"{kind} {number}")
     on_links = kind in _ON_LINKS
@@ -124,7 +124,7 @@ def read_fault(table: Table, number: int) -> PlannedFault:
 
 
 def read_shape(table: Table, default: Shape = UNLIMITED) -> Shape:
-    """From the keys `rate`, `delay`, `jitter`, `loss`."""
+    """Read a link's shape from the keys `rate`, `delay`, `jitter`, `loss`."""
     return Shape(
         table.take("rate", quantity.rate, default.rate),
         table.take("delay", quantity.span, default.delay_s),

@@ -156,7 +156,7 @@ def _write(to: ForwardedHost, packet: bytes) -> None:
 
 
 def _routed(packet: bytes, near: Router | None, far: Router | None, now: float) -> bytes | None:
-    """The packet as it arrives at the other end; None: a router drops it."""
+    """Return the packet as it arrives at the other end; None if a router drops it."""
     outside = packet if near is None else near.out(packet, now)
     return outside if outside is None or far is None else far.into(outside, now)
 

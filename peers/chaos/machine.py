@@ -93,7 +93,7 @@ class EmulatedMachine:
 
     @property
     def ended(self) -> bool:
-        """Whether it ended by itself."""
+        """True if the process ended by itself."""
         return self.code is not None and not self.ordered_to_end
 
     def read(self) -> list[Seen]:
@@ -131,7 +131,7 @@ class EmulatedMachine:
         self._signal(signal.SIGCONT)
 
     def slow(self, factor: float) -> None:
-        """Give it 1/factor of its time from now on; 1: all of it."""
+        """From this call on, give the process 1/factor of its time; 1: all of it."""
         if self._slowing is not None:
             self._slowing.end()
             self._slowing = None
@@ -156,7 +156,7 @@ class EmulatedMachine:
         (self.home.path / _FILLER).unlink(missing_ok=True)
 
     def skew(self, seconds: float) -> None:
-        """Shift its wall clock by this from now on."""
+        """Shift the wall clock of the process from this call on."""
         self._skew_s = seconds
         self._clock.parent.mkdir(parents=True, exist_ok=True)
         clock.write(self._clock, seconds)

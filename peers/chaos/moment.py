@@ -26,7 +26,7 @@ class Sight:
     where: tuple[tuple[str, str], ...] = ()
 
     def is_of_group(self, host: str) -> bool:
-        """Whether the event may be in the log of this host, since it coordinates."""
+        """True if this host coordinates, so that the event may be in its log."""
         return self.of == COORDINATOR and host.startswith(COORDINATOR)
 
     def matches(self, event: Event, actors: Callable[[str], frozenset[str]]) -> bool:
@@ -61,7 +61,7 @@ class Moment:
 
 
 def read_moment(table: Table) -> Moment:
-    """From the keys `at`, `after_step`, `event`, `of`, `where`, `count`, `after`. Raises ScenarioError."""
+    """Read from the keys `at`, `after_step`, `event`, `of`, `where`, `count`, `after`. Raises ScenarioError."""
     at = table.take("at", quantity.span)
     after = table.take("after", quantity.text)
     step = table.take("after_step", quantity.count)
@@ -74,7 +74,7 @@ def read_moment(table: Table) -> Moment:
 
 
 def read_sight(table: Table) -> Sight | None:
-    """From the keys `event`, `of`, `where`; None without `event`. Raises ScenarioError."""
+    """Read from the keys `event`, `of`, `where`. Return None without `event`. Raises ScenarioError."""
     kind = table.take("event", _kind)
     of = table.take("of", quantity.text)
     where = table.table("where")

@@ -82,7 +82,7 @@ def enter(path: str) -> None:
 
 
 def own_mounts() -> None:
-    """From now on, the mounts of this process and its children are private, and vanish with them."""
+    """Make the mounts of this process and its children private. They vanish with these processes."""
     unshare(_CLONE_NEWNS, "a mount namespace")
     _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None), "private mounts")
 

@@ -1,4 +1,4 @@
-"""Pipes: when a packet that enters a link leaves it, if it does. Pure: time and randomness are given.
+"""Pipes: decide when, and whether, a packet that enters a link leaves it. Pure: time and randomness are arguments.
 
 A pipe is one direction: a queue in front of a transmitter of a certain rate, then a delay, with some loss. Packets
 never overtake each other: jitter delays packets, as routers do, and does not reorder them.
@@ -37,7 +37,7 @@ class Pipe:
     def __init__(self, shape: Shape, random: Random, *, lossless: bool = False) -> None:
         self.shape = shape
         self.cut = False
-        """Whether it drops everything."""
+        """True if the pipe drops everything."""
         self._random = random
         self._lossless = lossless
         self._free_at = 0.0
@@ -45,7 +45,7 @@ class Pipe:
 
     @property
     def plain(self) -> bool:
-        """Whether it changes nothing."""
+        """True if the pipe changes nothing."""
         return not self.cut and self.shape == UNLIMITED
 
     def admit(self, now: float, nbytes: int) -> float | None:

@@ -39,7 +39,7 @@ class RelayedHost:
     up: Pipe
     down: Pipe
     nat: bool = False
-    """Whether no other host can open a connection to it."""
+    """True if no other host can open a connection to this host."""
     pids: list[int] = field(default_factory=list)
 
 
@@ -96,7 +96,7 @@ class Relay:
         return pipe
 
     async def _carry(self, to: RelayedHost, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection to `to`, until both ends of it have ended."""
+        """Carry one connection to `to`, until both of its ends have ended."""
         if to.nat:
             return
         source = await asyncio.to_thread(self._who_dials, writer.get_extra_info("peername")[1])
@@ -151,7 +151,7 @@ class Relay:
             await self._healed.wait()
 
     def _who_dials(self, port: int) -> RelayedHost | None:
-        """The host whose process, or its daemon, has a connection from this port. Called in a thread."""
+        """Return the host whose process or daemon has a connection from this port. Called in a thread."""
         for host in list(self._hosts.values()):
             for pid in host.pids[-1:]:
                 with contextlib.suppress(psutil.Error):

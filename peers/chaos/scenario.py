@@ -37,7 +37,7 @@ class HostPlan:
     up: Shape = UNLIMITED
     down: Shape = UNLIMITED
     nat: bool = False
-    """Whether it is behind a router: no host can open a connection to it, but it can to others."""
+    """True if the host is behind a router: it can open connections to other hosts, but they cannot open any to it."""
     disk: int | None = None
     """Bytes; None: the real disk."""
     clock_s: float = 0.0

@@ -22,7 +22,7 @@ _YOUTH_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Of a process and its children together."""
+    """Figures of a process and its children together."""
 
     at: float
     resident_bytes: int
@@ -34,7 +34,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """From the median of a process's first third after its youth to that of its last third."""
+    """Growth from the median of a process's first third (its youth excluded) to the median of its last third."""
 
     host: str
     seconds: float

@@ -58,7 +58,7 @@ class Collector:
             return ()
 
     async def _have(self, holders: tuple[Actor, ...], request: CheckpointRequest, file_hash: str) -> bool:
-        """Whether some holder's copy is archived now."""
+        """True if some holder's copy is archived now."""
         least_rate, slow = self._least_rate, False
         for holder in holders:
             try:

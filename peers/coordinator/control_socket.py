@@ -24,7 +24,7 @@ from peers.runtime.control_client import LONGEST_PATH, MAX_LINE, Request, pointe
 from swarm.atomic import atomic_file, write_whole
 
 REQUEST_S = 10.0
-"""In which a request must have come whole."""
+"""Seconds within which a whole request must have arrived."""
 MOST = 16
 """Requests at a time."""
 _MOST_READ = 1 << 20
@@ -53,7 +53,7 @@ class ControlSocket:
         self._open = 0
 
     async def open(self) -> None:
-        """What an earlier process left is removed: the home's lock is ours. Raises ControlSocketError."""
+        """Open the socket, removing the remains of an earlier process (we hold the lock). Raises ControlSocketError."""
         left = socket_path(self._home)
         _remove(left)
         if left.parent.name.startswith(_FOLDER):
@@ -177,6 +177,6 @@ def _remove(path: Path) -> None:
 
 
 def _user(connection: Any) -> int:
-    """Who is at the other end, as the kernel knows."""
+    """Return the user at the other end, as the kernel reports it."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1])

@@ -1,4 +1,4 @@
-"""Doorman: tells all peers whom the record shuts out, again and again, and drops the links of these."""
+"""Doorman: repeatedly tells all peers which members the record shuts out, and drops the links to those members."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Doorman:
         self._shut()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             self.look(asyncio.get_running_loop().time())
             await asyncio.sleep(LOOK_S)

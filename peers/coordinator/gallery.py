@@ -30,7 +30,7 @@ MOST_VERSIONS = 64
 
 
 class Gallery:
-    """Of one coordinator. `me`: its peer id; `others`: those of the group's other coordinators.
+    """The gallery of one coordinator. `me`: its peer id; `others`: peer ids of the group's other coordinators.
 
     `status()`: what is known of the run, as the organiser's programs are told.
     """

@@ -30,7 +30,7 @@ class GroupRecord(DecisionRecord):
     """Used from one thread at a time."""
 
     def stored(self) -> Stored:
-        """What a `GroupMember` starts from. Raises RecordError."""
+        """Return the stored state that a `GroupMember` starts from. Raises RecordError."""
         with refusing(self._path):
             ballot, vote, committed = self._db.execute("SELECT ballot, vote, committed FROM ballot").fetchone()
             standing = Standing()

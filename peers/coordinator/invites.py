@@ -32,7 +32,7 @@ class Listed:
         return len(self.peers)
 
     def state(self, now: float) -> str:
-        """In a word or two. `now`: Unix seconds."""
+        """The state in a word or two. `now`: Unix seconds."""
         if self.revoked:
             return "revoked"
         if self.given.open:

@@ -18,9 +18,9 @@ class CoordinateOptions:
     corpus: Path
     listen: tuple[str, ...]
     devices: int
-    """How many may join with the invite that is printed."""
+    """Number of devices that may join with the printed invite."""
     open: bool = False
-    """Whether everybody may join with that invite, each device with a pass of its own."""
+    """True if everybody may join with the printed invite; each device then gets a pass of its own."""
     announce: tuple[str, ...] = ()
     bootstrap: tuple[str, ...] = ()
     invite: Invite | None = None

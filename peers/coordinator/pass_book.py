@@ -26,7 +26,7 @@ class PassBookError(ValueError):
 
 
 class PassBook:
-    """Of a home and one run. Several processes may use it."""
+    """The passes of one run in one home. Several processes may use it."""
 
     def __init__(self, home: Home, run_hash: str) -> None:
         self._folder = home.passes

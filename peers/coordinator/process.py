@@ -169,7 +169,7 @@ class CoordinatorProcess:
         network.show(gallery.answer)
 
     async def run(self) -> str:
-        """Until the run is finished or a signal comes; returns why."""
+        """Run until the run is finished or a signal comes. Returns the reason."""
         await self._network.start()
         for other in self._others:
             self._network.learn(other, self._addresses.get(other.peer, ()))
@@ -295,7 +295,7 @@ def _printed(book: PassBook, key: Ed25519PrivateKey, options: CoordinateOptions)
 async def _start_host(
     home: OpenHome, options: CoordinateOptions, key: RunKey, entries: tuple[str, ...], several: bool
 ) -> Host:
-    """A coordinator of a group starts also when the others are away: it knows from before where they were."""
+    """A coordinator of a group also starts while the others are away: it remembers their earlier addresses."""
     bootstrap = (*options.bootstrap, *entries)
     announce = options.announce or None
     listen = lasting_port.at_last_port(options.listen, home)

@@ -117,13 +117,19 @@ class DecisionRecord:
 
 
 def read_decisions(path: Path, run_hash: str) -> list[Decision]:
-    """By step, all that stand in the record at `path`. Leaves it and its folder as they are. Raises RecordError."""
+    """Return all decisions in the record at `path`, by step. Changes neither the record nor its folder.
+
+    Raises RecordError.
+    """
     with _reading(path, run_hash) as db:
         return [decode_decision(body) for (body,) in db.execute("SELECT body FROM decision ORDER BY step")]
 
 
 def read_commands(path: Path, run_hash: str) -> list[Command]:
-    """In order, all that stand in the record at `path`. Leaves it and its folder as they are. Raises RecordError."""
+    """Return all commands in the record at `path`, in order. Changes neither the record nor its folder.
+
+    Raises RecordError.
+    """
     with _reading(path, run_hash) as db:
         return [decode_command(body) for (body,) in db.execute("SELECT body FROM command ORDER BY number")]
 

@@ -32,7 +32,7 @@ class _Bucket:
 
 
 class Turnstile:
-    """Of one coordinator. `now` is in seconds of any clock that never goes back."""
+    """The limits of one coordinator. `now` is in seconds of any clock that never goes back."""
 
     def __init__(self) -> None:
         self._all = _Bucket(IN_ALL_AT_ONCE, IN_ALL_EVERY_S, IN_ALL_AT_ONCE, 0.0)

@@ -34,13 +34,13 @@ class Opening:
     """How far the dashboard is open."""
 
     exposed: bool
-    """Whether others than this machine's users can reach it: then reading needs a token too, or is public."""
+    """True if the dashboard is reachable from other machines. Then reading needs a token too, or is public."""
     public: bool
-    """Whether everyone may read, without addresses."""
+    """True if everyone may read, without addresses."""
     cookie: str
     """Name of the cookie: browsers send one machine's cookies to all its ports."""
     observed: bool = False
-    """Whether there is no organiser here: nobody can control the run from this dashboard."""
+    """True if there is no organiser here, so that nobody can control the run from this dashboard."""
 
     @property
     def to_all(self) -> Access:

@@ -22,14 +22,14 @@ class Control:
 
     @property
     def there(self) -> bool:
-        """Whether a coordinator takes commands here."""
+        """True if a coordinator takes commands here."""
         try:
             return socket_path(self._home).is_socket()
         except OSError:
             return False
 
     async def give(self, command: str, value: str, why: str) -> dict[str, Any]:
-        """{"ok": true, "number", "text"}.
+        """Give a command. Return {"ok": true, "number", "text"}.
 
         Raises Denied: 400 no such command, 409 refused, 503 no coordinator, 504 unknown whether it is in force.
         """

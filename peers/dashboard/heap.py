@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 def _function(name: str) -> Callable[..., int] | None:
-    """A function of the GNU C library; other libraries have none."""
+    """Return a function of the GNU C library; None if the C library lacks it."""
     try:
         found: Callable[..., int] = getattr(ctypes.CDLL(None), name)
     except (OSError, AttributeError):

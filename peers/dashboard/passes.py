@@ -50,7 +50,7 @@ class Passes:
         return await self._control.revoke(serial, why)
 
     async def _command(self, name: str, *words: str) -> Any:
-        """What `swarm-peer NAME` prints. Raises Denied with its complaint."""
+        """Return what `swarm-peer NAME` prints. Raises Denied with the command's error message."""
         async with self._one_at_a_time:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "peers", name, *words, "--home", str(self._home), "--json"),

@@ -66,7 +66,7 @@ class Place:
 
 
 def is_place(text: str) -> bool:
-    """Whether `text` is an ADDRESS:PORT, and not the next argument after an option without one."""
+    """True if `text` is an ADDRESS:PORT, and not the next argument after an option without a value."""
     try:
         Place.parse(text)
     except PlaceError:

@@ -65,9 +65,9 @@ class DashboardOptions:
     """Names by which others reach it, for example through a proxy: then it counts as exposed beyond loopback."""
     tensorboard: Path | None = None
     observed: bool = False
-    """Whether the home is an observer's: then there is no organiser's token, and nothing that needs one."""
+    """True if the home is an observer's. Then there is no organiser's token, and nothing that needs such a token."""
     ends_with_parent: bool = False
-    """Whether a process of the run started it: it then ends when its standard input closes."""
+    """True if a process of the run started the dashboard, which then ends when its standard input closes."""
 
 
 @dataclass(frozen=True)

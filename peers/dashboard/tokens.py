@@ -136,6 +136,6 @@ def _kept(path: Path) -> str:
 
 
 def _same(given: str, expected: str) -> bool:
-    """Whether they are equal; compares digests, so that not even the length is revealed."""
+    """True if both tokens are equal. Compares digests, so that not even the length is revealed."""
     digests = (hashlib.sha256(text.encode("utf-8", "replace")).digest() for text in (given, expected))
     return hmac.compare_digest(*digests)

@@ -44,7 +44,7 @@ class Child:
         self._process.send(number)
 
     def wait(self, seconds: float) -> int:
-        """Its exit code, once it has ended. Raises TimeoutError."""
+        """Wait for the child to end and return its exit code. Raises TimeoutError."""
         return self._process.wait(seconds)
 
     def check(self) -> None:

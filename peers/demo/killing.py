@@ -48,7 +48,7 @@ class Recovery:
 
     @property
     def complete(self) -> bool:
-        """Whether it hit a step with finished and unfinished microbatches, work was redone, and the step ended."""
+        """True if the kill hit a step with finished and unfinished microbatches, work was redone and the step ended."""
         return bool(self.finished and self.unfinished and self.frames and self.step_seconds is not None)
 
     def observe(self, event: Event, at: float) -> str | None:
@@ -89,7 +89,7 @@ class Killing:
         self._reducing = False
 
     def poll(self) -> bool:
-        """Whether it has struck in this call."""
+        """True if the kill happened in this call."""
         if self.recovery is not None or not self._moment():
             return False
         self.victim.send(signal.SIGSTOP)

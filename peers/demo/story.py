@@ -93,7 +93,7 @@ class Report:
 
     @property
     def learned(self) -> bool:
-        """Whether the held-out loss is below that of the token frequencies alone."""
+        """True if the held-out loss is below that of the token frequencies alone."""
         return self.heldout_loss is not None and self.heldout_loss < self.unigram_entropy
 
     def to_json(self) -> str:

@@ -147,7 +147,7 @@ def apply(state: RunState, event: Event, at: float, source: str) -> None:
 
 
 def apply_record(state: RunState, record: Record, at: float, source: str) -> None:
-    """As `apply`, for a record as it stands in a log. Never raises, whatever the record holds."""
+    """Like `apply`, for a record as read from a log. Never raises, whatever the record holds."""
     kind = record.get("kind")
     if type(kind) is not str:
         state.malformed += 1

@@ -43,7 +43,7 @@ class FaultRecord:
     recovered_at: float | None = None
     """When the first moved frame arrived, if a peer's log says so, else when the step was decided."""
     decided: bool = False
-    """Whether `recovered_at` is the time of the decision."""
+    """True if `recovered_at` is the time of the decision."""
     costed: bool = False
 
 

@@ -33,7 +33,7 @@ class Member:
     joined_at: float | None = None
     """When it was given its stage, or told to stand by."""
     worked: bool = False
-    """Whether it has had a part in a pass in its stage."""
+    """True if the member has taken part in a pass in its stage."""
     fenced: str = ""
     """Pass in which it was fenced."""
     leaving: str = ""
@@ -185,7 +185,7 @@ def share_changed(state: RunState, record: Record, at: float, source: str) -> No
 
 
 def own_report(state: RunState, source: str) -> bool:
-    """Whether the coordinator's log already reports what this peer's own log says."""
+    """True if the coordinator's log already reports what this peer's own log says."""
     return state.run.coordinated and not source.startswith("coordinator")
 
 
@@ -197,7 +197,7 @@ def reset(state: RunState, at: float, reason: str) -> None:
 
 
 def end(state: RunState, actor: str, reason: str, at: float) -> None:
-    """It is not a member any more; its totals stay."""
+    """End the membership of an actor; its totals stay."""
     members = state.members
     member = members.here.pop(actor, None)
     if member is None:
@@ -228,7 +228,7 @@ def end(state: RunState, actor: str, reason: str, at: float) -> None:
 
 
 def _member(state: RunState, actor: str, at: float) -> Member | None:
-    """Its record, made if there is none. None: there are too many."""
+    """Return the member's record, creating it if needed; None if there are too many members."""
     members = state.members
     member = members.here.get(actor)
     if member is None:

@@ -34,7 +34,7 @@ class Person:
 class People:
     by_peer: dict[str, Person] = field(default_factory=dict)
     assigned: bool = False
-    """Whether decided steps name their contributors. Older logs do not: then all tokens per peer are unknown."""
+    """True if decided steps name their contributors. In older logs they do not, so tokens per peer are unknown."""
     undone: float = 0.0
     """Tokens of rolled-back steps, which still count for the peers: they did the work."""
 

@@ -56,11 +56,11 @@ class Run:
     machine: str | None = None
     """The capacity of its machine, in words."""
     stopped: bool = False
-    """It reported that it stops, and has not started again."""
+    """True if the process reported that it stops and has not started again."""
     voice: str = ""
     """Source of events of the leading coordinator: its reports about members count."""
     coordinated: bool = False
-    """Whether a coordinator's log is among those that are read."""
+    """True if a coordinator's log is among the logs that are read."""
     coordinators: dict[str, Coordinator] = field(default_factory=dict)
     leader: str | None = None
     """The leader, if there are several coordinators."""
@@ -73,7 +73,7 @@ class Run:
     reason: str = ""
     since: float | None = None
     told: bool = False
-    """Whether the core reports its state in this log."""
+    """True if the core reports its state in this log."""
     step: int = -1
     """The last decided step."""
     steps: int | None = None

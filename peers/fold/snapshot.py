@@ -101,7 +101,7 @@ class _Codec:
     dump: Step
     load: Step
     plain: bool
-    """Whether the value is plain JSON already."""
+    """True if the value is plain JSON already."""
 
 
 def _same(value: Any) -> Any:

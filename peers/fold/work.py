@@ -292,7 +292,7 @@ def back_to(state: RunState, version: int) -> None:
 
 
 def _led_before(state: RunState, record: Record, source: str) -> bool:
-    """Whether the record is of a former leader, of a term that is over."""
+    """True if the record comes from a former leader, whose term is over."""
     run = state.run
     term = reading.count(record, "term") if "term" in record else run.term
     return source.startswith("coordinator") and source != run.voice != "" and term < run.term

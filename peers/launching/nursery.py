@@ -67,7 +67,7 @@ class Nursery(Launcher):
     """The client of the nursery. Make it in the main thread: the nursery dies with the thread that made it."""
 
     def __init__(self) -> None:
-        """It imports while this process goes on; the first `start` waits for it."""
+        """The nursery imports while this process goes on; the first `start` waits for it."""
         single = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "peers.launching.nursery"],

@@ -48,7 +48,7 @@ class Process:
                 os.kill(self.pid, number)
 
     def wait(self, seconds: float) -> int:
-        """Its exit code, once it has ended. Raises TimeoutError."""
+        """Wait for the process to end and return its exit code. Raises TimeoutError."""
         deadline = time.monotonic() + seconds
         while (code := self.code) is None:
             if time.monotonic() > deadline:

@@ -22,7 +22,7 @@ POLL_S = 1.0
 
 
 async def observe(invite: Invite, home: OpenHome) -> str:
-    """Until a signal comes; returns why it ended.
+    """Observe until a signal comes. Returns the reason for the end.
 
     Raises RunFailed when the pass is not good any more; what `visiting` raises at the start; ProcessFailed when the
     libp2p daemon dies.
@@ -60,7 +60,7 @@ class Follower:
         self._told = ""
 
     async def run(self) -> None:
-        """Until cancelled. Raises RunFailed when this observer is refused for good; OSError."""
+        """Run until cancelled. Raises RunFailed when this observer is refused for good; OSError."""
         while True:
             try:
                 await self._visit.with_any(self.copy_from)

@@ -78,7 +78,7 @@ class Visit:
         raise failed
 
     def go_on(self) -> None:
-        """Begin with the next coordinator from now on."""
+        """Begin with the next coordinator in later calls."""
         self._current = (self._current + 1) % len(self.coordinators)
 
     async def tokenizer(self) -> bytes | None:

@@ -119,5 +119,5 @@ def print_json(event: e.Event, at: float) -> None:
 
 
 def is_trouble(event: e.Event) -> bool:
-    """Whether the event needs the attention of the person who looks after the run."""
+    """True if the event needs the attention of the person who looks after the run."""
     return event.severity == "warning"

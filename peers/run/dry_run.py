@@ -41,12 +41,12 @@ class StageNeed:
     sums: int
     """Of a step, as who catches up fetches them; packed, where they are exact."""
     reduce_sent: int
-    """What a peer sends in the reduce of one step at most; it receives as much."""
+    """The most that a peer sends in the reduce of one step; it receives as much."""
     reduce_packed: int
     """The same, of exact sums as they are usually packed."""
 
     def within(self, room: int) -> StageMemory:
-        """What a peer takes that has `room` bytes on its device."""
+        """Memory that a peer with `room` bytes on its device uses."""
         return self.memory if self.memory.device <= room else self.least
 
     @property

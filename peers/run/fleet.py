@@ -45,11 +45,11 @@ class Kind:
     times: Sequence[Times]
 
     def taken_up(self, stage: int) -> StageMemory:
-        """What a peer of a stage takes there."""
+        """Memory that a peer of a stage uses on this card."""
         return self.needs[stage].within(self.memory)
 
     def recomputes_layers(self, stage: int) -> bool:
-        """Whether a whole graph has no room, so that it computes layer by layer again."""
+        """True if a whole graph has no room, so that the peer recomputes layer by layer."""
         return self.taken_up(stage) != self.needs[stage].memory
 
     def lacks(self, stage: int) -> int:

@@ -69,7 +69,7 @@ class Load:
     reduce_bytes: float = 0.0
     """That a peer sends in a step at most, packed; it receives as much."""
     reduce_s: float = 0.0
-    """To pack, to add up and to apply."""
+    """Seconds to pack, to add up and to apply."""
     zero_bubble: bool = True
 
 

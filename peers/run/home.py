@@ -103,7 +103,7 @@ class Home:
 
     @property
     def returns(self) -> bool:
-        """Whether a peer that lived here has held a stage: there is a checkpoint of it."""
+        """True if a peer with this home has held a stage: there is a checkpoint of it."""
         return any(self.checkpoints.glob("*"))
 
     @property
@@ -139,7 +139,7 @@ class Home:
 
     @property
     def observing(self) -> Path:
-        """Of an observer: why no coordinator answers; empty or missing: one does."""
+        """For an observer: the file that says why no coordinator answers. Empty or missing: one answers."""
         return self.path / "observing"
 
     @property
@@ -266,7 +266,7 @@ _WANTED = "that you may write to, on a disk that has locks (most network drives 
 
 
 def _expanded(path: Path) -> Path:
-    """With the user's home for a `~`, which only a shell replaces. Raises HomeError if there is none."""
+    """Replace a `~` by the user's home, as a shell would. Raises HomeError if there is none."""
     try:
         return path.expanduser()
     except RuntimeError:

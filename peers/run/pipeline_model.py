@@ -62,7 +62,7 @@ class _Stage:
 
 
 def step_time(pipeline: Pipeline, microbatches: int) -> float:
-    """From the first forward of a step to the last microbatch in the sums.
+    """Return the time from the first forward of a step to the last microbatch in the sums.
 
     Peers keep as many microbatches in flight as they like.
     """

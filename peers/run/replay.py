@@ -38,7 +38,7 @@ class ReplayError(ValueError):
 
 
 def read_replay(home: Home, run_hash: str) -> Mapping[int, StepReplay]:
-    """By step, all choices in a coordinator's record; empty if there is none. Raises RecordError."""
+    """Return all choices in a coordinator's record, by step; empty if there is no record. Raises RecordError."""
     if not home.decisions.exists():
         return {}
     return {decision.step: StepReplay.of(decision) for decision in read_decisions(home.decisions, run_hash)}

@@ -23,7 +23,7 @@ class StageSizes(TypedDict):
 
 
 def stage_sizes(manifest: RunManifest) -> StageSizes:
-    """As `dry_run` counts them."""
+    """Return the sizes of all stages, as `dry_run` counts them."""
     needs = dry_run(manifest).stages
     known = not manifest.codec.auto and not manifest.codec.mutual
     frames = tuple(need.retention / manifest.batch.microbatches for need in needs) if known else ()

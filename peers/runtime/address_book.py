@@ -2,7 +2,7 @@
 
 A member sends a coordinator its signed record with all its addresses, those of its local network too, and asks for the
 records of the peers that it needs. So two peers in one home reach each other directly, and no private address lies in
-the DHT. The DHT is asked for those that no coordinator knows.
+the DHT. Records that no coordinator knows are looked up in the DHT.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Fetcher(Protocol):
 
 
 class AddressBook:
-    """Of one coordinator: the newest record of each member. `clock` gives Unix seconds."""
+    """The newest record of each member, as one coordinator knows it. `clock` gives Unix seconds."""
 
     def __init__(self, run_hash: str, clock: Callable[[], float] = get_dht_time) -> None:
         self._run_hash = run_hash
@@ -63,7 +63,7 @@ class AddressBook:
         self._records[sender] = record, raw
 
     def find(self, peers: Collection[str]) -> list[PeerRecord]:
-        """What is known of these peers, and has not expired."""
+        """Return the unexpired records of these peers."""
         return [record for record, _ in self._valid(peers)]
 
     def answer(self, requester: Actor, request: bytes) -> Transfer:

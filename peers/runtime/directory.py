@@ -102,7 +102,7 @@ class Directory:
         self._wake = asyncio.Event()
 
     def need(self, actors: Iterable[Actor]) -> None:
-        """These actors are needed now, and no others: look up soon those whose addresses are unknown."""
+        """Replace the set of needed actors. Those with unknown addresses are looked up soon."""
         self._wanted = frozenset(actor for actor in actors if actor.peer != self._host.peer_id)
         missing = {actor for actor in self._wanted if self._known.get(actor.peer, (-1,))[0] < actor.incarnation}
         if missing - self._missing:
@@ -213,7 +213,7 @@ class Directory:
             self._publish_at = asyncio.get_running_loop().time() + _PUBLISH_S
 
     def _due(self, now: float) -> list[str]:
-        """Ids of the peers whose records are to be looked up now, longest ago first.
+        """Return ids of the peers whose records are to be looked up now; the least recently looked up come first.
 
         A reachable peer counts as seen.
         """

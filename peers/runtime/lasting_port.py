@@ -14,7 +14,7 @@ from swarm.net.listening import lasting_port, listen_on
 
 
 class LastPortTaken(ValueError):
-    """Another process listens on the port that this home had; the text says what to do."""
+    """Another process listens on the port that this home used before. The text says what to do."""
 
 
 def at_last_port(listen: Sequence[str], home: OpenHome) -> tuple[str, ...]:

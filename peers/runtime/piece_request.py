@@ -33,7 +33,7 @@ class PieceRequest:
     first: int = 0
     count: int = 0
     packed: bool = False
-    """Whether each piece comes with its length (u32) in front, and packed if that makes it shorter."""
+    """If true, each piece is preceded by its length (u32), and is packed if that makes it shorter."""
 
     def encode(self) -> bytes:
         fields = {"kind": self.kind.value, "stage": self.stage, "version": self.version}

@@ -38,7 +38,7 @@ class RunObserver(NetworkObserver):
         """What coordinators say of who is shut out: no core takes it."""
 
     def ending(self) -> bool:
-        """Whether broken streams and undelivered messages are not reported any more."""
+        """True once broken streams and undelivered messages are no longer reported."""
         return False
 
     # ------------------------------------------------------------ from the network

@@ -148,7 +148,7 @@ def _named(pids: set[int]) -> str:
 
 
 def _uuid(device: str) -> str:
-    """NVML counts cards otherwise than torch: the name that both know."""
+    """Return the card's UUID. NVML and torch number cards differently; both know the UUID."""
     import torch
 
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}"

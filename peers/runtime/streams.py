@@ -57,7 +57,7 @@ def flush() -> None:
 
 
 def outlive_reader() -> None:
-    """From now on print while a reader is there, and never fail or wait for long because of it."""
+    """From this call on, print only while a reader is there, and never fail or wait long because of the reader."""
     sys.stdout = _outliving(sys.stdout, 1)
     sys.stderr = _outliving(sys.stderr, 2)
 

@@ -1,6 +1,6 @@
-"""Being let in: a device shows its pass to a coordinator, and gets the run's manifest and a certificate of its own.
+"""Admission: a device shows its pass to a coordinator, and gets the run's manifest and a certificate of its own.
 
-The certificate stays in the home, for later starts with the same pass. It is what all others are shown.
+The certificate stays in the home, for later starts with the same pass. The device shows it to all other members.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ async def be_admitted(host: Host, home: Home, invite: Invite) -> Admitted:
 
 
 def says_shut_out(refusal: str) -> bool:
-    """Whether a coordinator refuses this device because it, or its pass, has no part in the run any more."""
+    """True if a coordinator refuses this device because the device or its pass is shut out of the run."""
     return refusal.startswith(Refusal.SHUT_OUT.value)
 
 

@@ -1,4 +1,4 @@
-"""Bans: whom the coordinators have shut out, as a peer was told last. It obeys that also after a restart."""
+"""Bans: the members that coordinators have shut out, as this peer was last told. The list survives restarts."""
 
 from __future__ import annotations
 

@@ -55,5 +55,5 @@ def copy_state(
 
 
 def copy_to(path: Path, engine: Engine, run_hash: str, stage: int, version: int, emit: Log) -> Future[Draft]:
-    """As `copy_state`, into a file. It raises OSError too."""
+    """Like `copy_state`, but into a file. Also raises OSError."""
     return copy_state(engine, stage, version, lambda held: write_draft(path, held, run_hash, stage), emit)

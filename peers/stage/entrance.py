@@ -19,7 +19,7 @@ from swarm.net.run_key import RunKey
 
 _PAUSE_S = 1.0
 _BUSY_S = 60.0
-"""For so long a first-timer asks again where somebody is reached and does not answer."""
+"""Seconds for which a new peer asks again at an address that is reached but does not answer."""
 
 
 async def enter(

@@ -3,7 +3,7 @@
 A peer has several microbatches in flight, so their graphs are not freed in the order in which they were made. By
 default glibc returns such memory to the kernel and gets it again, page by page, each zeroed: four peers of a model with
 d = 512 have some 0.6 million page faults in a step of 16,384 tokens. The gaps between what is in use take about as much
-memory as graphs do. Where there is none for that, a peer goes back to returning memory.
+memory as graphs do. A peer without room for these gaps goes back to returning memory.
 
 Large pages are requested once, for addresses that the heap has yet to grow into. If they are requested tensor by tensor
 (as torch does with THP_MEM_ALLOC_ENABLE), each begins at a multiple of 2 MiB, and the gaps are too small for other
@@ -54,7 +54,7 @@ def keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """From now on tensors are mapped one by one and returned to the kernel when freed: there are no gaps between them.
+    """Map later tensors one by one and return them to the kernel when freed, so that no gaps remain between them.
 
     This takes up to half more time. Does nothing where `keep_freed_memory` does nothing.
     """
@@ -75,7 +75,7 @@ def _unconfigured_glibc() -> ctypes.CDLL | None:
 
 
 def _addresses_are_free() -> bool:
-    """Whether unused addresses are free: neither a limit of this process nor a strict kernel counts them."""
+    """True if unused addresses cost nothing: neither a limit of this process nor a strict kernel counts them."""
     limits = (resource.getrlimit(what)[0] for what in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
     try:
         strict = _OVERCOMMIT.read_text().strip() == _STRICT

@@ -32,7 +32,7 @@ OTHERS_S = {PieceKind.STATE: 4.0, PieceKind.SUMS: 1.0}
 agreement, while sums are compared with the decided digest.
 """
 ALONE_S = 10.0
-"""Seconds that they have for the index of a state while only one person's donors have sent one, if others answer."""
+"""Seconds that donors have for the index of a state while only one person's donors have sent one, if others answer."""
 _SILENT_S = 4.0
 """Seconds that they have, at first, after one donor answered that it has none: that one must be asked again."""
 _FIRST_LOOK_S = 0.025
@@ -114,18 +114,18 @@ class IndexInquiry:
         return {actor: raw for actor, raw in answers.items() if raw is not None and raw not in of_no_use}
 
     def _may_have_it(self, donor: Donor, answers: _Answers) -> bool:
-        """Whether a donor without a useful answer may give one later."""
+        """True if a donor without a useful answer may still give one later."""
         raw = answers.get(donor.actor)
         without = raw == NOT_KEPT or raw in self.wrong
         return not without and donor.actor not in self.donors.banned and self._failures[donor.actor] < _LOST
 
     def _agree(self, donors: Sequence[Donor], answers: _Answers) -> bool:
-        """Whether so many say the same that the others need not be heard."""
+        """True if so many donors agree that the answers of the others cannot matter."""
         told = self._of_use(answers)
         return bool(told) and verdict(told, donors).is_majority
 
     def _decided(self, donors: Sequence[Donor], told: Mapping[Actor, bytes], found: Verdict) -> Index:
-        """The index that is believed. Who says something else is not asked again."""
+        """Return the believed index. Donors that sent a different index are not asked again."""
         reason = "its index differs from that of most people's donors"
         first = next(donor.actor for donor in donors if donor.actor in found.tellers)
         if found.is_tied:

@@ -18,7 +18,7 @@ class Interrupts:
         self._came = False
 
     def register(self, leave: Callable[[], None]) -> Callable[[], None]:
-        """Call it in the event loop. Returns a function that unregisters, for a peer that ends before the others."""
+        """Call in the event loop. Returns a function that unregisters, for a peer that ends before the others."""
         self._leave.append(leave)
         if self._came:
             leave()

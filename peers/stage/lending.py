@@ -60,7 +60,7 @@ class Lending:
             self._sums.forget(step)
 
     def lends(self, attempt: Attempt) -> bool:
-        """Whether the pass of an attempt of this stage has listeners that need its sums."""
+        """True if the pass of an attempt of this stage has listeners that need its sums."""
         return self._order is not None and self._order.sums and self._order.pass_id == attempt.pass_id
 
     def stored(self, action: StoreSum) -> None:

@@ -1,4 +1,4 @@
-"""A machine: what the peers of one device share, and which part of it each one's seat has.
+"""A machine: the resources that the peers of one device share, and the part that each peer's seat has.
 
 Speed and uplink are divided equally, and said so to the coordinator; so is what holds frames and graphs. Memory is said
 whole: who gives out the stages knows what each needs. A limited uplink is one for all, whoever sends.
@@ -83,7 +83,7 @@ class Machine:
 
     @property
     def seats(self) -> tuple[Seat, ...]:
-        """In the order in which they were taken."""
+        """Seats, in the order in which they were taken."""
         return tuple(self._seats)
 
     @property
@@ -92,13 +92,13 @@ class Machine:
         return tuple(seat for machine in self._on_line for seat in machine._seats)
 
     def tell(self, event: Event) -> None:
-        """To the log of the first peer."""
+        """Write to the event log of the first peer."""
         for seat in self._seats[:1]:
             seat.tell(event)
 
 
 class Seat:
-    """One peer's place at a machine, while it has it."""
+    """One peer's place at a machine, for as long as the peer holds it."""
 
     def __init__(
         self,
@@ -127,12 +127,12 @@ class Seat:
 
     @property
     def memory_for_stage(self) -> int:
-        """Bytes that the other seats' states leave for its stage."""
+        """Bytes of memory that the other seats' states leave for this seat's stage."""
         return max(0, self.machine.budgets.memory - sum(s._state for s in self.machine.seats if s is not self))
 
     @property
     def max_rate(self) -> int | None:
-        """Its part of what may be sent, bytes a second."""
+        """This seat's part of the uplink limit, bytes a second."""
         rate = self.machine.max_rate
         return None if rate is None else rate // self._sharing_line
 

@@ -65,7 +65,7 @@ async def measured_offer(
 
 
 def updates_here(device: str, log: EventLog) -> bool:
-    """Whether optimizer steps can be made on `device`. Raises MachineError if the processor cannot make them either."""
+    """True if optimizer steps can be made on `device`. Raises MachineError if the processor cannot make them either."""
     if rounds_alike(device):
         return True
     if device == "cpu" or not rounds_alike("cpu"):

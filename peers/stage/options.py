@@ -26,12 +26,12 @@ class JoinOptions:
 
     machine: Machine = field(default_factory=Machine)
     on_call: bool = False
-    """Whether the coordinator asked for this peer."""
+    """True if the coordinator asked for this peer."""
     device: str = "cpu"
     precision: Precision | None = None
     """The precision of matrix products; None: the device's default."""
     compiled: bool = False
-    """Whether torch compiles the layers."""
+    """True if torch compiles the layers."""
     threads: int = 1
     slots: int = 0
     """Microbatches to work on at once; 0: chosen by the pipeline's depth and the memory."""
@@ -52,9 +52,9 @@ class JoinOptions:
     pace: LeastPace | None = None
     """The pace to compute no faster than. It stands for the machine's speed, which is then not measured."""
     splits: bool = True
-    """Whether backwards leave the weight gradients due, to be computed when there is no other work."""
+    """True if a backward leaves the weight gradients due, to be computed when there is no other work."""
     watched: Watched | None = None
-    """What the device is watched for, to pause; None: it is not."""
+    """The limits at which the peer pauses; None: the device is not watched."""
     engine: Callable[..., StageEngine] = StageEngine
     """The compute engine; the benchmarks use an emulated one."""
 

@@ -14,7 +14,7 @@ LOOK_EVERY_S = 1.0
 COOLER_C = 5.0
 """Degrees below the limit at which a peer goes on."""
 CALM_S = 5.0
-"""For so many seconds the device must have been cool and free."""
+"""Seconds for which the device must have been cool and free."""
 BUSY_S = 3.0
 """Other programs that compute for a shorter time do not count."""
 SILENT_S = 10.0
@@ -31,7 +31,7 @@ class Watched:
 
 
 class PauseRule:
-    """Whether to compute, by what the sensor reads. Times in seconds, of any clock that only grows."""
+    """Decides whether to compute, from the sensor's readings. Times are seconds of any monotonic clock."""
 
     def __init__(self, watched: Watched) -> None:
         self._max = watched.max_celsius

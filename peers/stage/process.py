@@ -171,7 +171,7 @@ class PeerProcess:
         self.directory.need(group)
 
     async def run(self) -> str:
-        """Until the run is finished or the peer has left; returns why. Raises CoordinatorGone, RunFailed."""
+        """Run until the run is finished or the peer has left. Returns the reason. Raises CoordinatorGone, RunFailed."""
         driver, options = self.driver, self._options
         await self._network.start()
         self._ending.callback(options.interrupts.register(lambda: driver.loop.post(LeaveRequested("left"))))
@@ -323,13 +323,13 @@ class PeerProcess:
     # ------------------------------------------------------------ beside the core
 
     async def _fail_when_daemon_dies(self) -> None:
-        """Without its libp2p daemon a peer reaches nobody: it ends, for a supervisor to restart it."""
+        """End the process when the libp2p daemon dies: without it the peer reaches nobody. A supervisor restarts it."""
         self.driver.loop.fail(await self._host.died)
 
     async def _wait_for(self, patience: Patience) -> None:
-        """Say when the coordinator cannot be reached, and leave when it stays away or refuses this peer.
+        """Report when the coordinator cannot be reached. Leave when it stays away or refuses this peer.
 
-        Of several it is the one that leads. But each of them knows who is shut out, so one that says so is enough.
+        If there are several coordinators, the leader counts. But each knows who is shut out, so one refusal is enough.
         """
         while not patience.exhausted:
             await asyncio.sleep(_LOOK_EVERY_S)

@@ -24,7 +24,7 @@ COPYING = 0.1
 """The fraction of its time that a peer may spend on copies."""
 MAX_REST_S = 10.0
 UNUSED_S = 60.0
-"""A copy that was asked for is removed when nobody has asked for its pieces for so many seconds."""
+"""Seconds without a request for its pieces after which a requested copy is removed."""
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class StateCopies:
         return self._files.get(version)
 
     def clear(self) -> None:
-        """Another state is loaded, and versions count anew."""
+        """Forget all copies: another state is loaded, and version numbers start again."""
         self._uses.clear()
         self._files.clear()
 
@@ -96,7 +96,7 @@ class StateCopies:
         return self._files.keep(version, path, taking)
 
     def _gives_way(self, version: int, now: float) -> bool:
-        """Whether whoever asked for a copy first has had the time to fetch all of it."""
+        """True if the peer that first asked for a copy has had the time to fetch all of it."""
         file = self._files.get(version)
         if file is None or not file.done() or file.exception() is not None:
             return file is None

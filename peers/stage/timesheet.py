@@ -29,7 +29,7 @@ class _Sheet:
     own: frozenset[Microbatch]
     """The microbatches of this peer from the start. Others came to it because something failed."""
     again: bool
-    """Whether an earlier attempt at this step was aborted."""
+    """True if an earlier attempt at this step was aborted."""
     start: float
     end: float | None = None
 

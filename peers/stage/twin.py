@@ -12,7 +12,7 @@ from swarm.net.handshake import Refusal
 
 
 def is_of_a_twin(refusal: str) -> bool:
-    """Whether the coordinator refuses this process because a newer one has its key."""
+    """True if the coordinator refuses this process because a newer process has its key."""
     return refusal.startswith(Refusal.STALE_INCARNATION.value)
 
 

@@ -384,7 +384,7 @@ class History:
         self._logs.look()
 
     def _is_gone(self) -> bool:
-        """Whether the database was deleted."""
+        """True if the database was deleted."""
         if self._store.path is None:
             return False
         try:
@@ -448,7 +448,7 @@ class History:
         self._snapshot_after = now + (now - began) / SNAPSHOT_SHARE
 
     def _resume(self) -> None:
-        """There is room again: read anew what was not written."""
+        """Resume when there is room again: read again what was not written."""
         self._trouble = ""
         self._store.close()
         self._open()

@@ -90,7 +90,7 @@ class Logs:
                 yield line
 
     def _is_new(self, tail: Tail) -> bool:
-        """Whether the last line of a coordinator's log was not taken from another file yet."""
+        """True if the last line of a coordinator's log has not been taken from another file yet."""
         if not tail.source.startswith(COORDINATOR):
             return True
         path = str(tail.path)

@@ -52,7 +52,7 @@ class Tail:
             return 0
 
     def is_replaced(self) -> bool:
-        """Whether the log was replaced or truncated since it was read."""
+        """True if the log was replaced or truncated since it was read."""
         try:
             size = self.path.stat().st_size
         except FileNotFoundError:
@@ -65,7 +65,7 @@ class Tail:
         return _head(self.path) != self.head
 
     def moves_to(self, path: Path) -> bool:
-        """Whether the file that was read is at `path` now: then it is read on there."""
+        """True if the file that was read is now at `path`. Reading then continues there."""
         try:
             size = path.stat().st_size
         except OSError:

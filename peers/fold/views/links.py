@@ -32,7 +32,7 @@ def links_view(state: RunState, *, offset: int = 0, limit: int = 200) -> dict[st
 
 
 def _has_left(state: RunState, actor: str) -> bool:
-    """Whether an actor left before the end of the run: after the end all leave."""
+    """True if an actor left before the end of the run. After the end all actors leave."""
     gone, end = state.members.gone.get(actor), state.run.finished_at
     return gone is not None and (end is None or gone.left_at < end)
 
