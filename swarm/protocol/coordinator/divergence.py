@@ -44,7 +44,7 @@ class GoBack:
 
 
 class Divergence:
-    """The divergence checks of one coordinator's life. Call `look` between passes, while no command is being written."""
+    """The divergence checks of one coordinator's life. Call `look` between passes when no command is being written."""
 
     def __init__(
         self,

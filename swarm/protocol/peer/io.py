@@ -353,7 +353,7 @@ class EncodePart(Action):
     attempt: Attempt
     bucket: int
     carried: bool = False
-    """True if to add the residual that compressing this peer's share left in the step before."""
+    """Whether to add the residual that compressing this peer's share left in the step before."""
     warm: bool = False
     """True if every member of the roster carries a residual from the step before."""
 
@@ -426,7 +426,7 @@ class Lend(Action):
     versions: tuple[int, ...]
     since: int
     sums: bool
-    """True if to keep the reduced buckets when the step is applied, encoded as for another replica."""
+    """Whether to keep the reduced buckets when the step is applied, encoded as for another replica."""
 
 
 @dataclass(frozen=True, slots=True)

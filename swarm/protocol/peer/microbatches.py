@@ -56,7 +56,7 @@ class Work:
     moved: bool = False
     """An amendment gave it to this peer. The stage before may have its gradient already: send it only on a WANT."""
     ask: bool = False
-    """True if to ask for its gradient: no peer pushes it, since its microbatch moved here or in the next stage."""
+    """Whether to ask for its gradient: no peer pushes it, since its microbatch moved here or in the next stage."""
     asked_again: bool = False
     input: Payload | None = field(default=None, repr=False)
     gradient: Payload | None = field(default=None, repr=False)

@@ -1,4 +1,4 @@
-"""Whether peers work only on the pass that they have begun last, and begin passes in order."""
+"""Check that peers work only on the pass that they have begun last, and begin passes in order."""
 
 from __future__ import annotations
 

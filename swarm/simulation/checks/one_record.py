@@ -1,4 +1,4 @@
-"""Whether the members of a group of coordinators keep one record."""
+"""Check that the members of a group of coordinators keep one record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether peers that are asked to leave cost the run work or state."""
+"""Check that peers that are asked to leave cost the run no work and no state."""
 
 from __future__ import annotations
 

@@ -383,7 +383,7 @@ class Placement:
         return True
 
     def _may_wait_for_replicas(self, now: float) -> bool:
-        """True if to wait at the start of this process for a while: the first pass should open with every peer."""
+        """Whether to wait at the start of this process for a while: the first pass should open with every peer."""
         first = self._members.first_heard_at
         return not self._opened_any and (first is None or now - first < self._first_patience_s)
 
