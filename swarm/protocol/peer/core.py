@@ -299,7 +299,7 @@ class PeerCore:
                 pass
 
     def _obeys(self, sender: Actor, message: Control, now: float) -> bool:
-        """Return True if the peer must follow an order. If it makes its sender the new leader, report to that leader at once."""
+        """True if the peer must follow an order. If this makes the sender the new leader, report to it at once."""
         before = self.coordinator
         if not self.leader.obeys(sender, message):
             return False
