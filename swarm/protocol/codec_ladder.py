@@ -44,7 +44,7 @@ class CodecLadders:
         return next((i for i, rung in enumerate(self.rungs(direction)) if rung.codec == codec), None)
 
     def has(self, codecs: tuple[CodecPair, ...]) -> bool:
-        """Whether all these codecs are on the ladders."""
+        """Return True if all these codecs are on the ladders."""
         return all(self.place(way, pair.of(way)) is not None for pair in codecs for way in Direction)
 
 

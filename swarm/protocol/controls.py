@@ -167,7 +167,7 @@ class Controls:
         return frozenset(device.peer for device in self.admitted if device.serial == serial)
 
     def admission_of(self, device: Device) -> bool:
-        """Whether the device is let in with this pass, and has come with no other since."""
+        """Return True if the device is let in with this pass, and has come with no other since."""
         last = {each.peer: each.serial for each in self.admitted}
         return last.get(device.peer) == device.serial
 

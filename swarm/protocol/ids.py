@@ -104,7 +104,7 @@ class Attempt:
         return Attempt(self.pass_id, stage, self.partner, self.number)
 
     def ends(self, other: Attempt) -> bool:
-        """Whether `other` is void if this attempt is void: it is the same, or under an older table."""
+        """Return True if `other` is void if this attempt is void: it is the same, or under an older table."""
         return (other.pass_id, other.stage) == (self.pass_id, self.stage) and other.number <= self.number
 
     def __str__(self) -> str:

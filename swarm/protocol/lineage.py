@@ -61,7 +61,7 @@ class Crossings:
         return hints if any(hints) else ()
 
     def accepts(self, m: Microbatch, lineage: Lineage | None) -> bool:
-        """Whether an activation is whole, or relative to the base that is held here."""
+        """Return True if an activation is whole, or relative to the base that is held here."""
         return lineage is None or lineage.base in (0, self._bases[End.RECEIVED].get(m, 0))
 
     def arrived(self, m: Microbatch, lineage: Lineage | None) -> None:

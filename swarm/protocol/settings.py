@@ -46,15 +46,15 @@ class Settings:
     slots: int = 0
     """Largest number of microbatches that a peer works on at once. 0: chosen by the pipeline's depth (`Slots`)."""
     averages_compressed: bool = False
-    """Whether version 0 is in the archive from the start, and is loaded from it. Otherwise every peer makes it."""
+    """True if version 0 is in the archive from the start, and is loaded from it. Otherwise every peer makes it."""
     imported: bool = False
-    """Whether version 0 is in the archive from the start, and is loaded like any other. Otherwise every peer makes
+    """True if version 0 is in the archive from the start, and is loaded like any other. Otherwise every peer makes
     it.
     """
     max_replicas: int = 0
     """Largest number of peers in a stage; more peers stand by. 0: the value of `replica_cap`."""
     ends_share: bool = False
-    """Whether the first and the last of several stages share parameters."""
+    """True if the first and the last of several stages share parameters."""
     audit_every: int = 0
     """One step in this number is computed twice, by other peers, and must give the same result (`Audits`). 0: none."""
     audit_tolerance: float = 0.0
@@ -62,11 +62,11 @@ class Settings:
     audit_secret: bytes = b""
     """Secret from which the coordinators derive the audited steps, so that peers cannot predict them."""
     screened: bool = False
-    """Whether the contribution of each peer is compared with those of its siblings (`Screen`)."""
+    """True if the contribution of each peer is compared with those of its siblings (`Screen`)."""
     divergence: DivergenceSection = field(default_factory=DivergenceSection)
 
     def saves(self, version: int) -> bool:
-        """Whether a checkpoint is made of this version."""
+        """Return True if a checkpoint is made of this version."""
         return version > 0 and (version % self.checkpoint_every == 0 or version == self.steps)
 
     def update(self, step: StepNumber, rate: float) -> Update:

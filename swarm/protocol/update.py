@@ -23,7 +23,7 @@ class Update:
 
     @property
     def sound(self) -> bool:
-        """Whether a step can be made with these."""
+        """True if a step can be made with these."""
         return 0.0 <= self.learning_rate < math.inf and 0.0 < self.bias1 <= 1.0 and 0.0 < self.bias2 <= 1.0
 
 

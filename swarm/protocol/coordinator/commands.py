@@ -231,7 +231,7 @@ class Commands:
 
 
 def excused(controls: Controls) -> dict[Actor, str]:
-    """Who is to leave, and why."""
+    """The peers that must leave, and the reason."""
     return {read_life(command.value): signed("let go", command) for command in controls.excused}
 
 

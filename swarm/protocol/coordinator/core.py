@@ -200,7 +200,7 @@ class CoordinatorCore:
         self._stop_reason = ""
         self._why_new_term = "what was said so far is void"
         self._last_word: Decide | Halt | None = None
-        """What is said to everybody once all is over, until they are gone."""
+        """The message that all peers get once the run is over, until they are gone."""
         self._tables_told = TablesReport(self.members, stage_costs, self._out)
         self._progress_told = ProgressReport(self._out)
         self._costs = FaultCosts(settings)
@@ -219,12 +219,12 @@ class CoordinatorCore:
 
     @property
     def state(self) -> tuple[str, str]:
-        """What it does, in a word of StateChanged, and why."""
+        """The coordinator's state, as in StateChanged, and the reason."""
         return self._state
 
     @property
     def stages_held(self) -> dict[str, int | None]:
-        """Of every member, the stage it has; None: it stands by, or is not placed yet."""
+        """The stage of every member. None: the member stands by, or is not placed yet."""
         return {str(member.actor): member.stage for member in self.members}
 
     @property
@@ -402,7 +402,7 @@ class CoordinatorCore:
         return bool(reason)
 
     def _enter(self, member: Member, now: float) -> None:
-        """Who has caught up with the open step need not wait for the next one."""
+        """A peer that has caught up with the open step need not wait for the next step."""
         actor, stage, step = member.actor, member.stage, self.open_pass
         if step is None or step.outcome is not None or stage is None or not step.promotion.lets_in(member):
             return
@@ -525,7 +525,7 @@ class CoordinatorCore:
 
     @property
     def _trains(self) -> bool:
-        """Whether a training step is under way."""
+        """True if a training step is under way."""
         return self.open_pass is not None and self.open_pass.pass_state.kind is PassKind.TRAIN
 
     @property
@@ -617,7 +617,7 @@ class CoordinatorCore:
             self._pause(survey.waiting)
 
     def _rests(self, survey: Survey, now: float) -> bool:
-        """Whether a step has failed with all who are here, and is not tried again yet."""
+        """Return True if a step has failed with all who are here, and is not tried again yet."""
         if self._scheduler.due() is not PassKind.TRAIN:
             return False
         return now < self._failure_history.rest_until(_everybody(survey), self.settings.heartbeat_s)
@@ -802,7 +802,7 @@ class CoordinatorCore:
         self._end(None if decision is None else Decide(decision, self.history.term, finished=True), now)
 
     def _end(self, last_word: Decide | Halt | None, now: float) -> None:
-        """Nothing is done any more but to send everybody home."""
+        """The run is over: the coordinator only sends all peers home."""
         self.phase = Phase.FINISHED
         self.open_pass = None
         self._finished_at = now

@@ -44,7 +44,7 @@ class GoBack:
 
 
 class Divergence:
-    """Of one coordinator's life. Call `look` between passes, while no command is being written."""
+    """The divergence checks of one coordinator's life. Call `look` between passes when no command is being written."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Divergence:
         self._suspected = ""
         """Why no step can be decided. It would be a divergence if another stage confirmed it."""
         self._confirmed = False
-        """Whether the organiser confirms the divergence."""
+        """True if the organiser confirms the divergence."""
 
     def spoilt(self, what: str) -> None:
         """Parameters or moments of the current version are not finite, as all their holders report."""
@@ -124,7 +124,7 @@ class Divergence:
 
     @property
     def _may_retreat(self) -> bool:
-        """Whether the run may go back by itself once more, with a lower rate."""
+        """True if the run may go back by itself once more, with a lower rate."""
         section = self._settings.divergence
         return section.action == "go_back" and self._history.controls.retreats < section.times
 

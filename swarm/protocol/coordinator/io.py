@@ -150,7 +150,7 @@ class CollectCheckpoint(Action):
     """By stage, actors that stored it with the agreed digest."""
     digests: tuple[str, ...]
     from_archive: bool = False
-    """Whether the holders are other members of the group, and the checkpoint lies in their archives."""
+    """True if the holders are other members of the group, and the checkpoint lies in their archives."""
     proven: int = 0
     """As in SaveCheckpoint: a checkpoint that the archive must keep."""
 

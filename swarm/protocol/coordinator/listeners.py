@@ -83,7 +83,7 @@ class Listeners:
         return tuple(listeners)
 
     def _goes_on(self, member: Member, pass_id: PassId) -> bool:
-        """Whether a member listens already, or has the state to listen from now on."""
+        """Return True if a member listens already, or has the state to listen from now on."""
         at, since = self._at(member), member.listens_from
         if since is None:
             told_before = member.has_heard_any and self._knows(member)  # by an earlier life of this coordinator
@@ -99,7 +99,7 @@ class Listeners:
         return member.at(self._history.rolled_back_in, self._history.version)
 
     def _knows(self, member: Member) -> bool:
-        """Whether the coordinator still knows all the decisions that the member lacks."""
+        """Return True if the coordinator still knows all the decisions that the member lacks."""
         lacks = member.status.lacks if member.status is not None else None
         return lacks is None or self._history.since(lacks) is not None
 

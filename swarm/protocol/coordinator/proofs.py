@@ -1,16 +1,18 @@
-"""Proofs: whether a newcomer holds what its siblings hold, before it gets work.
+"""Proofs: before a newcomer gets work, it proves that it holds the same state as its siblings.
 
 The newcomer and a sibling make a checksum of their state at the same version, keyed with a number that nobody knew
-before (Prove, Proof). They are asked when the newcomer begins to load, for the version of that moment: the sibling
-holds it then, and the newcomer passes through it before it can work. So nothing is waited for at the end.
+before (Prove, Proof). The coordinator asks both when the newcomer begins to load, for the current version. The sibling
+holds this version then, and the newcomer passes through it before it can work. So nobody waits for the proof at the
+end.
 
-If the answers differ, all siblings that are known to hold the stage are asked, with another key, and most people are
-believed, as in every comparison of states (`drift_of`). Who is not believed loads the state anew; the second time it
-goes on probation too, as after a drift. Siblings that differ are not touched here: their next step shows it.
+If the answers differ, the coordinator asks all siblings that are known to hold the stage, with another key. As in every
+comparison of states (`drift_of`), the majority of people is believed. A newcomer that is not believed loads the state
+anew. The second time it also goes on probation, as after a drift. Nothing happens to siblings that differ: their next
+step shows the difference.
 
-Who came first has nobody to be compared with, and so have all at the start of a run and after a restart of the
-coordinator: their first step compares them. Nobody waits for a sibling that does not answer: another one is asked, and
-if there is none, the newcomer is let in.
+The first peer of a stage has no sibling to be compared with. The same holds for all peers at the start of a run and
+after a restart of the coordinator: their first step compares them. If a sibling does not answer, another one is asked.
+If there is none, the newcomer is let in.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 
 MOST_ASKED = 8
-"""Siblings that are asked when a newcomer's answer differs from the first one's."""
+"""Most siblings that are asked when a newcomer's answer differs from the first sibling's."""
 MOST_BEHIND = 16
 """So often in a row the version that a newcomer is asked for may be gone by then."""
 MOST_AHEAD = 3
@@ -58,7 +60,7 @@ class _Inquiry:
 
 
 class Proofs:
-    """Of one coordinator's life. Call `look` with each report of a member, and `tick` at each heartbeat.
+    """The proofs of one coordinator's life. Call `look` with each report of a member, and `tick` at each heartbeat.
 
     A member that is admitted is `shown`; `proven` says who may get work.
     """
@@ -148,7 +150,7 @@ class Proofs:
 
     @property
     def _over(self) -> bool:
-        """Whether all steps are decided: there is no work to be dealt."""
+        """True if all steps are decided: there is no work to be dealt."""
         return self._history.version == self._history.end(self._settings)
 
     # ------------------------------------------------------------ asking
@@ -216,7 +218,7 @@ class Proofs:
             self._judge(inquiry, member, now)
 
     def _without_silent(self, inquiry: _Inquiry) -> None:
-        """Ask no longer who has not answered in time. If nobody is left, another sibling is asked."""
+        """Stop asking siblings that did not answer in time. If none is left, ask another sibling."""
         mute = [actor for actor in inquiry.asked if actor not in inquiry.answers]
         inquiry.asked = [actor for actor in inquiry.asked if actor in inquiry.answers]
         if mute:

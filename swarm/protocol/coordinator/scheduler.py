@@ -177,7 +177,7 @@ class Scheduler:
 
     @property
     def samples(self) -> bool:
-        """Whether a text sample is begun, and not complete."""
+        """True if a text sample is begun, and not complete."""
         return self._sampled > 0
 
     def completed(self, kind: PassKind) -> None:
@@ -189,7 +189,7 @@ class Scheduler:
             self._sampled += 1
 
     def aborted(self, kind: PassKind) -> bool:
-        """Whether an aborted pass is given up: a sample at once, an evaluation at the third abort, a step never."""
+        """True if an aborted pass is given up: a sample at once, an evaluation at the third abort, a step never."""
         if kind is PassKind.TRAIN or (kind is PassKind.EVALUATE and self._failure_history.aborts <= 2):
             return False
         self.dropped()

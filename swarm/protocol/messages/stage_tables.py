@@ -65,7 +65,7 @@ UNTOLD = StageTable(0, (), ())
 
 
 def is_near(one: int, other: int) -> bool:
-    """Whether peers of a stage are told the table of another, unless for what both hold (`Settings.partner`)."""
+    """Return True if peers of a stage are told the table of another, unless for what both hold (`Settings.partner`)."""
     return abs(one - other) <= NEAR
 
 

@@ -116,7 +116,7 @@ class AllReduce:
                 self._sum_if_complete(b)
 
     def goes_on(self, table: StageTable, accumulated: int) -> bool:
-        """Whether this attempt can continue under a new table. False once this peer has summed or stored a bucket.
+        """True if this attempt can continue under a new table. False once this peer has summed or stored a bucket.
 
         False as well if only the number of the table is new: then the whole reduction is to be tried once more.
         """
@@ -141,7 +141,7 @@ class AllReduce:
         return [part for held in self._parts.values() for part in held.values()]
 
     def is_mine(self, attempt: Attempt) -> bool:
-        """Whether a part made here for `attempt` belongs to this attempt."""
+        """Return True if a part made here for `attempt` belongs to this attempt."""
         return replace(attempt, number=self.attempt.number) == self.attempt and attempt.number >= self._began
 
     def _owner(self, bucket: int) -> Actor:
@@ -204,7 +204,7 @@ class AllReduce:
         )
 
     def _complete(self, sets: Sequence[int]) -> bool:
-        """Whether these sets of microbatches are disjoint and together contain every microbatch of the pass."""
+        """Return True if these sets of microbatches are disjoint and together contain every microbatch of the pass."""
         union = 0
         for bits in sets:
             union |= bits
@@ -308,7 +308,7 @@ class AllReduce:
 
     @property
     def _computing(self) -> bool:
-        """Whether the compute thread has not finished an order of this attempt."""
+        """True if the compute thread has not finished an order of this attempt."""
         parts = any(self._owner(b) != self._me and b not in self._encoded for b in self._open)
         assembled = len(self._stored) < self._buckets or self.prepared is not None
         return parts or not self._summing <= self._sums.keys() or not assembled

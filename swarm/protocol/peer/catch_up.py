@@ -58,7 +58,7 @@ class CatchUp:
 
     @property
     def behind(self) -> bool:
-        """Whether a decided step is not applied here yet."""
+        """True if a decided step is not applied here yet."""
         return self._base in self._steps
 
     @property
@@ -192,5 +192,5 @@ class CatchUp:
 
 
 def is_whole(decision: Decision, stage: int) -> bool:
-    """Whether a stage's sums are uncompressed in a run that compresses: a single replica took the step alone."""
+    """Return True if a stage's sums are uncompressed in a run that compresses: a single replica took the step alone."""
     return len(decision.outcomes[stage].contributions) == 1

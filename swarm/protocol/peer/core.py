@@ -146,7 +146,7 @@ class PeerCore:
         self.paused = ""
         """Why this peer begins no microbatches for now; empty: it does."""
         self.finished = False
-        """Whether all steps of the run are decided and this peer was told so."""
+        """True if all steps of the run are decided and this peer was told so."""
         self._shutdown = Shutdown(actor, self.leader.group, settings.leave_s, self._out)
 
     @property
@@ -156,7 +156,7 @@ class PeerCore:
 
     @property
     def leaving(self) -> bool:
-        """Whether this peer was asked to leave before the end of the run."""
+        """True if this peer was asked to leave before the end of the run."""
         return self._shutdown.begun
 
     @property
@@ -299,7 +299,7 @@ class PeerCore:
                 pass
 
     def _obeys(self, sender: Actor, message: Control, now: float) -> bool:
-        """Whether to follow an order. If it makes its sender the new leader, report to that leader at once."""
+        """True if the peer must follow an order. If this makes the sender the new leader, report to it at once."""
         before = self.coordinator
         if not self.leader.obeys(sender, message):
             return False
@@ -445,7 +445,7 @@ class PeerCore:
             self._out.add(Send(destination, Relay(origin, destination, inner)))  # type: ignore[arg-type]
 
     def _takes_part(self, actor: Actor) -> bool:
-        """Whether an actor has a part in the open pass. Other actors pass the handshake, but their data is refused."""
+        """True if an actor has a part in the open pass. Other actors pass the handshake, but their data is refused."""
         if self.pass_run is None:
             return actor == self.coordinator
         return actor == self.pass_run.microbatches.coordinator or self.pass_run.serves(actor)

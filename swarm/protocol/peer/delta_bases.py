@@ -20,7 +20,7 @@ class Visits(Protocol):
 
     @property
     def mutual(self) -> bool:
-        """Whether both ends of a boundary build on a visit, or the sender alone."""
+        """True if both ends of a boundary build on a visit, or the sender alone."""
         ...
 
     def previous(self, step: int) -> int | None:

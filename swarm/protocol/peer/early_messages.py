@@ -21,7 +21,7 @@ class EarlyMessages:
 
     def __init__(self) -> None:
         self.dropped = False
-        """Whether a message was dropped. The user of this class resets it."""
+        """True if a message was dropped. The user of this class resets it."""
         self._kept: list[tuple[Actor, Message]] = []
         self._number: dict[Actor, int] = {}
         self._bytes: dict[Actor, int] = {}

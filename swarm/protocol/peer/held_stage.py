@@ -85,7 +85,7 @@ class HeldStage:
         return self._loading
 
     def stands(self, rolled_back_in: Term) -> bool:
-        """Whether the held or loaded state belongs to the valid history, given the term of the last rollback."""
+        """Return True if the held or loaded state belongs to the valid history, given the term of the last rollback."""
         return self.state_term >= rolled_back_in
 
     def loaded(self, event: StateLoaded | StateFailed) -> bool:

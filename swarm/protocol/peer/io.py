@@ -57,7 +57,7 @@ class ForwardDone:
     sent: int = 0
     """Digest of the reconstruction that the next stage decodes from `payload`."""
     kept: bool = True
-    """Whether the graph is kept. If memory does not suffice for it, the backward computes the forward again."""
+    """True if the graph is kept. If memory does not suffice for it, the backward computes the forward again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +355,7 @@ class EncodePart(Action):
     carried: bool = False
     """Whether to add the residual that compressing this peer's share left in the step before."""
     warm: bool = False
-    """Whether every member of the roster carries a residual from the step before."""
+    """True if every member of the roster carries a residual from the step before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,7 +449,7 @@ class RestoreSums(Action):
 
     attempt: Attempt
     whole: bool = False
-    """Whether the sums are uncompressed in a run that compresses: one replica took the step alone."""
+    """True if the sums are uncompressed in a run that compresses: one replica took the step alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class Leader:
         return actor in self.group
 
     def obeys(self, sender: Actor, message: Control) -> bool:
-        """Whether to obey a control message. A message of a higher term makes its sender the leader."""
+        """True if the peer must obey a control message. A message of a higher term makes its sender the leader."""
         if sender not in self.group:
             return False
         if len(self.group) == 1:

@@ -114,12 +114,12 @@ class Microbatches:
         return self.tables[self.stage]
 
     def serves(self, actor: Actor) -> bool:
-        """Whether an actor has a part in this pass."""
+        """Return True if an actor has a part in this pass."""
         return any(actor in roster for roster in self.rosters)
 
     @property
     def sealed(self) -> bool:
-        """Whether all microbatches assigned here, and no others, are in the accumulator."""
+        """True if all microbatches assigned here, and no others, are in the accumulator."""
         return not self.fenced and all(work.phase is Phase.FINISHED for work in self.work.values())
 
     @property
@@ -295,7 +295,7 @@ class Microbatches:
                 self.work[key.microbatch].asked_again = False
 
     def overdue(self, other: Actor) -> bool:
-        """Whether `other` has not answered a repeated request directly."""
+        """Return True if `other` has not answered a repeated request directly."""
         return any(self._asked.in_vain(key) > 1 and self._holder(key) == other for key in self._lacking())
 
     def _arrived(self, key: FrameKey, sender: Actor, now: float) -> None:

@@ -67,7 +67,7 @@ class PassRun:
         self._buckets = buckets
         self._carry = carry
         self._fence_said = False
-        """Whether the fence was reported: a peer can be fenced for several reasons, and only the first is reported."""
+        """True if the fence was reported: a peer can be fenced for several reasons, and only the first is reported."""
         self._out = out = context.out
         self._early = EarlyMessages()
         self._undelivered: dict[Actor, list[WithPayload]] = {}
@@ -83,7 +83,7 @@ class PassRun:
         self._cancel_reduction("the pass is over")
 
     def serves(self, actor: Actor) -> bool:
-        """Whether an actor has a part in this pass."""
+        """Return True if an actor has a part in this pass."""
         return self.microbatches.serves(actor)
 
     @property
@@ -212,14 +212,14 @@ class PassRun:
         )
 
     def _reduces_here(self, actor: Actor) -> bool:
-        """Whether an actor belongs to this stage, or to the stage that shares parameters with it."""
+        """Return True if an actor belongs to this stage, or to the stage that shares parameters with it."""
         partner = self._settings.partner(self.microbatches.stage)
         return actor in self.microbatches.table.roster or (
             partner is not None and actor in self.microbatches.tables[partner].roster
         )
 
     def _is_of_use(self, part: ReducePart) -> bool:
-        """Whether a part is valid for this peer's attempt, or for an attempt under tables that have not arrived here
+        """True if a part is valid for this peer's attempt, or for an attempt under tables that have not arrived here
         yet.
 
         A part made under an older table is valid if its contributor has the same microbatches in the current table.
@@ -233,7 +233,7 @@ class PassRun:
 
     @property
     def _parts_outlive_tables(self) -> bool:
-        """Whether a part stays valid under a new table that does not change its contributor's microbatches.
+        """True if a part stays valid under a new table that does not change its contributor's microbatches.
 
         False for parts with residuals, which count for one attempt only, and in a stage that shares parameters.
         """

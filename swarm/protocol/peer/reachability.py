@@ -29,7 +29,7 @@ class Reachability:
         return again
 
     def is_up(self, other: Actor) -> bool:
-        """Whether there is a connection, as far as is known. False for an actor that this peer never tried to reach."""
+        """True if there is a connection, as far as is known. False for an actor that this peer never tried to reach."""
         return other in self._met and other not in self._lost_at and other not in self._unreachable
 
     def _forget_older(self, other: Actor) -> None:

@@ -23,7 +23,7 @@ class Shutdown:
     def __init__(self, me: Actor, coordinators: tuple[Actor, ...], leave_s: float, out: Outbox) -> None:
         self.begun = False
         self.gone = False
-        """Whether the last messages are sent: no message may follow them."""
+        """True if the last messages are sent: no message may follow them."""
         self._me = me
         self._coordinators = coordinators
         self._leave_s = leave_s

@@ -55,7 +55,7 @@ class StateProofs:
         self._out.send(coordinator, Proof(event.nonce, event.checksum))
 
     def is_wrong(self, nonce: int, coordinator: Actor) -> bool:
-        """Whether a disproved answer is about the state held here. Otherwise the coordinator is told that it is not."""
+        """True if a disproved answer is about the state held here. Otherwise the coordinator is told that it is not."""
         if nonce in self._shown:
             return True
         self._out.send(coordinator, Proof(nonce))

@@ -115,7 +115,7 @@ class RaftLog:
         return self._starts[bisect_right(self._starts, index, key=lambda start: start[0]) - 1][1]
 
     def agrees(self, index: int, ballot: int) -> bool:
-        """Whether this log has an entry of `ballot` at `index`: then all entries before it are the same too."""
+        """Return True if this log has an entry of `ballot` at `index`: then all entries before it are the same too."""
         return index <= self.last and self.ballot_at(index) == ballot
 
     def extend(self, entries: Iterable[Entry]) -> None:

@@ -157,7 +157,7 @@ class GroupMember:
 
     @property
     def over(self) -> bool:
-        """Whether all steps are decided and a majority holds the last checkpoint."""
+        """True if all steps are decided and a majority holds the last checkpoint."""
         standing, archived = self.standing, self.standing.archived
         end = standing.controls.end(self.settings)
         return archived is not None and archived.version == standing.version == end

@@ -1,4 +1,4 @@
-"""Whether peers work only on the pass that they have begun last, and begin passes in order."""
+"""Check that peers work only on the pass that they have begun last, and begin passes in order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BegunPasses:
             raise Violation("atomic", f"{peer.label} begins {pass_id} holding version {peer.held_stage}")
 
     def is_in_pass_of(self, peer: PeerView, other: PeerView) -> bool:
-        """Whether both have begun the same pass last."""
+        """Return True if both have begun the same pass last."""
         return self._passes.get(peer.pid) == self._passes.get(other.pid)
 
     def works_on(self, peer: PeerView, pass_id: PassId, what: str) -> None:

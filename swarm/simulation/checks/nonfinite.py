@@ -24,7 +24,7 @@ class Nonfinite:
         """By step, the term in which a non-finite result was found first."""
 
     def is_finite(self, stage: int, pass_id: PassId) -> bool:
-        """Whether the peers of `stage` find their reduced gradient finite in this pass."""
+        """Return True if the peers of `stage` find their reduced gradient finite in this pass."""
         term = self.gradients.get((stage, pass_id.step), -1)
         if term is not None and term != pass_id.term and not self.is_unusable(pass_id.version):
             return True
@@ -32,12 +32,12 @@ class Nonfinite:
         return False
 
     def is_unusable(self, version: int) -> bool:
-        """Whether the parameters of this version give non-finite results."""
+        """Return True if the parameters of this version give non-finite results."""
         diverging = self._diverging
         return diverging is not None and diverging.is_so(version, self._rate())
 
     def is_spoilt(self, version: int) -> bool:
-        """Whether parameters and moments of this version are not finite."""
+        """Return True if parameters and moments of this version are not finite."""
         diverging = self._diverging
         return diverging is not None and diverging.shows and self.is_unusable(version)
 

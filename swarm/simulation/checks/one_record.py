@@ -1,4 +1,4 @@
-"""Whether the members of a group of coordinators keep one record."""
+"""Check that the members of a group of coordinators keep one record."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class OneRecord:
         """The coordinator of each term."""
 
     def is_replaced(self, term: int) -> bool:
-        """Whether a later term is on record."""
+        """Return True if a later term is on record."""
         return bool(self._terms) and term < max(self._terms)
 
     def speaks(self, sender: Actor, message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Whether peers that are asked to leave cost the run work or state."""
+"""Check that peers that are asked to leave cost the run no work and no state."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class OrderlyLeave:
     def __init__(self, world: WorldView) -> None:
         self._world = world
         self.disturbed = False
-        """Whether something beyond requests to leave has happened: work and states may be lost."""
+        """True if something beyond requests to leave has happened: work and states may be lost."""
         self._accumulated: Counter[tuple[PassId, int, int]] = Counter()
         """(pass, stage, microbatch) → number of peers."""
         self._dismissed: set[Actor] = set()
 
     @property
     def _orderly(self) -> bool:
-        """Whether leaving must cost nothing: there is time for it, and nothing else happens."""
+        """True if leaving must cost nothing: there is time for it, and nothing else happens."""
         world = self._world
         return not self.disturbed and world.network.weather is None and world.settings.leave_s >= ENOUGH_TO_LEAVE_S
 

@@ -1,4 +1,4 @@
-"""Whether the records of steps name who contributed what, in a run that averages compressed gradients."""
+"""Check that the records of steps name who contributed what, in a run that averages compressed gradients."""
 
 from __future__ import annotations
 

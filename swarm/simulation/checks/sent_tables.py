@@ -1,4 +1,4 @@
-"""Whether the tables that a coordinator sends are consistent."""
+"""Check that the tables that a coordinator sends are consistent."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class Watch:
         self.moves = 0
         """Number of peers that were told to leave their stage for another one."""
         self.diverged = False
-        """Whether the run has ended as diverged: not all steps are decided."""
+        """True if the run has ended as diverged: not all steps are decided."""
 
     @property
     def ideal(self) -> Ideal:
@@ -181,7 +181,7 @@ class Watch:
         self.diverged = True
 
     def _may_end_diverged(self) -> bool:
-        """Whether the run diverges, goes back no more, and the remaining decisions led to a finite checkpoint."""
+        """True if the run diverges, goes back no more, and the remaining decisions led to a finite checkpoint."""
         section, retreats = self._world.settings.divergence, self.controls.retreats
         tried = section.action == "stop" or retreats == section.times
         return self._world.diverging is not None and tried and not self.nonfinite.is_unusable(len(self.decisions))
@@ -302,7 +302,7 @@ class Watch:
                 raise Violation("progress", f"{event.actor} is to move while {member.actor} is under way")
 
     def _held_last(self, event: PeerMoved) -> bool:
-        """Whether the moving peer has the current version of the stage it leaves, or can apply the decision."""
+        """Return True if the moving peer has the current version of the stage it leaves, or can apply the decision."""
         needed = len(self.decisions)
         return any(
             str(process.actor) == event.actor and process.version in (needed, needed - 1)

@@ -1,4 +1,4 @@
-"""What an insider says in place of what its core wants to say: nothing, or something false within the bounds."""
+"""An insider's false messages: in place of its core's message it sends none, or a false one within the bounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MANY = 10**6
 
 
 def said(peer: PeerBody, to: Actor, message: Message) -> Message | None:
-    """The message that is sent to `to`. None: none is."""
+    """Return the message that is sent to `to`. None: no message is sent."""
     inner = message.message if isinstance(message, Relay) else message
     whom = message.destination if isinstance(message, Relay) else to
     if isinstance(inner, ReducePart | ReducedPart):

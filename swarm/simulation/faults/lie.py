@@ -65,5 +65,5 @@ class Lie:
 
     @property
     def of_itself(self) -> bool:
-        """Whether it lies about its own state or sums: others may have to do without its state."""
+        """True if it lies about its own state or sums: others may have to do without its state."""
         return self.about in ("nan", "spoilt", "status", "hoarding", *SAID)

@@ -168,7 +168,7 @@ class SimNetwork:
         return [processes[pid] for pid in sorted(self._neighbours.get(process.pid, ())) if processes[pid].alive]
 
     def cut(self, a: Process, b: Process) -> bool:
-        """Whether messages between the two are blocked now, in any direction."""
+        """Return True if messages between the two are blocked now, in any direction."""
         now = self._world.now
         pairs = self._links.get((a.pid, b.pid)), self._links.get((b.pid, a.pid))
         return any(link is not None and link.blocked_until > now for link in pairs)

@@ -94,16 +94,16 @@ class Process:
         self.alive = True
         self.stalled = False
         self.finished = False
-        """Whether its core ordered Stop: the run is done."""
+        """True if its core ordered Stop: the run is done."""
         self.slowness = 1.0
         self.leaving = False
-        """Whether its owner has asked for the machine."""
+        """True if its owner has asked for the machine."""
         self.replaced = False
-        """Whether its machine is back, or will be, with another process."""
+        """True if its machine is back, or will be, with another process."""
         self.disturbed_at = world.now
         """When a fault last touched this process: until it has had time to recover, others cannot be blamed."""
         self.loses_last_words = False
-        """Whether messages in flight at its death are lost with it."""
+        """True if messages in flight at its death are lost with it."""
         self.pid = len(world.processes)
         self._backlog: list[Any] = []
         self._tick_at = math.inf
@@ -199,7 +199,7 @@ class Process:
         return None
 
     def can_hold(self, version: int) -> bool:
-        """Whether it holds this version of its stage, or needs only the last decision."""
+        """Return True if it holds this version of its stage, or needs only the last decision."""
         return False
 
     def wiped(self) -> None:

@@ -111,7 +111,7 @@ class Plan:
     base_capacity: int = 0
     """Number of reconstructions of earlier visits that a peer keeps."""
     choosing: bool = False
-    """Whether codecs are chosen from step to step."""
+    """True if codecs are chosen from step to step."""
     first_round: int = 0
     """Number of buckets that are reduced before the others can be computed."""
     coordinators: int = 1
@@ -124,7 +124,7 @@ class Plan:
     uplinks: tuple[float | None, ...] = ()
     """By peer in order of arrival, the bytes/s that it reports as its uplink; empty: no reports."""
     grows: bool = False
-    """Whether processes take further peers when they are asked to."""
+    """True if processes take further peers when they are asked to."""
     lies: tuple[Lie | None, ...] = ()
     """By peer in order of arrival, its misbehaviour; peers beyond the list behave."""
     people: tuple[int, ...] = ()
@@ -132,7 +132,7 @@ class Plan:
     wishes: tuple[Wish, ...] = ()
     """The organiser's commands, one after the other."""
     unlike: bool = False
-    """Whether machines are of several kinds, whose gradients differ."""
+    """True if machines are of several kinds, whose gradients differ."""
     diverging: Diverging | None = None
     pauses: tuple[Pause, ...] = ()
 
@@ -482,7 +482,7 @@ def _pauses(rng: Random, peers: int) -> tuple[Pause, ...]:
 
 
 def _stands_by(first: Cell | None) -> bool:
-    """Whether the run's first fault needs a standby."""
+    """Return True if the run's first fault needs a standby."""
     return first is not None and (first.role == "standby" or first.kind == "last replica")
 
 

@@ -32,7 +32,7 @@ class PeerBody(Process):
         self.has_lied = False
         """Its misbehaviour."""
         self.deceived = False
-        """Whether the state that it has loaded is false: nobody can blame it for what follows."""
+        """True if the state that it has loaded is false: nobody can blame it for what follows."""
         self._swallows: tuple[str, float] = ("", 0.0)
         """The kind of input that it swallows (work, frames), and until when."""
 
@@ -74,11 +74,11 @@ class PeerBody(Process):
 
     @property
     def is_liar(self) -> bool:
-        """Whether it misbehaves at the version it holds."""
+        """True if it misbehaves at the version it holds."""
         return self.lie is not None and (self.version or 0) >= self.lie.since
 
     def lies(self, what: str) -> bool:
-        """Whether it gives others a wrong result now."""
+        """Return True if it gives others a wrong result now."""
         lie = self.lie
         if lie is None or not self.is_liar or lie.about != what:
             return False

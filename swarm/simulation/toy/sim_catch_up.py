@@ -128,11 +128,11 @@ class Loans:
     # ------------------------------------------------------------ downloading a version
 
     def lends(self, order: peer_io.LoadState) -> bool:
-        """Whether this peer was told to keep a copy of that state."""
+        """Return True if this peer was told to keep a copy of that state."""
         return self._peer.stage == order.stage and order.version in self.copies
 
     def are_lent(self, order: peer_io.LoadState) -> bool:
-        """Whether a donor was told to keep a copy, so that the download takes its time."""
+        """Return True if a donor was told to keep a copy, so that the download takes its time."""
         by_actor = self._peer.world.by_actor
         return any(isinstance(d, Lender) and d.loans.lends(order) for d in map(by_actor.get, _actors(order)))
 

@@ -54,7 +54,7 @@ class SimPeer(Lender):
         self.house: ProcessGroup[SimPeer] | None = None
         """Set if processes take further peers."""
         self.spare = False
-        """Whether it came after the start, to stand by."""
+        """True if it came after the start, to stand by."""
         self.fails_next = False
         """The next computation raises, half way through."""
         self.kind = mix(*actor.peer.encode()) % 3 if world.unlike else 0
@@ -109,7 +109,7 @@ class SimPeer(Lender):
             self.world.on_phase("joining", self)
 
     def can_hold(self, version: int) -> bool:
-        """Whether it holds this version, or needs only the last decision."""
+        """Return True if it holds this version, or needs only the last decision."""
         if self.lie is not None and self.lie.of_itself and self.is_liar:
             return False
         pass_run = self.core.pass_run
@@ -254,7 +254,7 @@ class SimPeer(Lender):
         self.feed(self._went_back(action.pass_id, action.microbatch, payload, self.number(action.payload)))
 
     def _splits(self, m: Microbatch) -> bool:
-        """Whether the weight gradients of a microbatch wait: for most there is memory to keep their inputs.
+        """Return True if the weight gradients of a microbatch wait: for most there is memory to keep their inputs.
 
         Some peers never split a backward.
         """
@@ -328,7 +328,7 @@ class SimPeer(Lender):
             self.world.watch.nonfinite.overflowing.add((self.stage, self._pass.step))
 
     def _overflows(self, pass_id: PassId) -> bool:
-        """Whether the latest result cannot be sent."""
+        """Return True if the latest result cannot be sent."""
         if pass_id.index or self._nonfinite:
             return False
         if self.lies("unsendable"):
@@ -393,7 +393,7 @@ class SimPeer(Lender):
             self.world.on_phase("before open", self)
 
     def _is_deceived(self, stage: int) -> bool:
-        """Whether an insider has given it a false state."""
+        """Return True if an insider has given it a false state."""
         assert self.version is not None
         if self.state == self.world.watch.ideal.states[self.version][stage]:
             return False

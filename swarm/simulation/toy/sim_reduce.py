@@ -62,7 +62,7 @@ class SimReduce:
             self._peer.queue.add(Priority.CONTROL, action, self._bucket_summed, _SMALL_S)
 
     def _begins(self, attempt: Attempt) -> bool:
-        """Whether the attempt is still valid."""
+        """Return True if the attempt is still valid."""
         peer = self._peer
         if peer.swallowed("work") or peer.lies("unreduced"):
             return False
@@ -194,7 +194,7 @@ class SimReduce:
         return {"sketch": b"".join(map(written, told)), "seal": seal}
 
     def _is_spoilt(self) -> bool:
-        """Whether a contributor to these sums has added a non-finite value, or a peer of the pass has sent one."""
+        """True if a contributor to these sums has added a non-finite value, or a peer of the pass has sent one."""
         world, table = self._peer.world, self._peer.core.pass_run.microbatches.table
         for actor, member in world.by_actor.items():
             if not isinstance(member, PeerBody) or member.lie is None or not member.is_liar:

@@ -90,7 +90,7 @@ class SimStorage:
         return None, initial_state(action.stage)
 
     def _is_alone(self, action: peer_io.LoadState) -> bool:
-        """Whether one person's donors alone give the state yet, and others may soon."""
+        """Return True if one person's donors alone give the state yet, and others may soon."""
         copies, world = self._copies(action), self._peer.world
         if not copies or verdict(copies, action.donors).told_by > 1:
             return False

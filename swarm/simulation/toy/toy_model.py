@@ -164,7 +164,7 @@ def checksum_of(state: int, key: int = 0) -> int:
 
 
 def is_whole(total: int, microbatches: int, times: int = 1) -> bool:
-    """Whether every microbatch is in a sum, by its counting bits. `times`: the right count."""
+    """Return True if every microbatch is in a sum, by its counting bits. `times`: the right count."""
     return not _odd_counts(total, microbatches, times)
 
 

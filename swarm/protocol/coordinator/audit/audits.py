@@ -1,12 +1,12 @@
-"""Whether what a step came to is right: some steps are computed again by other peers, and must come out the same.
+"""Audits check the result of a step: other peers compute some steps again and must get the same result.
 
 A peer may compute wrong numbers that look sound: on purpose, or because its memory or its graphics card is broken. Its
 siblings add its wrong numbers to theirs, so all still agree about the reduced bytes. So when a step is ready to be
-decided, the coordinator sometimes does not decide it, and has it computed once more: each replica's part by a sibling
-(`exchange`), or all by half of the replicas of every stage. Sums are exact, so the digests must be equal, if those
-whose part others did have told the truth; between machines of unlike kinds, the sums nearly so. Which steps: some are
-drawn, and those in which somebody's sums are unlike its siblings' (`Screen`). If they are not equal, a search tells who
-it was. Peers notice nothing but a step that is done again.
+decided, the coordinator sometimes has it computed once more. Either a sibling computes each replica's part
+(`exchange`), or half of the replicas of every stage compute the whole step. Sums are exact. So if the replaced peers
+told the truth, the digests are equal; between machines of unlike kinds, the sums are nearly equal. Some audited steps
+are drawn at random; others are steps in which a peer's sums are unlike its siblings' (`Screen`). If the results
+differ, a search finds the culprit. Peers only notice that a step is repeated.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from swarm.protocol.messages import Decision
 from swarm.protocol.settings import Settings
 
 NEW_PER_PERIOD = 16
-"""Audits for the sake of newcomers in the time of one that is drawn, at most."""
+"""At most this many audits of newcomers for each audit that is drawn."""
 JUMP = 4.0
 """Times the usual gradient norm: a step with more is audited."""
 USUAL_STEPS = 16
 MOST_SEARCHES = 3
-"""Of one step, in vain. After that it is only done again, until it comes out the same with two halves."""
+"""Unsuccessful searches in one step. After them the step is only repeated, until two halves get the same result."""
 MOST_ATTEMPTS = 10
 """That it may come out otherwise, or be given up. Then it is decided when it comes out as seems right by then."""
 WATCHED_STEPS = 8
@@ -44,19 +44,19 @@ LAST_ATTEMPT = 3 * MOST_ATTEMPTS
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What is to be done about a step that is ready to be decided."""
+    """What the coordinator does with a step that is ready to be decided."""
 
     again: str = ""
-    """Why it is to be done again. Empty: decide it."""
+    """Why the step is repeated. Empty: decide it."""
     agreed: bool | None = None
     """It was done again without some of its peers, and came out the same; or otherwise each time, and nobody was found.
 
     None: it was not audited.
     """
     expelled: tuple[Accused, ...] = ()
-    """Who is to have no part in the run any more."""
+    """Peers to expel from the run."""
     refused: tuple[Actor, ...] = ()
-    """Without whom it is to be done again."""
+    """Peers that have no part when the step is repeated."""
 
 
 DECIDE = Ruling()
@@ -68,61 +68,64 @@ StepSums = Sequence[Sequence[OwnSums]]
 
 @dataclass(slots=True)
 class _Inquiry:
-    """What is known of the step that is to be decided next."""
+    """What is known about the step that is decided next."""
 
     step: int
     first: CulpritSearch | None = None
-    """What it came to when all computed it."""
+    """The result when all peers computed the step."""
     truth: Answers | None = None
-    """What it came to whoever was tried alone: only that is decided."""
+    """The result that was the same whichever peer was tried alone. Only this result is decided."""
     for_new: bool = False
-    """Who was never left out is left out now."""
+    """Leave out the peers that were never left out before."""
     drawn: bool = False
     """Or whoever the lot falls on."""
     doubted: bool = False
-    """It came out otherwise before."""
+    """An earlier attempt gave a different result."""
     outcomes: list[tuple[Answers, set[str]]] = field(default_factory=list)
-    """What it came to since then, and all without whom it came to that in some attempt."""
+    """The different results so far, each with all peers that had no part in some attempt with this result."""
     attempts: list[tuple[Answers, frozenset[str]]] = field(default_factory=list)
-    """What it came to each time, from the first on, and who had a part in it."""
+    """The result of each attempt, from the first on, and the peers that had a part in it."""
     workers: set[str] = field(default_factory=set)
     """Peers that did something in those attempts that a sibling could have done."""
     spare: set[str] = field(default_factory=set)
     """Peers that can be left out of the next attempt, since they have siblings."""
     due: set[str] = field(default_factory=set)
-    """Those of them without whom it never came to what it came to last."""
+    """Peers in `workers` and `spare` that had a part in every attempt with the last result."""
     likely: bool = False
-    """They are fewer than with any other outcome so far, or as few."""
+    """True if no other outcome so far leaves fewer people due."""
     search: Search | None = None
     trial: Tables = ()
-    """What the search wants to know the outcome of."""
+    """The tables that the search tries next."""
     heard: list[Answers] = field(default_factory=list)
-    """What its trials came to."""
+    """The results of the search's trials."""
     searches: int = 0
-    """In vain, so far."""
+    """Unsuccessful searches so far."""
     failed: int = 0
-    """Attempts that came out otherwise, or were given up."""
+    """Attempts that gave a different result or were given up."""
     away: set[str] = field(default_factory=set)
-    """Peers that failed when they had a stage alone, or went while somebody was looked for: they have no part in it."""
+    """Peers with no part in the step: they failed when they had a stage alone, or left during a search."""
     own_sums: StepSums = ()
-    """What peers had contributed to it when all computed it."""
+    """The peers' contributions when all computed the step."""
     suspects: set[str] = field(default_factory=set)
-    """Whose contributions were most unlike others'."""
+    """Peers whose contributions were most unlike those of their siblings."""
     doers: Doers = ()
-    """Of the next attempt, if it is an exchange. Empty: it is none."""
+    """Who computes which part of the next attempt, if the attempt is an exchange. Empty otherwise."""
     exchanged: bool = False
     """There was an exchange, or an attempt at one."""
     unchecked: set[str] = field(default_factory=set)
-    """Whose parts an exchange has not shown to be right: each is left out of an attempt."""
+    """Peers whose parts an exchange has not shown to be right. Each of them is left out of an attempt."""
 
     @property
     def takes_half(self) -> bool:
-        """Whether the next attempt goes without half; at last all do, since somebody may lie when all are there."""
+        """True if the next attempt leaves out half of the peers.
+
+        After `MOST_SEARCHES` searches every attempt does, because a peer may lie whenever all take part.
+        """
         compares = self.first is not None or self.truth is not None
         return self.search is None and (compares or self.searches >= MOST_SEARCHES)
 
     def goes_on(self, tables: Tables) -> bool:
-        """Whether all who are to be tried are in these tables, in their stages. If not, it is begun without them."""
+        """Return True if all peers to be tried are in these tables, in their stages. If not, begin without them."""
         gone = {
             actor.peer
             for asked, table in zip(self.trial, tables, strict=True)
@@ -135,7 +138,7 @@ class _Inquiry:
         return not gone
 
     def came_to(self, found: CulpritSearch, people: People, tolerance: float) -> bool:
-        """Whether it came to the same without each person's peers: that is right, whoever else may lie at times."""
+        """Return True if the step gave this result without each person's peers in turn. Then the result is right."""
         self.workers |= {table.roster[place].peer for table in found.tables for place in table.assignment}
         without = next((w for answers, w in self.outcomes if same(answers, found.answers, tolerance)), None)
         if without is None:
@@ -152,7 +155,7 @@ class _Inquiry:
     def suspects_alone(self, people: People, tolerance: float) -> list[str]:
         """The peers of the one person who can have told all lies, if no other can; else none.
 
-        Without the only liar, it comes to the same always. It need not be one if several lie.
+        Without the only liar, the step always gives the same result. If several lie, no such person need exist.
         """
         possible = []
         for group in people.together(sorted(self.spare)):
@@ -169,19 +172,22 @@ class _Inquiry:
 
 
 class Audits:
-    """`rosters` and `tables` before a training pass opens; then `judge` when it is ready, or `gave_up`."""
+    """Decides which steps are audited. Call `rosters` and `tables` before a training pass opens.
+
+    Call `judge` when the pass is ready, or `gave_up` if it is abandoned.
+    """
 
     def __init__(self, settings: Settings, members: Members) -> None:
         self._settings = settings
         self._members = members
         self._vouched: set[str] = set()
-        """Peers without whom a step came out the same."""
+        """Peers without which a step gave the same result."""
         self._idle: set[str] = set()
-        """Peers that were there when newcomers were audited, and had nothing to do that could have been looked at."""
+        """Peers that were present when newcomers were audited, but had no work that could be checked."""
         self._watched: dict[str, int] = {}
-        """Peers that alone can have told a lie: steps that are yet to come out the same without them."""
+        """For each peer that alone can have told a lie: how many more steps must give the same result without it."""
         self._unlike = False
-        """Whether the machines compute the same step with other last bits: then parts cannot be compared."""
+        """True if machines differ in the last bits of the same step. Then parts cannot be compared."""
         self._norms: deque[float] = deque(maxlen=USUAL_STEPS)
         self._last = -NEW_PER_PERIOD * settings.audit_every
         """The last step that was audited."""
@@ -192,12 +198,12 @@ class Audits:
 
     @property
     def comparing(self) -> bool:
-        """Whether the open step has been computed before, so that everything else must stay as it was."""
+        """True if the open step has been computed before. Then everything else must stay unchanged."""
         return self._inquiry.first is not None or self._inquiry.doubted
 
     @property
     def searching(self) -> bool:
-        """Whether what it comes to is to be known, even if it is not finite."""
+        """True during a search, which needs the step's result even if it is not finite."""
         return self._inquiry.search is not None
 
     def forget(self) -> None:
@@ -214,7 +220,7 @@ class Audits:
         blocked: frozenset[Pair] = frozenset(),
         probed: frozenset[Actor] = frozenset(),
     ) -> Rosters:
-        """Who has a part in the next attempt at `step`, of those who could have. The rest: as `wire` takes it."""
+        """Return the peers of `rosters` that take part in the next attempt at `step`. Other arguments: as in `wire`."""
         inquiry = self._inquiry
         if inquiry.step != step:
             inquiry = self._inquiry = _Inquiry(step)
@@ -233,11 +239,14 @@ class Audits:
         return [self._without_half(roster) for roster in rosters]
 
     def _may_exchange(self, inquiry: _Inquiry) -> bool:
-        """Who is suspected is better left out; and so is half if an exchange has come to nothing."""
+        """Return True if the next attempt may be an exchange.
+
+        Leaving out half of the peers is better if there are suspects, or if an exchange was already tried.
+        """
         return not (self._unlike or inquiry.exchanged or inquiry.doubted or inquiry.suspects)
 
     def tables(self, wired: Tables) -> Tables:
-        """Who does what in it; `wired`, but while somebody is looked for."""
+        """Return who does what in the attempt: `wired`, except in an exchange or a search."""
         inquiry = self._inquiry
         trial = inquiry.trial
         if inquiry.doers:
@@ -245,7 +254,7 @@ class Audits:
         return trial if inquiry.search is not None and inquiry.goes_on(wired) else wired
 
     def gave_up(self, pass_state: PassState) -> None:
-        """An attempt came to nothing. Whoever had a stage alone, for the sake of the audit, is not tried so again."""
+        """An attempt was given up. A peer that had a stage alone because of the audit is not tried alone again."""
         inquiry = self._inquiry
         if not self.comparing or inquiry.step != pass_state.pass_id.step:
             return
@@ -437,7 +446,7 @@ class Audits:
         return Ruling(again="audited: it came out otherwise again")
 
     def _believe(self, peers: Collection[str]) -> None:
-        """What they did in this step was right: it came to the same when others did it."""
+        """These peers computed this step correctly: others got the same result."""
         self._vouched |= set(peers)
         for peer in self._watched.keys() & peers:
             self._watched[peer] -= 1
@@ -457,7 +466,7 @@ class Audits:
         return Ruling(again="audited: it came out otherwise again")
 
     def _noted(self, decision: Decision) -> None:
-        """It is decided."""
+        """The step is decided."""
         self.took_part = frozenset()
         if self.comparing:
             self.took_part = frozenset(peer for _, served in self._inquiry.attempts for peer in served)

@@ -1,9 +1,9 @@
-"""Who computed otherwise than others, given a step that came out differently without some of its peers.
+"""A search for the peers that computed a step wrongly, after the step gave another result without some of its peers.
 
-A search computes the step again and again, each time with one thing changed: first one stage goes without one half of
-its replicas, then without the other, which tells the stages at fault; then each replica of such a stage has all of it
-alone. Most people's agree (`People`). Whoever does not is tried once more with one half of the other stages' replicas,
-and with the other half, so that nobody is accused for what somebody else did at that moment.
+The search computes the step repeatedly, each time with one change. First a stage goes without one half of its replicas,
+then without the other half: this shows which stages are at fault. Then each replica of such a stage computes all of
+the stage alone. The results of most people agree (`People`). A replica whose result differs is tried again with one
+half of the other stages' replicas, and then with the other half, so that no peer is accused of another peer's fault.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ Tables = tuple[StageTable, ...]
 
 @dataclass(frozen=True, slots=True)
 class CulpritSearch:
-    """What a step came to, computed so."""
+    """The result of a step, and the tables and weights with which the step was computed."""
 
     tables: Tables
     answers: Answers
     weights: Mapping[Actor, float]
     served: frozenset[str]
-    """Peers that had a part in it at any time."""
+    """Peers that had a part in the step at any time."""
 
     @property
     def adds_up(self) -> bool:
-        """Whether what all peers say that they contributed comes to what came out."""
+        """True if the contributions that all peers report add up to the result."""
         return all(answer.adds_up for answer in self.answers)
 
     @property
     def workers(self) -> set[str]:
-        """Peers who did something that a sibling could have done."""
+        """Peers that did work that a sibling could have done."""
         return {table.roster[place].peer for table in self._several for place in table.assignment}
 
     @property
     def idle(self) -> set[str]:
-        """Peers that could have done something that a sibling did, and had nothing to do."""
+        """Peers that had no work, although they have siblings that worked."""
         return {actor.peer for table in self._several for actor in table.roster} - self.workers
 
     @property
@@ -97,7 +97,7 @@ def search(
 def _among(
     first: CulpritSearch, stage: int, arrivals: Mapping[Actor, int], people: People, tolerance: float
 ) -> Generator[Tables, Answers, list[Accused]]:
-    """Whose numbers differ from those of most people with replicas of `stage`."""
+    """Find the peers whose numbers differ from those of most people with replicas of `stage`."""
     tables = first.tables
     groups: list[tuple[Answers, list[Actor]]] = []
     roster = sorted(tables[stage].roster, key=lambda actor: arrivals.get(actor, len(arrivals)))

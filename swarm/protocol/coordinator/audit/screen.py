@@ -1,10 +1,10 @@
-"""Whose contributions are unlike those of others: a first look at each step, which costs next to nothing.
+"""The screen finds contributions that are unlike those of siblings. It looks at each step and costs almost nothing.
 
-Peers tell sketches of what they have added (`Prepared.sketch`). Each is compared with the sum of its siblings': its
-length, and the angle between them; and its length with what contributions to its stage were like in the last steps.
-What is usual is learned from the run itself, as its median and quartiles over steps, as SENTINEL does (arXiv
-2603.03592): who is several quartile ranges away is doubted. That proves nothing. So nobody is accused for it: the step
-is computed again.
+Peers report sketches of what they have added (`Prepared.sketch`). The screen compares the length of each sketch with
+the sum of its siblings' sketches, and measures the angle between the two. It also compares the length with those of
+contributions to the same stage in the last steps. As in SENTINEL (arXiv 2603.03592), it learns what is usual from the
+run itself: the median and quartiles over steps. A peer that is several quartile ranges away is doubted. A doubt
+proves nothing, so the coordinator accuses nobody: the step is computed again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from swarm.protocol.sketch import added, dot, length
 RANGES = {"size": 5.0, "direction": 4.0, "growth": 8.0}
 """Quartile ranges beyond the quartiles at which a peer is doubted. Some batches are much longer than others, to all."""
 KNOWN = 24
-"""Values, of contributions to a stage, from which on it is known what is usual there."""
+"""With this many values from contributions to a stage, the screen knows what is usual there."""
 REMEMBERED = 192
 NARROWEST = {"size": 0.15, "direction": 0.2, "growth": 0.15}
-"""Quartile range at least: a sketch of 64 numbers is no more exact than that."""
+"""Least quartile range: a sketch of 64 numbers is no more exact."""
 BOUND = 16.0
 """Times as long as a microbatch of its siblings: doubted even where nothing is known yet."""
 GROWTH = 0.75
@@ -38,7 +38,7 @@ DEVIATIONS = 4.0
 _OF_RANGE = 1.35
 """Standard deviations between the quartiles of a normal distribution."""
 _SHORTEST = 0.5
-"""As what a sum of zeros counts: others are 1 or longer."""
+"""The length that a sum of zeros counts as. Other sums have length 1 or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,11 @@ class Doubt:
 
 
 Measured = tuple[tuple[str, float], ...]
-"""Of one contribution: what, and how much."""
+"""The measurements of one contribution: (kind, value) pairs."""
 
 
 class Screen:
-    """`doubts` of a step that is ready to be decided; `decided` when it is, with what was measured."""
+    """Call `doubts` for a step that is ready to be decided, and `decided` with its sums once it is."""
 
     def __init__(self) -> None:
         self._usual: dict[tuple[int, str], deque[float]] = {}
@@ -69,7 +69,7 @@ class Screen:
         self._angles.clear()
 
     def decided(self, step: Sequence[Sequence[OwnSums]]) -> None:
-        """`step`: by stage. What it was like is usual from now on."""
+        """Add the measurements of a decided step to what counts as usual. `step`: by stage."""
         for stage, contributions in enumerate(step):
             for actor, measured in _measure(contributions):
                 for what, value in measured:
@@ -78,7 +78,7 @@ class Screen:
                     self._usual.setdefault((stage, what), deque(maxlen=REMEMBERED)).append(value)
 
     def doubts(self, step: Sequence[Sequence[OwnSums]]) -> list[Doubt]:
-        """Whose sums are too unlike others' to be believed at once: the most unlike first. `step`: by stage."""
+        """Return doubts about sums that are too unlike their siblings', the most unlike first. `step`: by stage."""
         found = []
         for stage, contributions in enumerate(step):
             limits = {what: self._limits(stage, what) for what in NARROWEST}
@@ -93,11 +93,11 @@ class Screen:
         return sorted(found, key=lambda doubt: (("long", "elsewhere", "short").index(doubt.what), -doubt.beyond))
 
     def believe(self, peers: Collection[str]) -> None:
-        """An audit without them came out the same: what they did in the last steps is not held against them."""
+        """An audit without these peers gave the same result: forget the angles of their last steps."""
         self._angles = {key: angles for key, angles in self._angles.items() if key[1].peer not in peers}
 
     def _lasting(self, stage: int, actor: Actor) -> list[Doubt]:
-        """Whether its sums have pointed against its siblings' on average, for longer than chance would have it."""
+        """Return a doubt if the actor's sums point against its siblings' on average for longer than chance explains."""
         angles, usual = self._angles.get((stage, actor), ()), self._usual.get((stage, "direction"), ())
         if len(angles) < LASTING or len(usual) < KNOWN:
             return []

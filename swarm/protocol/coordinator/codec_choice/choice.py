@@ -42,7 +42,7 @@ class CodecChoice:
         """The step from which the choice stands; None before it was reported."""
         self._dwell = DWELL
         self._relaxed = False
-        """Whether the last change was to gentler codecs."""
+        """True if the last change was to gentler codecs."""
 
     def choose(self, tables: Sequence[StageTable], step: int) -> tuple[CodecPair, ...]:
         """The codecs for the training pass of `step`, over these tables."""

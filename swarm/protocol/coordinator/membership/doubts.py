@@ -28,7 +28,7 @@ class Doubted:
 
 
 def is_confirmed(stages: Collection[int], peers: Iterable[str], of: int, people: People) -> bool:
-    """Whether reports about `stages` come from more than one place: from two stages, and from two people.
+    """Return True if reports about `stages` come from more than one place: from two stages, and from two people.
 
     Peers of one stage may all lie, and so may all devices of a person. `peers`: ids of the reporting peers. `of`:
     number of stages in the run. If there is only one stage, two people of it must report.

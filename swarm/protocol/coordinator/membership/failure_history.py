@@ -33,7 +33,7 @@ class FailureHistory:
         self.aborts = 0
         """Number of passes aborted since the last decision."""
         self.is_audited = False
-        """Whether this step is computed again to be compared: then nobody is left out of it for earlier failures."""
+        """True if this step is computed again to be compared: then nobody is left out of it for earlier failures."""
         self.nonfinite = 0
         """1 if an attempt at this step was not finite: the next attempt may skip the step."""
         self.probation = Probation(people)
@@ -156,7 +156,7 @@ class FailureHistory:
         return self._idlers.strikes(peer)
 
     def is_idle(self, peer: str) -> bool:
-        """Whether the peer gets no work in this evaluation, if its stage has other peers."""
+        """Return True if the peer gets no work in this evaluation, if its stage has other peers."""
         return self._idlers.is_benched(peer, self._evaluations)
 
     def did_its_part(self, peers: Collection[str]) -> None:

@@ -53,7 +53,7 @@ class History:
 
     @property
     def restorable(self) -> bool:
-        """Whether a stage that no peer holds any more can be restored: from the archive, or by initialising it.
+        """True if a stage that no peer holds any more can be restored: from the archive, or by initialising it.
 
         Version 0 always can: if it is imported, the archive keeps it beside the newest versions.
         """
@@ -64,12 +64,12 @@ class History:
         return self.controls.end(settings)
 
     def saves(self, version: int, settings: Settings) -> bool:
-        """Whether a checkpoint is made of this version."""
+        """Return True if a checkpoint is made of this version."""
         return settings.saves(version) or version == self.asked
 
     @property
     def is_asked(self) -> bool:
-        """Whether peers are to save the current version beyond the schedule of the manifest."""
+        """True if peers are to save the current version beyond the schedule of the manifest."""
         return self.asked == self.version
 
     def decided(self, decision: Decision) -> None:

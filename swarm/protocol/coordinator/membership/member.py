@@ -21,7 +21,7 @@ class Listing(Protocol):
         """Its connection broke, or is back."""
 
     def withheld_changed(self, member: Member) -> None:
-        """It begins to leave or to pause, or goes on."""
+        """The member begins to leave or to pause, or goes on."""
 
     def changed(self, stage: int | None) -> None:
         """Another property by which the members of a stage are counted has changed."""
@@ -56,14 +56,14 @@ class Member:
     placed_at: float = 0.0
     """When it was given its stage, or came back with it."""
     has_counted: bool = False
-    """Whether a step was decided in which it had a part, since it came: it holds what its siblings hold."""
+    """True if a step was decided in which it had a part, since it came: it holds what its siblings hold."""
     shown: bool = False
-    """Whether its state was found to be what its siblings hold, since it loaded it (`Proofs`)."""
+    """True if its state was found to be what its siblings hold, since it loaded it (`Proofs`)."""
     has_worked: bool = False
-    """Whether it has had a part in a pass in its stage."""
+    """True if the member has had a part in a pass in its stage."""
     standing_by: bool = False
     introduced: bool = False
-    """Whether it has reported what it holds (Join, Status). Before that it is not placed: it may hold a state."""
+    """True if it has reported what it holds (Join, Status). Before that it is not placed: it may hold a state."""
     recalled_at: float | None = None
     """When this record was taken over from an earlier leader's time; None once it has reported since."""
     lost_at: float | None = None
@@ -73,13 +73,13 @@ class Member:
     prepared: Prepared | None = None
     """The newest Prepared of the open or last training pass, from a Prepared or a Status: either may be lost."""
     moving: bool = False
-    """Whether it is told to leave its stage for `stage`. Otherwise the stage that it reports counts."""
+    """True if the member is told to leave its stage for `stage`. Otherwise the stage that it reports counts."""
     move_number: int = 0
     """Number of its last move, as in Assign."""
     waited_since: float | None = None
     """Since when the next pass waits for it to load the version."""
     given_up: bool = False
-    """Whether it did not load the version within a step budget. Until it has its assigned state, its place is free."""
+    """True if it did not load the version within a step budget. Until it has its assigned state, its place is free."""
     waits_in_vain: int = 0
     """How often that has happened since it last had a part in a decided step."""
     patience_until: float = 0.0
@@ -99,7 +99,7 @@ class Member:
     late: int = 0
     """How often it entered a roster that way and was too late, since it last had a part in a decided step."""
     benched: bool = False
-    """Whether it is left out of this step after earlier failures (`Probation`). Until then its place is free."""
+    """True if it is left out of this step after earlier failures (`Probation`). Until then its place is free."""
     told: int = 0
     """How often it was told where to get a version: each time from another source."""
     told_at: float = -1.0
@@ -110,7 +110,7 @@ class Member:
     paused_at: float = -math.inf
     """When that last changed."""
     absent: bool = False
-    """Whether it has paused for so long that its place is free."""
+    """True if the member has paused for so long that its place is free."""
     sequence: int = -1
     """Sequence number of its newest Join or Status."""
     status: Status | None = None
@@ -142,7 +142,7 @@ class Member:
         return {link.sender: link.bytes_per_s for link in said if _is_rate(link.bytes_per_s)}
 
     def is_news(self, report: Join | Status) -> bool:
-        """Whether the report was sent after all reports received before."""
+        """Return True if the report was sent after all reports received before."""
         if report.sequence <= self.sequence:
             return False
         self.sequence = report.sequence
@@ -201,22 +201,22 @@ class Member:
         return at if at is not None and 0 <= at <= newest else None
 
     def listen(self, version: int, pass_id: PassId) -> None:
-        """It is told to listen from this version on."""
+        """The member is told to listen from this version on."""
         self.listens_from, self.listens_since = version, pass_id
         self.progress_at = self.heard_at
 
     def has_heard(self, pass_id: PassId | None) -> bool:
-        """Whether it reports that it was told of this pass, or a later one, as a listener."""
+        """Return True if the member reports that it was told of this pass, or a later one, as a listener."""
         heard = self.status.heard if self.status is not None else None
         return heard is not None and pass_id is not None and heard >= pass_id
 
     @property
     def has_heard_any(self) -> bool:
-        """Whether it reports that it has listened."""
+        """True if the member reports that it has listened."""
         return self.status is not None and self.status.heard is not None
 
     def came_late(self, version: int) -> None:
-        """It entered the roster of the pass over `version` too early: let it enter later next time."""
+        """The member entered the roster of the pass over `version` too early: let it enter later next time."""
         self.late += 1
         self.enters_from = version + 2 ** min(self.late, 8)
 
@@ -238,12 +238,12 @@ class Member:
         return self.introduced, self.capacity, self.memory, self.offered_uplink, self.seating
 
     def has_state(self) -> None:
-        """It has loaded its assigned state: passes may wait for it again."""
+        """The member has loaded its assigned state: passes may wait for it again."""
         self.assigned = self.waited_since = None
         self._set_given_up(False)
 
     def is_waited_for(self, now: float, budget_s: float) -> bool:
-        """Whether the next pass waits for this member, which lacks the version: once for a step budget, then rarely.
+        """True if the next pass waits for this member, which lacks the version: once for a step budget, then rarely.
 
         A member that was given up is waited for only until it is told again what to load.
         """
@@ -278,7 +278,7 @@ class Member:
         return self.drifts, self.placed_at
 
     def worked(self) -> None:
-        """It had a part in a decided step: forget earlier failures."""
+        """The member had a part in a decided step: forget earlier failures."""
         self.has_state()
         self.waits_in_vain = self.late = self.enters_from = 0
         self.listens_from = self.listens_since = None
@@ -315,17 +315,17 @@ class Member:
             self.listing.connected(self)
 
     def leave(self, now: float) -> None:
-        """It reported that it is leaving."""
+        """The member reported that it is leaving."""
         self.leaving_since = now
         self._withhold()
 
     @property
     def is_withheld(self) -> bool:
-        """Whether it gets no new work: it is leaving, or paused."""
+        """True if the member gets no new work: it is leaving, or paused."""
         return self.leaving_since is not None or bool(self.paused)
 
     def pause(self, reason: str, now: float) -> None:
-        """It reports that it is paused; empty: that it goes on."""
+        """The member reports that it is paused; empty: that it goes on."""
         self.paused, self.paused_at, self.absent = reason, now, False
         self._withhold()
 
@@ -369,11 +369,11 @@ class Member:
             self.listing.changed(self.stage)
 
     def is_current(self, version: int, decision: Decision | None) -> bool:
-        """Whether it has `version`, or will have it once it has applied the last decision."""
+        """Return True if the member has `version`, or will have it once it has applied the last decision."""
         return self.version == version or self.can_apply(decision)
 
     def can_apply(self, decision: Decision | None) -> bool:
-        """Whether it holds the reduced bytes of the last decided step, and needs only the decision."""
+        """Return True if the member holds the reduced bytes of the last decided step, and needs only the decision."""
         if decision is None or self.prepared is None or self.stage is None:
             return False
         prepared, outcome = self.prepared, decision.outcomes[self.stage]

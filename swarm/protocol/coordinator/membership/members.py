@@ -109,7 +109,7 @@ class Members:
         return Term(max(term, min(heard, term + MOST_TERMS_MISSED)) + 1)
 
     def are_beyond(self, term: Term) -> bool:
-        """Whether most people whose members have reported ignore messages of `term`, having heard of a newer one."""
+        """True if most people whose members have reported ignore messages of `term`, having heard of a newer one."""
         spoken = [member for member in self._members.values() if member.status is not None]
         if not any(member.term > term for member in spoken):
             return False  # this is asked in every survey
@@ -153,7 +153,7 @@ class Members:
         return [actor for actor in actors if (member := self._members.get(actor)) is None or not member.absent]
 
     def has_successor(self, stage: int) -> bool:
-        """Whether another peer could take up a stage when all its holders leave: a standby or a spare replica."""
+        """True if another peer could take up a stage when all its holders leave: a standby or a spare replica."""
         if self.crew(stage) or self._rosters.largest > 1:
             return True
         return any(m.introduced and m.lost_at is None and not m.is_withheld for m in self.unplaced)

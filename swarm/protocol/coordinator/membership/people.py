@@ -14,7 +14,7 @@ from swarm.protocol.controls import Device
 
 
 class People:
-    """Of one run, as the decision record tells. A peer that the record does not name counts as a person."""
+    """The people of one run, from the decision record. A peer that the record does not name counts as a person."""
 
     def __init__(self) -> None:
         self._passes: dict[str, str] = {}
@@ -45,7 +45,7 @@ class People:
 
     @property
     def are_several(self) -> bool:
-        """Whether the members came with several passes. Otherwise devices count."""
+        """True if the members came with several passes. Otherwise devices count."""
         return len(self._devices) > 1
 
     def of(self, peer: str) -> str:

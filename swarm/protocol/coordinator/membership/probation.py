@@ -65,11 +65,11 @@ class Probation:
             del self._records[peer]
 
     def is_benched(self, peer: str, step: int) -> bool:
-        """Whether it has no part in this step, if its stage has other peers."""
+        """Return True if it has no part in this step, if its stage has other peers."""
         return any(step < record.until for record in self._of_person(peer))
 
     def is_tried(self, peer: str) -> bool:
-        """Whether it gets at most one microbatch."""
+        """Return True if it gets at most one microbatch."""
         return bool(self._of_person(peer))
 
     def strikes(self, peer: str) -> int:

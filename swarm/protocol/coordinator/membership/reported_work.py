@@ -69,7 +69,7 @@ class ReportedWork:
         return before[0] != told.machine and now - before[1] >= DESCRIBED_BEATS * self._settings.heartbeat_s
 
     def _is_due(self, actor: Actor, pass_id: PassId) -> bool:
-        """Whether `pass_id` is a recent training pass that the actor has not reported yet."""
+        """Return True if `pass_id` is a recent training pass that the actor has not reported yet."""
         before, version = self._reported.get(actor), self._history.version
         recent = version - RECENT_STEPS <= pass_id.step <= version and pass_id.term <= self._history.term
         return recent and pass_id.index == 0 and (before is None or pass_id > before)

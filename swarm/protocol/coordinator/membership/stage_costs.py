@@ -33,9 +33,9 @@ class Worker:
     speed: float
     """Microbatches/s, forward and backward, in a stage of cost 1."""
     movable: bool = True
-    """Whether it has the version and has been in its stage for long enough."""
+    """True if it has the version and has been in its stage for long enough."""
     ready: bool = True
-    """Whether it has the version. A worker without it is on the way: its place is taken, but no peer leaves for it."""
+    """True if it has the version. A worker without it is on the way: its place is taken, but no peer leaves for it."""
     uplink: float = math.inf
     """Bytes/s that it can send."""
     barred: frozenset[int] = frozenset()
@@ -163,7 +163,7 @@ class StageCosts:
         return frozenset(s for s in range(len(self._seen)) if s in elsewhere or not self.has_room(memory, others, s))
 
     def has_room(self, memory: int | None, beside: Iterable[Member], stage: int) -> bool:
-        """Whether `stage` fits into `memory` bytes `beside` other members' stages. True if sizes are unknown."""
+        """Return True if `stage` fits into `memory` bytes `beside` other members' stages. True if sizes are unknown."""
         needs = self._stage_memory
         if memory is None or not needs:
             return True

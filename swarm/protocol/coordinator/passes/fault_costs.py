@@ -43,9 +43,9 @@ class FaultCosts:
         """Number of microbatches done again."""
         self._steps_again = 0
         self._twice = False
-        """Whether the step is computed again to audit it."""
+        """True if the step is computed again to audit it."""
         self._begun = False
-        """Whether a step was opened in this life of the coordinator."""
+        """True if a step was opened in this life of the coordinator."""
 
     @property
     def usual_s(self) -> float:

@@ -150,7 +150,7 @@ class OpenPass:
             self._on_prepared(status.actor, status.prepared)
 
     def includes(self, *actors: Actor) -> bool:
-        """Whether all of them have a part in this pass."""
+        """Return True if all of them have a part in this pass."""
         return all(self.pass_state.stage_of(actor) is not None for actor in actors)
 
     def listen(self, listeners: tuple[Listener, ...], now: float) -> None:
@@ -337,7 +337,7 @@ class OpenPass:
         self.outcome = GiveUp(f"{what} is not finite: run again, and skip the step if this repeats. {failure.reason}")
 
     def _irreplaceable(self, peers: frozenset[str]) -> bool:
-        """Whether no other peer could take the place of one of these."""
+        """Return True if no other peer could take the place of one of these."""
         version = self.pass_state.pass_id.version
         for stage in range(len(self.pass_state.tables)):
             holders = {
@@ -352,7 +352,7 @@ class OpenPass:
         return [a for a in self.pass_state.actors if a != actor and a.peer in failure.senders]
 
     def _is_suspect(self, actor: Actor, victim: Actor) -> bool:
-        """Whether more peers fail on this actor's frames than on those of a sibling, which could take its place.
+        """Return True if more peers fail on this actor's frames than on those of a sibling, which could take its place.
 
         At least two peers must fail on them; or one, if this actor was at fault more often lately than that one.
         """

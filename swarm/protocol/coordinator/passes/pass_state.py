@@ -59,7 +59,7 @@ class Answer:
         return math.isfinite(self.squared_norm)
 
     def is_like(self, other: Answer, tolerance: float) -> bool:
-        """Whether both may be the same gradient. `tolerance`: by which part of it its length may differ."""
+        """Return True if both may be the same gradient. `tolerance`: by which part of it its length may differ."""
         if self.adds_up != other.adds_up:
             return False
         if not (self.finite and other.finite):
@@ -70,7 +70,7 @@ class Answer:
         return abs(one - two) <= tolerance * max(one, two) and self._is_near(other, tolerance)
 
     def _is_near(self, other: Answer, tolerance: float) -> bool:
-        """Whether it points to where the other does, as far as the outlines tell."""
+        """Return True if it points to where the other does, as far as the outlines tell."""
         one, two = sketch.read(self.outline), sketch.read(other.outline)
         if one is None or two is None:
             return tolerance > 0.0 and one is two
@@ -239,7 +239,7 @@ class PassState:
         return () if stage is None else self._shares[stage][actor]
 
     def is_assigned(self, actor: Actor, stage: int, m: int) -> bool:
-        """Whether microbatch `m` is `actor`'s in `stage`. `m` may be any number that somebody sent."""
+        """Return True if microbatch `m` is `actor`'s in `stage`. `m` may be any number that somebody sent."""
         return 0 <= m < self._microbatches and self.tables[stage].assignee(m) == actor
 
     def senders(self, actor: Actor, m: Microbatch) -> list[Actor]:
@@ -285,7 +285,7 @@ class PassState:
         return self._done.get(actor, 0)
 
     def has_work(self, actor: Actor) -> bool:
-        """Whether any microbatch is its own."""
+        """Return True if any microbatch is its own."""
         return bool(self.assigned_to(actor))
 
     def unfinished(self, actor: Actor) -> list[Microbatch]:
@@ -293,7 +293,7 @@ class PassState:
         return [m for m in self.assigned_to(actor) if not done >> m & 1]
 
     def lacks_result_of(self, actor: Actor) -> bool:
-        """Whether the last stage's result of a microbatch of its own has not come. In a forward-only pass."""
+        """Return True if the last stage's result of a microbatch of its own has not come. In a forward-only pass."""
         return self.stage_of(actor) == len(self.tables) - 1 and any(
             m not in self.results for m in self.assigned_to(actor)
         )
@@ -354,7 +354,7 @@ class PassState:
                 self.sealed_at[stage] = now
 
     def _is_at_hand(self, stage: int, m: int, actor: Actor) -> bool:
-        """Whether what `actor` needs for the forward or the backward of its microbatch `m` is there to be had."""
+        """True if what `actor` needs for the forward or the backward of its microbatch `m` is there to be had."""
         if self.done_of(actor) >> m & 1:
             return False
         if self.kind is not PassKind.TRAIN:
@@ -380,7 +380,7 @@ class PassState:
         return self._awaited.seen(actor, any(there), bool(there) and all(there) and actor in self._begun, now)
 
     def has_queued(self, actor: Actor) -> bool:
-        """Whether it says that it has something that it could be computing."""
+        """Return True if it says that it has something that it could be computing."""
         return actor in self._queued
 
     def in_hand_s(self, actor: Actor, now: float) -> float:
@@ -536,7 +536,7 @@ class PassState:
         return found
 
     def _adds_up(self, stage: int, chosen: Prepared) -> bool:
-        """Whether the sketches of what peers contributed come to that of the stage's sum. Unknown: they do."""
+        """Return True if the sketches of what peers contributed come to that of the stage's sum. Unknown: they do."""
         if not chosen.finite or not chosen.seal:
             return True
         parts = [
@@ -580,6 +580,6 @@ class PassState:
         return len(self.tables) - 1 if everybody and self._copies_differ(frozenset()) else None
 
     def _copies_differ(self, without: frozenset[Actor]) -> bool:
-        """Whether stages that share parameters have prepared unequal sums of them."""
+        """Return True if stages that share parameters have prepared unequal sums of them."""
         stages = [stage for stage in range(len(self.tables)) if self._partner(stage) is not None]
         return len({self._one(stage, without).shared for stage in stages}) > 1

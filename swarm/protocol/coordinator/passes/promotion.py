@@ -30,7 +30,7 @@ class Promotion:
         """By stage, when a sibling was last asked."""
 
     def lets_in(self, member: Member) -> bool:
-        """Whether a member without a part so far listens, has caught up with this step, and may get work."""
+        """Return True if a member without a part so far listens, has caught up with this step, and may get work."""
         pass_state = self._pass_state
         if pass_state.kind is not PassKind.TRAIN or member.actor in pass_state.served or member.is_withheld:
             return False
@@ -39,7 +39,7 @@ class Promotion:
         return any(each.actor == member.actor and each.stage == member.stage for each in pass_state.listeners)
 
     def has_room(self, stage: int, now: float) -> bool:
-        """Whether a stage may take in another member.
+        """Return True if a stage may take in another member.
 
         Only while no replica has finished: a finished replica reduces, and would have to begin anew. But always if none
         goes on with what is left. One at a time, and rarely: the stage and its neighbours are told of each promotion.
@@ -55,7 +55,7 @@ class Promotion:
         return all(pass_state.unfinished(a) for roster in rosters for a in roster if pass_state.has_work(a))
 
     def _stands_still(self, stage: int) -> bool:
-        """Whether something is left to do in a stage, and its whole roster gets no more work."""
+        """Return True if something is left to do in a stage, and its whole roster gets no more work."""
         roster, withheld = self._pass_state.tables[stage].roster, self._members.withheld()
         return all(a in withheld for a in roster) and any(self._pass_state.unfinished(a) for a in roster)
 

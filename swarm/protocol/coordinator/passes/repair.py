@@ -221,7 +221,7 @@ class Repair:
         return None
 
     def _is_missed(self, member: Member, stage: int, now: float) -> bool:
-        """Whether the step is to be run again because it waits for a paused member, and another could take its place.
+        """True if the step is to be run again because it waits for a paused member, and another could take its place.
 
         It has come in time to load the stage and to enter this step, if it stood by: a move is made between steps only.
         """
@@ -358,7 +358,7 @@ class Repair:
         return None
 
     def _listens(self, member: Member) -> bool:
-        """Whether it reports that it listens, and not that it has a part in the pass: it may have had one."""
+        """Return True if it reports that it listens, and not that it has a part in the pass: it may have had one."""
         status = member.status
         takes_part = status is not None and status.pass_id == self._pass_state.pass_id and not status.fenced
         return member.has_heard(self._pass_state.pass_id) and not takes_part

@@ -35,7 +35,7 @@ class Stragglers:
         self._settings = settings
 
     def overrun(self, pass_state: PassState, aborts: int, now: float) -> bool:
-        """Whether the pass exceeds the total limit, despite progress. Each abort doubles it; fences extend it."""
+        """True if the pass exceeds the total limit, despite progress. Each abort doubles it; fences extend it."""
         cap = self._settings.step_budget_s * (2 + pass_state.fences) * float(2 ** min(aborts, 6))
         return now - pass_state.judged_from > cap
 
@@ -272,7 +272,7 @@ class Stragglers:
 
 
 def _holds_up_itself(member: Member, pass_state: PassState) -> bool:
-    """Whether it reports that its reduction waits for its own computation."""
+    """Return True if it reports that its reduction waits for its own computation."""
     return _said_of_reduce(member, pass_state) == {member.actor}
 
 

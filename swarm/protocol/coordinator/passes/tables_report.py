@@ -22,7 +22,7 @@ class _Told:
     rates: list[float]
 
     def says(self, other: _Told) -> bool:
-        """Whether `other` need not be reported after this."""
+        """Return True if `other` need not be reported after this."""
         same = self.roster == other.roster and self.weights == other.weights
         return same and all(_is_like(one, two) for one, two in zip(self.rates, other.rates, strict=True))
 

@@ -44,7 +44,7 @@ class Survey:
     promotion: set[Actor] = field(default_factory=set)
     """Listeners that lack only the last decision: the sums of its step are kept for them."""
     ready: bool = True
-    """Whether the next pass can open over these rosters."""
+    """True if the next pass can open over these rosters."""
     waiting: str = ""
     """The reason why the next pass waits, if it is worth an event."""
     new_term: NewTerm | None = None
@@ -91,7 +91,7 @@ class Placement:
         self._placed_for = (-1, 0)
         """The inputs of the last placement of all members."""
         self._handing_on = False
-        """Whether all holders of a stage are leaving. Meanwhile all members apply and save what was decided."""
+        """True if all holders of a stage are leaving. Meanwhile all members apply and save what was decided."""
         self._listened: frozenset[Actor] = frozenset()
         """The listeners of the last decided step."""
 
@@ -143,7 +143,7 @@ class Placement:
         return placed
 
     def _room(self) -> bool:
-        """Whether any stage has fewer members than it may have. While none has, standbys keep standing by."""
+        """Return True if any stage has fewer members than it may have. While none has, standbys keep standing by."""
         away = Counter(member.stage for member in self._members.lost if not member.given_up)
         most = self.rebalancing.most
         return any(len(self._members.crew(s)) - away[StageIndex(s)] < most for s in range(self._settings.stages))
@@ -276,7 +276,7 @@ class Placement:
         return not others and all(member.absent for member in paused)
 
     def _listens(self, member: Member) -> bool:
-        """Whether a member that lacks the version, while others hold it, loads it as a listener, so that no pass waits
+        """True if a member that lacks the version, while others hold it, loads it as a listener, so that no pass waits
         for it.
 
         Not at the end of the run, nor at the start of this process: then all members begin together. But a member that
@@ -287,7 +287,7 @@ class Placement:
         return self._opened_any or member.has_heard_any
 
     def _enters(self, member: Member) -> bool:
-        """Whether it lacks only the last decision, and the sums of that step are kept for it."""
+        """Return True if it lacks only the last decision, and the sums of that step are kept for it."""
         version = self._history.version
         held = self._history.decision is not None and member.version == version - 1
         return held and self._listens(member) and member.actor in self._listened and member.enters_from <= version
@@ -315,7 +315,7 @@ class Placement:
         return holders, coming, needy
 
     def _may_be_further(self, member: Member, now: float) -> bool:
-        """Whether it may have advanced since: between heartbeats it reported only to the former leader."""
+        """Return True if it may have advanced since: between heartbeats it reported only to the former leader."""
         since = member.recalled_at
         if since is None or member.status is None:
             return False
@@ -376,7 +376,7 @@ class Placement:
                 self._out.send(member.actor, Decide(history.decision, history.term, save=history.is_asked))
 
     def _tell(self, member: Member, now: float) -> bool:
-        """Whether it is time to send an order (again) to this member."""
+        """Return True if it is time to send an order (again) to this member."""
         if member.told_at >= 0 and now - member.told_at < 2 * self._settings.heartbeat_s:
             return False
         member.told_at = now
@@ -389,7 +389,7 @@ class Placement:
 
     @property
     def _all_have_come(self) -> bool:
-        """Whether there are as many peers as the run asks for, wherever they are."""
+        """True if there are as many peers as the run asks for, wherever they are."""
         here = sum(member.lost_at is None for member in self._members)
         return here >= self._settings.stages * self._settings.replicas
 

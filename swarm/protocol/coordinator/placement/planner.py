@@ -88,7 +88,7 @@ _Worth = tuple[tuple[bool, bool], list[float]]
 
 
 def _better(one: _Worth, other: _Worth) -> bool:
-    """Whether `one` is better: compare rates from the slowest on; nearly equal rates count as equal."""
+    """Return True if `one` is better: compare rates from the slowest on; nearly equal rates count as equal."""
     if one[0] != other[0]:
         return one[0] > other[0]
     for mine, theirs in zip(one[1], other[1], strict=True):
@@ -178,7 +178,7 @@ def _best_move(
 
 
 def _spares(crew: Sequence[Worker], there: int, replicas: int) -> bool:
-    """Whether a stage can give a peer away: never its last one, nor a planned one to a stage with more peers."""
+    """Return True if a stage can give a peer away: never its last one, nor a planned one to a stage with more peers."""
     ready = sum(worker.ready for worker in crew)
     return ready >= 2 and len(crew) - 1 >= min(replicas, there + 1)
 

@@ -51,7 +51,7 @@ class Rebalancing:
         self._hysteresis = Hysteresis()
         self._told = PlannerReport(out)
         self._due = False
-        """Whether a step was decided since moves were last considered."""
+        """True if a step was decided since moves were last considered."""
 
     # ------------------------------------------------------------ measurements
 
@@ -165,7 +165,7 @@ class Rebalancing:
         return claim(lineup, self._stage_costs.speed(member), self._stage_costs.uplink(member), barred, shunned)
 
     def may_hold(self, member: Member, stage: int) -> bool:
-        """Whether a member without a stage could be given this one."""
+        """Return True if a member without a stage could be given this one."""
         return stage not in self._stage_costs.barred(self._members, member)
 
     def why_not(self, member: Member) -> str:
@@ -216,7 +216,7 @@ class Rebalancing:
         return found
 
     def _is_ready(self, member: Member) -> bool:
-        """Whether the member has the current version, or will have it once it has applied the last decision."""
+        """Return True if the member has the current version, or will have it once it has applied the last decision."""
         return member.is_current(self._history.version, self._history.decision)
 
     def _carry_out(self, move: Move, now: float) -> None:

@@ -76,7 +76,7 @@ class Seats:
             self._tell(taker.actor, order, now)
 
     def may_come(self, stage: int, now: float) -> bool:
-        """Whether a peer is asked to take this stage on as well, or could be asked."""
+        """Return True if a peer is asked to take this stage on as well, or could be asked."""
         asked = any(order.stage == stage for order in self._orders.values())
         return asked or self._taker(stage, now) is not None
 
@@ -112,7 +112,7 @@ class Seats:
         return there and member.actor not in self._orders and now >= self._not_before.get(member.actor, 0.0)
 
     def _is_over(self, actor: Actor, order: _Order, now: float) -> bool:
-        """Whether a request is fulfilled, or never will be."""
+        """Return True if a request is fulfilled, or never will be."""
         member = self._members.get(actor)
         if member is None:
             return True
