@@ -67,7 +67,7 @@ class Collector:
             except (OSError, ValueError, TimeoutError) as error:
                 slow = slow or isinstance(error, TooSlow)
                 what = f"{holder} stage {request.stage} version {request.version}"
-                self._emit(CheckpointRefused(what, f"not archived: {error or 'no answer'}"))
+                self._emit(CheckpointRefused(what, f"not archived: {str(error) or 'no answer in time'}"))
         if slow:
             self._least_rate = min(self._least_rate, max(LEAST_RATE, least_rate / 2))
         return False

@@ -372,6 +372,7 @@ SCENARIOS = [
         {"p0": "stop@MicrobatchForwarded:1,pass_id=1:3", "p2": "stop@MicrobatchForwarded:1,pass_id=1:3"},
         kill_stage_0_when_version_2_is_archived,
         sets=("timing.step_budget_s=600",),
+        options=("--pace=0.15,0.3",),  # version 2 is to be archived before step 3 begins
         standby=True,
     ),
 ]

@@ -157,7 +157,7 @@ def test_older_copy_of_the_record_goes_back_to_its_checkpoint_with_the_peers_tha
     swarm.finish()
     (outdated,) = swarm.coordinator.of(RecordOutdated)
     (back,) = swarm.coordinator.of(RolledBack)
-    assert outdated.term == 2 and outdated.next_term == 4, "peers have heard of term 3"
+    assert outdated.term == 2 and outdated.next_term >= 4, "peers have heard of term 3, or of a later one"
     assert back.version <= 7 and back.term > 3
     swarm.assert_replicas_identical()
     swarm.assert_equal(reference(swarm))
