@@ -66,7 +66,7 @@ class Follower:
                 await self._visit.with_any(self.copy_from)
             except (ConnectionError, TimeoutError, ObserverRequestError) as error:
                 clock = time.strftime("%Y-%m-%d %H:%M:%S")
-                self._tell(self._told or f"no coordinator has answered since {clock} ({error or 'no answer'})")
+                self._tell(self._told or f"no coordinator has answered since {clock} ({str(error) or 'no answer'})")
             else:
                 self._tell("")
             await asyncio.sleep(POLL_S)
