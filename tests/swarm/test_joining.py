@@ -107,13 +107,16 @@ def test_who_is_killed_while_it_loads_goes_on_with_what_has_come(
     p4.wait(lambda: came(p4) > 1000, "half a megabyte of a state")
     p4.kill()
     p4.wait_end()
+    begun = {path.name for path in (p4.home / "incoming").glob("state-*")}
     killed_at = time.time()
     swarm.coordinator.wait_for(StepDecided, count=len(swarm.coordinator.of(StepDecided)) + 1)
     swarm.join("p4", "--max-rate=3Mbit", PACE)
     p4.wait_for(StateFetched)
     swarm.finish()
     at, state = state_of(p4)
-    assert state.resumed > 0 and decided_while(swarm, killed_at, at) >= 1
+    # on a busy machine the donors may have a later version only: nothing of that has come yet
+    assert state.resumed > 0 or f"state-{state.stage}-{state.what.split()[-1]}" not in begun
+    assert begun and decided_while(swarm, killed_at, at) >= 1
     assert next(e.step for e in p4.of(StepApplied)) == p4.of(StateFetched)[0].version
     swarm.assert_replicas_identical()
     swarm.assert_equal(reference(swarm))
