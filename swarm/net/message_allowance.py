@@ -7,6 +7,8 @@ unless they are refused: only so many of them are expected, and a peer reads the
 
 from __future__ import annotations
 
+from swarm.net.token_bucket import TokenBucket
+
 OF_DEVICE = 200.0
 """Points a second. An honest peer needs about ten."""
 OF_PASS = 2000.0
@@ -27,8 +29,8 @@ class MessageAllowance:
     """Of one actor, for all others. Times are of one monotonic clock, in seconds."""
 
     def __init__(self) -> None:
-        self._devices = _Meters(OF_DEVICE)
-        self._passes = _Meters(OF_PASS)
+        self._devices = _Buckets(OF_DEVICE)
+        self._passes = _Buckets(OF_PASS)
 
     def use(self, peer: str, serial: bytes, points: float, now: float) -> float:
         """Count points of a device and of its pass. Returns for how many seconds nothing more is to be read from it.
@@ -40,21 +42,21 @@ class MessageAllowance:
         return max(self._devices.use(peer, points, now), self._passes.use(serial, points, now))
 
 
-class _Meters:
+class _Buckets:
     """Token buckets that may be overdrawn, by whom they are of."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
-        self._used: dict[str | bytes, tuple[float, float]] = {}
-        """Points that are used and not grown again, and when that was; who was heard last is last."""
+        self._of: dict[str | bytes, TokenBucket] = {}
+        """Who was heard last is last."""
 
     def __len__(self) -> int:
-        return len(self._used)
+        return len(self._of)
 
     def use(self, whose: str | bytes, points: float, now: float) -> float:
-        used, at = self._used.pop(whose, (0.0, now))
-        used = max(0.0, used - self._rate * (now - at)) + points
-        while len(self._used) >= MAX_COUNTED:
-            del self._used[next(iter(self._used))]
-        self._used[whose] = used, now
-        return max(0.0, used / self._rate - SAVED_S)
+        bucket = self._of.pop(whose, None) or TokenBucket(self._rate, self._rate * SAVED_S, now)
+        while len(self._of) >= MAX_COUNTED:
+            del self._of[next(iter(self._of))]
+        self._of[whose] = bucket
+        bucket.charge(points, now)
+        return bucket.wait(0.0, now)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from swarm.net.lane import MAX_PIECE
+from swarm.net.token_bucket import TokenBucket
 
 LEAST_RATE = 8000
 """Bytes/s. With less, not even heartbeats and the address book get through."""
@@ -28,45 +29,13 @@ BURST_S = 0.1
 
 _LEAST_BURST = 4096
 _PIECES = 4  # in a burst
-_SLACK = 1.0  # bytes: more than the rounding of any clock
 
 Item = TypeVar("Item")
 
 
-class Bucket:
-    """Tokens for bytes. In any t seconds at most `rate`·t + `burst` + 1 bytes are taken.
-
-    `rate`: bytes/s. Times are of one monotonic clock, in seconds.
-    """
-
-    def __init__(self, rate: float, now: float) -> None:
-        self.rate = rate
-        self.burst = max(rate * BURST_S, _LEAST_BURST)
-        self._level = self.burst
-        self._at = now
-
-    def take(self, nbytes: int, now: float) -> bool:
-        """Whether this number of bytes, at most a burst, may leave now; if so, they are paid for."""
-        assert nbytes <= self.burst, "more than ever fits"
-        self._refill(now)
-        if self._level < nbytes - _SLACK:
-            return False
-        self._level -= nbytes
-        return True
-
-    def charge(self, nbytes: int, now: float) -> None:
-        """Pay for bytes that leave in any case."""
-        self._refill(now)
-        self._level -= nbytes
-
-    def wait(self, nbytes: int, now: float) -> float:
-        """Seconds until `take` returns True, if there are no other calls of `take` or `charge`."""
-        self._refill(now)
-        return max(0.0, (nbytes - self._level) / self.rate)
-
-    def _refill(self, now: float) -> None:
-        self._level = min(self.burst, self._level + self.rate * (now - self._at))
-        self._at = now
+def bucket_of(rate: float, now: float) -> TokenBucket:
+    """The tokens of an uplink, full: one for each byte. `rate`: bytes/s."""
+    return TokenBucket(rate, max(rate * BURST_S, _LEAST_BURST), now)
 
 
 @dataclass(order=True)
@@ -129,7 +98,7 @@ class Uplink:
         assert rate >= LEAST_RATE, "checked where it was given"
         self.rate = rate
         self._clock = clock
-        self._bucket = Bucket(rate, clock())
+        self._bucket = bucket_of(rate, clock())
         self.piece = max(1, min(MAX_PIECE, int(self._bucket.burst) // _PIECES))
         """Bytes that are written at a time."""
         self._line: Line[asyncio.Future[None]] = Line()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from swarm.net.bulk import Transfer
 from swarm.net.channel import WEIGHTS
 from swarm.net.host import Host
-from swarm.net.uplink import LEAST_RATE, Bucket, Line, Uplink
+from swarm.net.uplink import LEAST_RATE, Line, Uplink, bucket_of
 from swarm.protocol import messages as m
 from swarm.protocol.ids import (
     Actor,
@@ -41,7 +41,7 @@ PASS = PassId(Term(1), StepNumber(2))
 )
 def test_no_window_holds_more_than_its_share_and_a_burst(rate: float, wishes: list[tuple[float, float]]) -> None:
     """Pieces of any size at any time, some taken as soon as they may be, some later."""
-    bucket = Bucket(rate, now=100.0)
+    bucket = bucket_of(rate, now=100.0)
     now, taken = 100.0, list[tuple[float, int]]()
     for pause, share in wishes:
         nbytes = int(share * bucket.burst)
@@ -58,7 +58,7 @@ def test_no_window_holds_more_than_its_share_and_a_burst(rate: float, wishes: li
 
 @given(rate=st.floats(LEAST_RATE, 1e9), shares=st.lists(st.floats(0.1, 1.0), min_size=1, max_size=40))
 def test_who_always_has_something_to_send_gets_the_whole_rate(rate: float, shares: list[float]) -> None:
-    bucket = Bucket(rate, now=0.0)
+    bucket = bucket_of(rate, now=0.0)
     now = total = 0.0
     for share in shares:
         nbytes = int(share * bucket.burst)
@@ -69,7 +69,7 @@ def test_who_always_has_something_to_send_gets_the_whole_rate(rate: float, share
 
 
 def test_what_is_charged_is_paid_for_by_what_comes_later() -> None:
-    bucket = Bucket(10_000.0, now=0.0)
+    bucket = bucket_of(10_000.0, now=0.0)
     burst = int(bucket.burst)
     bucket.charge(3 * burst, now=0.0)
     assert not bucket.take(1, now=0.0)

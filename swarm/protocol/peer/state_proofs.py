@@ -1,7 +1,7 @@
 """How a peer shows that it holds its stage: it answers the coordinator's Prove when it holds the version that is named.
 
 The coordinator compares the answer with a sibling's, before it deals this peer any work
-(swarm/protocol/coordinator/membership/proofs.py).
+(swarm/protocol/coordinator/proofs.py).
 """
 
 from __future__ import annotations
