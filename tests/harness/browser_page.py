@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,6 +62,17 @@ def page(chromium: Any) -> Iterator[Any]:
     chromium.clear_permissions()
     assert not abroad, "the page asked other hosts"
     assert not page.complaints, "the browser's console"
+
+
+def wait_until(page: Any, expression: str, arg: Any = None, within_s: float = 30.0) -> None:
+    """Look again and again from here until the expression, or function of `arg`, is true in the page.
+
+    Playwright's own wait evaluates a string in the page from its second look on, which our pages forbid.
+    """
+    end = time.monotonic() + within_s
+    while not page.evaluate(expression, arg):
+        assert time.monotonic() < end, f"not so within {within_s:g} s: {expression}"
+        page.wait_for_timeout(50)
 
 
 def _is_complaint(message: Any) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from browser_page import wait_until
 from conftest import MakeGroup, MakeSwarm
 from served_dashboard import Dashboard, dashboard
 from swarm_processes import Process, Swarm
@@ -125,10 +126,10 @@ def test_a_page_of_a_follower_outlives_the_leader(page: Any, make_group: MakeGro
     with dashboard(follower.home) as shown:
         sign_in(page, shown)
         swarm.join_stages(PEERS[:2], dict.fromkeys(PEERS, (PACE,)))
-        page.wait_for_function(DECIDED, arg=3, timeout=60_000)
+        wait_until(page, DECIDED, arg=3, within_s=60.0)
         page.evaluate("window.untouched = true")
         assert leader.wait_end() != 0
-        page.wait_for_function(DECIDED, arg=12, timeout=60_000)
+        wait_until(page, DECIDED, arg=12, within_s=60.0)
         assert page.evaluate("window.untouched"), "it was not loaded anew"
         known = shown.get("/api/v1/run")["step"]
         taken = swarm.coordinator.of(LeadershipTaken)[-1].actor

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser_page import wait_until
 from served_dashboard import Dashboard, dashboard
 from watched_log import WatchedLog
 
@@ -59,7 +60,7 @@ def test_a_hidden_page_closes_its_stream_and_catches_up(page: Any, log: WatchedL
     page.get_by_text(step_text(log), exact=True).wait_for()
     assert page.evaluate(OPEN) == 1
     hide(page, True)
-    page.wait_for_function(f"{OPEN} === 0")
+    wait_until(page, f"{OPEN} === 0")
     before = step_text(log)
     log.decide()
     page.wait_for_timeout(2500)
@@ -76,7 +77,7 @@ def test_a_moment_of_the_past_has_no_stream(page: Any, log: WatchedLog, served: 
     page.locator(".big-state").wait_for()
     assert page.evaluate(OPEN) == 0
     page.locator(".strip.past").get_by_role("link").click()
-    page.wait_for_function(f"{OPEN} === 1")
+    wait_until(page, f"{OPEN} === 1")
     page.get_by_text(step_text(log), exact=True).wait_for()
     assert "at=" not in page.url
 

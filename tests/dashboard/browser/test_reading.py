@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from browser_page import wait_until
 from served_dashboard import Dashboard, dashboard
 from watched_log import HOSTILE, SLASHED, WatchedLog
 
@@ -94,7 +95,7 @@ def test_the_time_bar_by_keyboard_and_mouse(page: Any, served: Dashboard, log: W
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     span = served.get("/api/v1/marks")
     middle = (span["first"] + span["last"]) / 2
-    page.wait_for_function("(at) => Math.abs(parseFloat(location.hash.split('at=')[1]) - at) < 20", arg=middle)
+    wait_until(page, "(at) => Math.abs(parseFloat(location.hash.split('at=')[1]) - at) < 20", arg=middle)
     page.get_by_role("button", name="To the mark before").click()
     marks = [mark["at"] for mark in span["marks"]]
     at = float(re.search(r"at=([\d.]+)", page.url)[1])
@@ -107,7 +108,7 @@ def test_playing_moves_the_moment_on(page: Any, served: Dashboard, log: WatchedL
     open_page(page, served, f"run?at={log.first_at + 60:.2f}")
     page.locator(".speed select").select_option("100")
     page.get_by_role("button", name="Play").click()
-    page.wait_for_function("(at) => parseFloat(location.hash.split('at=')[1]) > at", arg=log.first_at + 150)
+    wait_until(page, "(at) => parseFloat(location.hash.split('at=')[1]) > at", arg=log.first_at + 150)
     page.get_by_role("button", name="Stop playing").click()
     stood = page.url
     page.wait_for_timeout(1200)
@@ -131,12 +132,12 @@ def test_the_timeline_by_keyboard(page: Any, served: Dashboard) -> None:
     first = picked.inner_text()
     assert "after the step opened" in first
     page.keyboard.press("n")
-    page.wait_for_function("(text) => document.getElementById('picked').innerText !== text", arg=first)
+    wait_until(page, "(text) => document.getElementById('picked').innerText !== text", arg=first)
     page.keyboard.press("+")
     page.get_by_role("button", name="whole").wait_for()
-    page.wait_for_function("!document.querySelector('.timeline .buttons button:nth-of-type(5)').disabled")
+    wait_until(page, "!document.querySelector('.timeline .buttons button:nth-of-type(5)').disabled")
     page.keyboard.press("0")
-    page.wait_for_function("document.querySelector('.timeline .buttons button:nth-of-type(5)').disabled")
+    wait_until(page, "document.querySelector('.timeline .buttons button:nth-of-type(5)').disabled")
 
 
 def test_pages_are_reached_and_used_without_a_mouse(page: Any, served: Dashboard) -> None:
