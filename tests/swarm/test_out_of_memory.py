@@ -22,7 +22,8 @@ def test_it_does_the_work_again_without_a_word_to_the_others(make_swarm: MakeSwa
 def test_the_second_time_it_leaves_with_the_reason(make_swarm: MakeSwarm) -> None:
     swarm = make_swarm("none", "run.steps=7", "swarm.replicas=2")
     swarm.coordinate()
-    faults = ("--fault=starve@MicrobatchForwarded:2", "--fault=starve@StepApplied,step=3")
+    # Both strike in the first step, in which all peers have the same share. Later a peer that was slow may have none.
+    faults = ("--fault=starve@MicrobatchForwarded:2", "--fault=starve@MicrobatchForwarded:3")
     swarm.join_stages(("p0", "p1", "p2", "p3"), {"p0": faults})
     assert swarm.peers["p0"].wait_end() == 4, swarm.peers["p0"].words()
     swarm.finish(("p1", "p2", "p3"))
