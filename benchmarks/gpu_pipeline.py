@@ -161,7 +161,7 @@ class _Line:
         """(seconds of so many microbatches, those in which the device did something)."""
         engine, (forward, backward) = self._engine, self._bodies
         engine.submit(Begin(PASS, PassKind.TRAIN))
-        engine._call(lambda: None).result()  # it has begun
+        engine._thread.call(lambda: None).result()  # it has begun
         engine.meter.read()
         orders = (Forward(PASS, PassKind.TRAIN, Microbatch(m), forward) for m in range(count))
         start = time.perf_counter()

@@ -16,3 +16,8 @@ def out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
+
+
+def first_line(error: BaseException) -> str:
+    """For messages: torch appends pages of advice to the first line."""
+    return str(error).partition("\n")[0] or type(error).__name__

@@ -172,7 +172,7 @@ def test_what_is_computed_is_told_though_the_engine_closes(make_manifest, ahead:
         engine.submit(Begin(STEP, PassKind.TRAIN))
         for m in range(2):
             engine.submit(Forward(STEP, PassKind.TRAIN, m, tokens))
-        engine._call(lambda: None).result(WAIT_S)  # the second one is computed too
+        engine._thread.call(lambda: None).result(WAIT_S)  # the second one is computed too
         assert begun.wait(WAIT_S)
     finally:
         engine.close()

@@ -76,13 +76,13 @@ class Driver:
     def hold(self) -> threading.Event:
         """The thread waits until the event is set: submitted work queues up meanwhile."""
         entered, go = threading.Event(), threading.Event()
-        self.engine._call(lambda: (entered.set(), go.wait(WAIT_S)))
+        self.engine._thread.call(lambda: (entered.set(), go.wait(WAIT_S)))
         assert entered.wait(WAIT_S)
         return go
 
     def settle(self) -> list:
         """Everything posted once the queue is empty of what was submitted so far and is more urgent than this."""
-        self.engine._call(lambda: None).result(WAIT_S)
+        self.engine._thread.call(lambda: None).result(WAIT_S)
         found = []
         while not self.posts.empty():
             found.append(self.posts.get())
@@ -109,7 +109,7 @@ def start(make_manifest):
     yield make
     for driver in drivers:
         driver.engine.close()
-        assert not driver.engine._thread.is_alive()
+        assert not driver.engine._thread._thread.is_alive()
 
 
 def tokens(driver: Driver) -> bytes:

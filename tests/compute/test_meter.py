@@ -107,7 +107,7 @@ def test_the_engine_meters_its_work_by_kind(make_manifest: Callable[..., RunMani
     assert isinstance(posts.get(timeout=20), Assembled)
     engine.submit(Apply(Decision(Term(0), StepNumber(0), 0.1, 1.0, 24, 1.0, ()), attempt))
     assert isinstance(posts.get(timeout=20), AppliedStep)
-    engine._call(lambda: None).result(20)
+    engine._thread.call(lambda: None).result(20)
     stretches = engine.meter.read()
     engine.close()
     kinds = [stretch.kind for stretch in stretches]
@@ -136,7 +136,7 @@ def test_the_wait_for_a_turn_is_no_work(
     )
     done = posts.get(timeout=20)
     assert isinstance(done, BackwardDone) and done.seconds > 0.3
-    engine._call(lambda: None).result(20)
+    engine._thread.call(lambda: None).result(20)
     worked = sum(s.end - s.start for s in engine.meter.read() if s.kind in (FORWARD, BACKWARD))
     engine.close()
     assert worked < done.seconds - 0.25

@@ -46,7 +46,7 @@ class Run:
         ids = np.arange(14).reshape(2, 7)
         for m in (0, 1):
             self.engine.submit(Forward(STEP, TRAIN, Microbatch(m), self.format.pack_tokens(TRAIN, ids + m)))
-        self.engine._call(lambda: None).result(WAIT_S)
+        self.engine._thread.call(lambda: None).result(WAIT_S)
         found = self.posted()
         for m in (0, 1):
             gradient = self.format.pack_backward(1, torch.full((2, 6, 16), 1.0 + m))
@@ -57,9 +57,9 @@ class Run:
 
     def posted(self) -> list[object]:
         """All that is posted until the engine has nothing to do."""
-        while self.engine._backlog._heap:
-            self.engine._call(lambda: None).result(WAIT_S)
-        self.engine._call(lambda: None).result(WAIT_S)
+        while self.engine._thread._backlog._heap:
+            self.engine._thread.call(lambda: None).result(WAIT_S)
+        self.engine._thread.call(lambda: None).result(WAIT_S)
         found = []
         while not self.posts.empty():
             found.append(self.posts.get())

@@ -66,7 +66,7 @@ class Driver:
     def hold(self) -> threading.Event:
         """The compute thread waits until the event is set."""
         entered, go = threading.Event(), threading.Event()
-        self.engine._call(lambda: (entered.set(), go.wait(WAIT_S)))
+        self.engine._thread.call(lambda: (entered.set(), go.wait(WAIT_S)))
         assert entered.wait(WAIT_S)
         return go
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from peers.run.reference import train_reference
 from peers.run.replay import StepReplay
-from swarm.compute.engine import StageEngine, failure
+from swarm.compute.actions import failure
+from swarm.compute.engine import StageEngine
 from swarm.compute.ladders import ladders
 from swarm.compute.optimizer import StageState
 from swarm.data import step_order, visits
