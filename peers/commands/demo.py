@@ -21,7 +21,7 @@ def command(
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Folder for text, homes and results. Default: a temporary one.")
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", min=2, help="Optimizer steps.")] = 64,
+    steps: Annotated[int, typer.Option("--steps", min=2, help="Optimizer steps.")] = 256,
     stages: Annotated[int, typer.Option("--stages", min=2, max=8, help="Stages the model is cut into.")] = 4,
     replicas: Annotated[int, typer.Option("--replicas", min=1, help="Peers of each stage.")] = 2,
     codec: Annotated[

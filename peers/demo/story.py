@@ -37,9 +37,11 @@ from swarm.manifest import (
     load_run_file,
 )
 
-PRESET = "5m"
+PRESET, LAYERS = "2m", 4
+"""Small: in three minutes a larger model sees fewer tokens and learns less (docs/results.md)."""
 SEQUENCES, SEQUENCE_LENGTH = 1, 128
-_PROMPT = "The city of"
+PROMPTS = ("The city of", "In 1990, he")
+"""The trained model continues them at the end. An evaluation samples the first one."""
 _SETTLE_S = 20.0
 _SPARE_DEVICES = 8
 """More than there are peers may join: those that take a second stage on count too."""
@@ -54,7 +56,7 @@ class DemoOptions:
     """`directory` gets `data/` (kept for the next time) and a new `run-N/` with RUN.toml, homes and results."""
 
     directory: Path
-    steps: int = 64
+    steps: int = 256
     stages: int = 4
     replicas: int = 2
     kill: bool = True
@@ -78,7 +80,8 @@ class Report:
     heldout_loss: float | None = None
     unigram_entropy: float = 0.0
     sample: str = ""
-    text: str = ""
+    texts: list[str] = field(default_factory=list)
+    """What the trained model writes after each of the prompts, prompts included."""
     archived: int | None = None
     exported: Path | None = None
     recovery: Recovery | None = None
@@ -145,7 +148,10 @@ class _Story:
 
     def _prepare(self) -> tuple[DataSection, RunFile]:
         self._head(f"text into tokens, a model into {self._options.stages} stages")
-        init = ["init", str(self._run_toml), "--preset", PRESET, "--stages", str(self._options.stages), "--no-measure"]
+        stages = self._options.stages
+        init = ["init", str(self._run_toml), "--preset", PRESET, "--stages", str(stages), "--no-measure"]
+        if stages > LAYERS:
+            init += ["--set", f"model.layers={stages}"]
         self._run("init", init, 120.0)
         if not (self._data / "corpus.json").exists():
             self._run("prepare", ["prepare", "--out", str(self._data)], 300.0)
@@ -277,10 +283,11 @@ class _Story:
         self._run("export", ["export", str(out), "--home", home], 120.0)
         self._report.exported = out
         self._say(f"exported for transformers.LlamaForCausalLM: {out}")
-        words = ["generate", _PROMPT, "--home", home, "--tokens", "32", "--temperature", "0.8"]
-        text = self._run("generate", words, 120.0)
-        self._report.text = text.strip()
-        self._say(f"it writes: {self._report.text}")
+        for number, prompt in enumerate(PROMPTS, 1):
+            words = ["generate", prompt, "--home", home, "--tokens", "32", "--temperature", "0.8"]
+            text = self._run(f"generate-{number}", words, 120.0).strip()
+            self._report.texts.append(text)
+            self._say(f"it writes: {text}")
 
     def _measure(self, run: RunFile) -> None:
         report = self._report
@@ -370,7 +377,7 @@ class _Story:
     def _run(self, name: str, arguments: list[str], seconds: float) -> str:
         """Run a command to its end and return its output."""
         child = self._children.start(name, arguments, self._folder / f"{name}.txt", ends=True)
-        self._children.wait_for(lambda: child.code() == 0, f"the end of `swarm-peer {name}`", seconds)
+        self._children.wait_for(lambda: child.code() == 0, f"the end of `swarm-peer {arguments[0]}`", seconds)
         return child.output.read_text(errors="replace")
 
     @contextmanager
@@ -408,11 +415,11 @@ def _demo_run(proposed: RunFile, options: DemoOptions) -> RunFile:
     return proposed.model_copy(
         update={
             "run": RunSection(name="demo", steps=steps),
-            "batch": BatchSection(microbatches=16, sequences=SEQUENCES, sequence_length=SEQUENCE_LENGTH),
-            "optimizer": OptimizerSection(learning_rate=1.2e-3, warmup_steps=min(4, steps), beta1=0.8),
+            "batch": BatchSection(microbatches=8, sequences=SEQUENCES, sequence_length=SEQUENCE_LENGTH),
+            "optimizer": OptimizerSection(learning_rate=4e-3, warmup_steps=min(24, steps), beta1=0.8),
             "codec": CodecSection(forward=options.codec, backward=options.codec),
             "checkpoint": CheckpointSection(every=third),
-            "evaluation": EvaluationSection(every=third, microbatches=32, sample_tokens=16, prompt=_PROMPT),
+            "evaluation": EvaluationSection(every=third, microbatches=32, sample_tokens=16, prompt=PROMPTS[0]),
             "swarm": SwarmSection(replicas=options.replicas),
             "audit": AuditSection(every=0),  # all its peers are this machine's
             "data": RunFile.Data(directory="../data"),

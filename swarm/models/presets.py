@@ -9,6 +9,7 @@ from swarm.models.cuts import Costs, flop_costs, propose_cuts
 
 _TABLE: dict[str, dict[str, Any]] = {
     "1m": dict(vocab_size=2048, dim=128, layers=4, heads=4, kv_heads=2, ffn_dim=320, context=256),
+    "2m": dict(vocab_size=4096, dim=128, layers=4, heads=4, kv_heads=2, ffn_dim=320, context=256),
     "5m": dict(vocab_size=4096, dim=192, layers=8, heads=6, kv_heads=2, ffn_dim=512, context=256),
     "15m": dict(vocab_size=8192, dim=320, layers=8, heads=10, kv_heads=5, ffn_dim=896, context=512),
     "40m": dict(vocab_size=8192, dim=512, layers=12, heads=8, kv_heads=4, ffn_dim=1408, context=1024),

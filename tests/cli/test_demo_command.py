@@ -13,6 +13,7 @@ import pytest
 from peers.demo.children import ChildDied, Children
 from peers.demo.event_tail import EventTail
 from peers.demo.killing import Killing, Recovery
+from peers.demo.story import PROMPTS
 from peers.demo.traffic import Traffic
 from peers.launching.cold import Cold
 from swarm import events as e
@@ -153,7 +154,7 @@ def test_a_small_demo_recovers_and_equals_one_process(tmp_path: Path):
     assert recovery["first_frame"] < recovery["step_seconds"] + 1
     folder = Path(report["folder"])
     assert json.loads((folder / "model" / "config.json").read_text())["architectures"] == ["LlamaForCausalLM"]
-    assert report["text"].startswith("The city of")
+    assert [text.startswith(prompt) for text, prompt in zip(report["texts"], PROMPTS, strict=True)] == [True, True]
     assert {"activation", "gradient", "reduce", "control", "bulk"} <= report["sent"].keys()
     assert report["forward_bytes"] > 0 and report["backward_bytes"] > 0
     homes = sorted(path.name for path in (folder / "homes").iterdir())
