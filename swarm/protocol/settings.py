@@ -46,7 +46,8 @@ class Settings:
     slots: int = 0
     """Largest number of microbatches that a peer works on at once. 0: chosen by the pipeline's depth (`Slots`)."""
     averages_compressed: bool = False
-    """True if version 0 is in the archive from the start, and is loaded from it. Otherwise every peer makes it."""
+    """True if replicas average compressed gradients, so that residuals carry over from step to step (`residuals.py`).
+    """
     imported: bool = False
     """True if version 0 is in the archive from the start, and is loaded like any other. Otherwise every peer makes
     it.
