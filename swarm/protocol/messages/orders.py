@@ -13,7 +13,7 @@ MAX_DONORS = 8
 
 @dataclass(frozen=True, slots=True)
 class Donor:
-    """A replica of a stage from which others may fetch its state."""
+    """A replica of a stage. Other peers may fetch the stage's state from it."""
 
     actor: Actor
     person: int
@@ -227,6 +227,6 @@ class Banned:
     """
 
     number: int
-    """Of the command that changed the list last: a list of a lower number is out of date."""
+    """The number of the command that last changed the list. A list with a lower number is outdated."""
     peers: tuple[str, ...]
     """At most MAX_BANNED: the most recently banned ones."""
