@@ -1,4 +1,6 @@
-"""The data that peers send each other, and the requests for it: frames of microbatches, parts and sums of a reduction."""
+"""The data that peers send each other, and the requests for it: frames of microbatches, parts and sums of a
+reduction.
+"""
 
 from __future__ import annotations
 

@@ -240,7 +240,9 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The sender leaves. The coordinator treats it as dead without waiting. The exit of a dismissed peer has no effect."""
+    """The sender leaves. The coordinator treats it as dead without waiting. The exit of a dismissed peer has no
+    effect.
+    """
 
     actor: Actor
     reason: str

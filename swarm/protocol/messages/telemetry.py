@@ -26,7 +26,9 @@ class Trait:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A period of a peer's time. `start` and `length` are in milliseconds, from the time when the peer received Open."""
+    """A period of a peer's time. `start` and `length` are in milliseconds, from the time when the peer received
+    Open.
+    """
 
     kind: int
     """An index into WORK_KINDS."""

@@ -27,7 +27,9 @@ LASTING = 2
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failure that a peer reports in a training pass. Peers are named by id, so that a restart does not change them."""
+    """A failure that a peer reports in a training pass. Peers are named by id, so that a restart does not change
+    them.
+    """
 
     stage: int
     microbatch: Microbatch | None

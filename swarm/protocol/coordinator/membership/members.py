@@ -152,7 +152,7 @@ class Members:
 
     @property
     def paused(self) -> list[Member]:
-        """Members that report that they are paused, by name."""
+        """Members that report a pause, sorted by actor."""
         return [member for member in self._rosters.withheld if member.paused]
 
     def without_absent(self, actors: Iterable[Actor]) -> list[Actor]:
@@ -160,7 +160,9 @@ class Members:
         return [actor for actor in actors if (member := self._members.get(actor)) is None or not member.absent]
 
     def has_successor(self, stage: int) -> bool:
-        """Return True if another peer could take up a stage when all its holders leave: a standby or a spare replica."""
+        """Return True if another peer could take up a stage when all its holders leave: a standby or a spare
+        replica.
+        """
         if self.crew(stage) or self._rosters.largest > 1:
             return True
         return any(m.introduced and m.lost_at is None and not m.is_withheld for m in self.unplaced)
