@@ -257,8 +257,8 @@ class Member:
     def is_waited_for(self, now: float, budget_s: float) -> bool:
         """Return True if the next pass waits for this member, which lacks the version.
 
-        A pass waits for one step budget. After each vain wait, the next one is allowed after twice the time. A member
-        that was given up is waited for only once it is told again what to load.
+        A pass waits for one step budget. If the member does not load the version in that time, `give_up` sets a period
+        without waiting, which doubles each time.
         """
         if now < self.patience_until:
             return False
