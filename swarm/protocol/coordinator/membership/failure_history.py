@@ -95,7 +95,7 @@ class FailureHistory:
         return self.nonfinite + sum(self._failed_with.values())
 
     def opened(self, cast: Iterable[Actor]) -> None:
-        """An attempt at a step begins, in which `cast` can take part."""
+        """An attempt at a step begins. `cast`: the actors that may take part."""
         self._cast = _peers(cast)
 
     def attempt_failed(self, why: str, now: float) -> None:

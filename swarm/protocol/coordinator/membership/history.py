@@ -71,7 +71,7 @@ class History:
 
     @property
     def is_asked(self) -> bool:
-        """True if peers are to save the current version beyond the schedule of the manifest."""
+        """True if peers should save the current version in addition to the manifest's schedule."""
         return self.asked == self.version
 
     def decided(self, decision: Decision) -> None:

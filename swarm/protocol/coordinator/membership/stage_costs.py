@@ -18,7 +18,7 @@ from swarm.protocol.ids import Actor
 
 _NONE: frozenset[int] = frozenset()
 REMEMBERED = 64
-"""Number of peers whose measurements give the cost of a stage, the newest ones."""
+"""Number of peers whose measurements determine the cost of a stage: the newest ones."""
 LEAST_COST_S = 1e-9
 """Lower bound of a stage's cost, whatever speed a peer reports."""
 MOST_COST_S = 1e9

@@ -56,7 +56,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A forward-only pass takes too long: the training does not wait for it."""
+    """A forward-only pass has taken too long. It is dropped, because training does not wait for it."""
 
     reason: str
     who: tuple[Actor, ...]
@@ -182,7 +182,7 @@ class OpenPass:
 
     @property
     def waits(self) -> str:
-        """For which paused members it waits, as of the last heartbeat. Empty: for none."""
+        """The paused members that the pass waits for, as of the last heartbeat, as text. Empty: none."""
         return self._repair.waits
 
     def tick(self, failure_detector: FailureDetector, now: float) -> None:
