@@ -48,7 +48,7 @@ LAST_ATTEMPT = 3 * MOST_ATTEMPTS
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What the coordinator does with a step that is ready to be decided."""
+    """What the coordinator should do with a step that is ready to be decided."""
 
     again: str = ""
     """Why the step must be repeated. Empty: decide it."""
@@ -124,7 +124,7 @@ class _Inquiry:
     def takes_half(self) -> bool:
         """True if the next attempt leaves out half of the peers.
 
-        After `MOST_SEARCHES` searches every attempt does, because a peer may lie whenever all take part.
+        After `MOST_SEARCHES` searches, every attempt does so, because a peer may lie whenever all take part.
         """
         compares = self.first is not None or self.truth is not None
         return self.search is None and (compares or self.searches >= MOST_SEARCHES)
@@ -215,7 +215,7 @@ class Audits:
 
     @property
     def searching(self) -> bool:
-        """True during a search, which needs the step's result even if it is not finite."""
+        """True during a search, which needs the result of the step even if it is not finite."""
         return self._inquiry.search is not None
 
     def forget(self) -> None:

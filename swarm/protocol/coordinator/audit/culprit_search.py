@@ -24,7 +24,7 @@ Tables = tuple[StageTable, ...]
 
 @dataclass(frozen=True, slots=True)
 class CulpritSearch:
-    """The result of a step, and the tables and weights with which the step was computed."""
+    """The result of a step, with the tables and weights that it was computed with."""
 
     tables: Tables
     answers: Answers

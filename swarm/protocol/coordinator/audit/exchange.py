@@ -31,7 +31,7 @@ Doers = tuple[tuple[Actor, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Peers whose parts a sibling has done again: with the same result, or with another."""
+    """The peers whose parts a sibling has computed again, with the same or a different result."""
 
     right: frozenset[str]
     wrong: frozenset[str]

@@ -156,14 +156,17 @@ class Placement:
         return any(len(self._members.crew(s)) - away[StageIndex(s)] < most for s in range(self._settings.stages))
 
     def _bench(self) -> None:
-        """Choose the members that are left out of the next step, if their stage has another member that holds the
-        version.
+        """Choose the members that are left out of the next step. A stage always keeps a member that holds the version.
 
-        * Members on probation. Probation does not count after an aborted attempt at this step, nor while the step is audited: the member found guilty may have waited for the remaining one, and an undecided step would never end its probation. It always counts for a member whose state has differed twice, because the step must be done again each time it returns.
-        * Members that more failures of this step accuse than a sibling. They return when the sibling is accused as often.
+        * Members on probation. Probation is ignored after an aborted attempt at this step, and while the step is
+          audited: the guilty member may have waited for the remaining one, and an undecided step would never end its
+          probation. It is not ignored for a member whose state has differed twice, because the step must be done again
+          each time it returns.
+        * Members that more failures of this step accuse than a sibling. They return when the sibling is accused as
+          often.
         * One half of the members, if the step was not finite (`halves`).
         * All but one of several devices of one person, if other people can take their places (`_doubles`).
-        * Doubted members, even if their stage has no other member (`Doubts`).
+        * Doubted members, even if no other member of the stage holds the version (`Doubts`).
         """
         history = self._history
         probation = self._failure_history.probation
@@ -401,7 +404,7 @@ class Placement:
 
     @property
     def _all_have_come(self) -> bool:
-        """True if there are as many peers as the run asks for, wherever they are."""
+        """True if there are as many peers as the run asks for, in whatever stages."""
         here = sum(member.lost_at is None for member in self._members)
         return here >= self._settings.stages * self._settings.replicas
 

@@ -109,13 +109,13 @@ def plan_move(
 ) -> Move | Stay:
     """The move that should be made now, if any.
 
-    The planner looks several moves ahead: each is the best move after the one before, and each takes `download_s`. Of
-    all prefixes of that sequence it chooses the one that does most microbatches within `horizon_s`. It returns the
-    first move of that prefix if the prefix gains at least `WORTH` over staying.
+    The planner looks several moves ahead: it plans a sequence in which each move is the best one after the move before,
+    and each takes `download_s`. Of all prefixes of that sequence, it chooses the one that completes most microbatches
+    within `horizon_s`. If this prefix gains at least `WORTH` over staying, its first move is returned.
 
-    `download_s`: seconds from leaving a stage to working in the next one.
-    `horizon_s`: expected seconds that the arrangement lasts.
-    `barred`: (from, to) of moves that are not to be made.
+    * `download_s`: seconds from leaving a stage to working in the next one.
+    * `horizon_s`: expected seconds until the assignment changes anyway.
+    * `barred`: (from, to) of moves that must not be made.
     """
     if len(lineup.crews) < 2:
         return Stay("there is one stage")

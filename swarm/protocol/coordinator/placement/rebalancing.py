@@ -48,6 +48,7 @@ class Rebalancing:
         self._reduces = Observed()
         self._arrivals = Observed()
         self._began_at: float | None = None
+        """When the first pass opened. Members placed before it had to wait for others."""
         self._warned = False
         self._moves = 0
         self._hysteresis = Hysteresis()
