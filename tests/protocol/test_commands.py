@@ -183,7 +183,7 @@ def test_a_request_that_comes_again_is_one_command() -> None:
         ("stop_after", "5", "the run ends after step 4, before step 5: `steps 5` moves its end later"),
         ("resume", "", "the run is not paused"),
         ("pause", "now", "pause takes no value"),
-        ("expel", "", "whom?"),
+        ("expel", "", "the command needs a peer"),
         ("expel", "nobody", "no peer 'nobody' is in the run now"),
         ("expel", "QmPeer", "no peer 'QmPeer' is in the run now"),
         ("dismiss", "12D3KooWGLRVVPvcDMrJhekde9TpTBD1qiwdW8xK32UZrBTnp9fm", "is in the run now"),

@@ -160,7 +160,7 @@ def test_who_adds_the_same_each_time_is_found_by_its_part() -> None:
     """The sums are equal, whoever computes: only what each has contributed is not."""
     steps = Steps(added=1)  # too little for the screen
     reasons = steps.decide(0)
-    assert "part of a peer came out otherwise" in reasons[1]
+    assert "a peer's part gave a different result" in reasons[1]
     assert [each.actor for each in steps.rulings[-1].expelled] == [B]
 
 
