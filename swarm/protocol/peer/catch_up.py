@@ -157,7 +157,7 @@ class CatchUp:
         due = self._steps.get(self._base) if self._base is not None else None
         if due is None or due.tries < MAX_TRIES:
             return ""
-        reason = "its sums differed from the decided digest {MAX_TRIES} times"
+        reason = "its sums differed from the decided digest three times"
         self._give_up(due.decision.step, reason)
         return reason
 
