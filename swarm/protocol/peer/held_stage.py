@@ -67,7 +67,9 @@ class HeldStage:
     def listens(
         self, listener: Listener, term: Term, rolled_back_in: Term, donors: tuple[Donor, ...]
     ) -> LoadState | None:
-        """Take up a stage while others train. Return what to load, if this peer holds or loads no usable state."""
+        """Take up a stage while others train. Return what to load if this peer neither holds nor loads a usable
+        state.
+        """
         if term == self.state_term and listener.move < self._move:
             return None  # this peer has moved since
         self.term = term
