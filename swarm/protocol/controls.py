@@ -235,8 +235,8 @@ def read_rate(value: str) -> float:
         rate = math.nan
     if not 0.0 < rate <= MOST_RATE:
         raise ValueError(
-            f"{value!r} is not a rate: give a number above 0, at most {MOST_RATE:g}, as the factor of the learning rate "
-            "; 1 is the manifest's value"
+            f"{value!r} is not a rate: give a number above 0, at most {MOST_RATE:g}, as the factor of the learning "
+            "rate; 1 is the manifest's value"
         )
     return rate
 

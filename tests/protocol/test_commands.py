@@ -366,7 +366,7 @@ def test_the_devices_of_a_revoked_pass_are_sent_away_and_come_with_another_one_o
     assert halt.expelled and halt.reason == "shut out of the run, as its pass was revoked by Ann: because"
     assert {send.to for send in orders if isinstance(send, Send) and isinstance(send.message, m.Halt)} == {TWO}
     assert desk.refused("revoke", ALICE) == "that pass is revoked already"
-    assert "is no serial of a pass" in desk.refused("revoke", "alice")
+    assert "is not the serial number of a pass" in desk.refused("revoke", "alice")
     assert "this pass is revoked" in desk.refused("admit", device(ALICE, 2, TWO.peer))
     controls = desk.core.history.controls
     assert set(controls.banned) == {TWO.peer}

@@ -443,7 +443,7 @@ class GroupMember:
                 self._out.append(Send(leader, Steer(*fields)))
         reached = f"{self.record.reached(now)} of {len(self._group)} coordinators can be reached"
         for request in self._forwarded_controls.given_up(now):
-            error = f"no leading coordinator has answered ({reached}); `control status` shows later whether the command takes effect"
+            error = f"no leading coordinator has answered ({reached}); later, `control status` shows if it took effect"
             self._answer(AnswerControl(request.request, error=error, unsure=True))
 
     def _answer(self, answer: AnswerControl) -> None:
