@@ -363,7 +363,7 @@ def test_the_devices_of_a_revoked_pass_are_sent_away_and_come_with_another_one_o
     desk.give("admit", device(BOB, 2, ONE.peer))
     orders = desk.give("revoke", ALICE)
     (halt,) = desk.of(m.Halt, orders)
-    assert halt.expelled and halt.reason == "shut out of the run, as its pass was revoked by Ann: because"
+    assert halt.expelled and halt.reason == "excluded from the run, because its pass was revoked by Ann: because"
     assert {send.to for send in orders if isinstance(send, Send) and isinstance(send.message, m.Halt)} == {TWO}
     assert desk.refused("revoke", ALICE) == "that pass is revoked already"
     assert "is not the serial number of a pass" in desk.refused("revoke", "alice")

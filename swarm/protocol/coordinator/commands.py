@@ -126,7 +126,7 @@ class Commands:
         """
         current = self._history.version + under_way
         if name in ("pause", "resume", "checkpoint") and value:
-            raise ValueError(f"{name} takes no value, and got {value!r}: leave it out")
+            raise ValueError(f"{name} takes no value, but got {value!r}: leave it out")
         match name:
             case "pause" | "resume":
                 if (controls.paused is not None) == (name == "pause"):
@@ -154,12 +154,14 @@ class Commands:
         if version == 0:
             raise ValueError("no step is trained yet: version 0 needs no checkpoint, because it can be computed again")
         if archived is not None and archived >= version:
-            raise ValueError(f"version {version} is in the archive already: `checkpoint` after the next step")
+            raise ValueError(f"version {version} is in the archive already: give `checkpoint` after the next step")
         return version
 
     def _end(self, name: str, steps: int, current: int, controls: Controls) -> int:
         if steps < current:
-            raise ValueError(f"{steps} steps are too few: step {current} is trained, or under way; give that or more")
+            raise ValueError(
+                f"{steps} steps are too few: step {current} is trained, or under way; give {current} or more"
+            )
         end = controls.end(self._settings)
         if name == "stop_after" and steps > end:
             raise ValueError(f"the run ends after step {end}, before step {steps}: `steps {steps}` moves its end later")
@@ -223,12 +225,14 @@ class Commands:
             case "checkpoint":
                 return f"version {command.value} or the next one is saved by all stages and archived"
             case "go_back":
-                return "the run goes back"
+                return "the run goes back to an earlier version"
             case "admit":
                 return f"{Device.read(command.value).peer} may take part in the run"
             case "revoke":
                 devices = len(self._history.controls.came_with(command.value))
-                return f"nobody joins with that pass any more, and its {devices} devices have no part in the run"
+                return (
+                    f"no device can join with that pass any more, and its {devices} devices are excluded from the run"
+                )
             case "rate":
                 return f"steps that open from now on use {command.value} times the scheduled learning rate"
             case _:
@@ -256,7 +260,9 @@ def signed(what: str, command: Command) -> str:
 def shut_out(command: Command) -> str:
     """Why a peer is excluded from the run, as text."""
     revoked = command.name == REVOKE
-    return signed("shut out of the run, as its pass was revoked" if revoked else "expelled from the run", command)
+    return signed(
+        "excluded from the run, because its pass was revoked" if revoked else "expelled from the run", command
+    )
 
 
 def check_words(request: ControlRequested) -> None:
@@ -269,6 +275,6 @@ def check_words(request: ControlRequested) -> None:
     ):
         size = len(text.encode(errors="replace"))
         if size > most or not text.isprintable():
-            raise ValueError(f"`{name}` must be one line of at most {most} bytes, and has {size}")
+            raise ValueError(f"`{name}` must be one line of at most {most} bytes, but has {size}")
     if not request.by.strip():
         raise ValueError("`by` is empty: say who gives the command")

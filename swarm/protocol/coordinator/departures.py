@@ -87,11 +87,11 @@ class Departures:
         if open_pass is not None or others:
             return f"others hold stage {stage}"
         if history.restorable:
-            return f"stage {stage} at version {history.version} is in the archive or can be made anew"
+            return f"stage {stage} at version {history.version} is in the archive or can be computed again"
         successor = self._members.has_successor(stage) or self._seats.may_come(stage, now)
         if successor or history.saves(history.version, self._settings):
             return ""  # another peer loads the stage from this one, or its checkpoint is on its way to the archive
         return (
-            f"no peer is there to take up stage {stage} at version {history.version}: unless a machine that held it "
-            f"comes back, the run continues from version {history.rollback_target}"
+            f"no peer can take up stage {stage} at version {history.version}: unless a machine that held it "
+            f"returns, the run continues from version {history.rollback_target}"
         )

@@ -95,6 +95,8 @@ class OneRecord:
                 stages, archives = range(self._world.settings.stages), self._world.archives
                 held = sum(all((stage, version) in archive for stage in stages) for archive in archives)
                 if 2 * held <= len(archives):
-                    raise Violation("bounded loss", f"checkpoint {version} counts, and {held} coordinators hold it")
+                    raise Violation(
+                        "bounded loss", f"checkpoint {version} counts, but only {held} coordinators hold it"
+                    )
             case CommandEntry(command=command):
                 self._recorded.commanded(command)

@@ -129,7 +129,9 @@ class Watch:
     def began(self, peer: PeerView, begin: Begin) -> None:
         """`peer` begins a pass."""
         if begin.codecs != self._codecs_of.get(begin.pass_id):
-            raise Violation("same answer", f"{peer.label} begins {begin.pass_id} with {begin.codecs}, others do not")
+            raise Violation(
+                "same answer", f"{peer.label} begins {begin.pass_id} with {begin.codecs}, but others use other codecs"
+            )
         self.passes.began(peer, begin)
 
     def reduced(self, stage: int, digest: str, sums: tuple[int, ...]) -> None:
@@ -208,7 +210,9 @@ class Watch:
             raise Violation("commands", f"step {step} is decided with rate {decision.rate}, but opened with {opened}")
         boundaries = self._world.settings.stages - 1 if self._world.visits is not None else 0
         if len(decision.key_frames) != boundaries:
-            raise Violation("same answer", f"step {step} is decided with key frames of {len(decision.key_frames)} cuts")
+            raise Violation(
+                "same answer", f"step {step} is decided with key frames of {len(decision.key_frames)} boundaries"
+            )
         if decision.codecs != self._codecs_of.get(pass_id):
             raise Violation(
                 "same answer", f"step {step} is decided with {decision.codecs}, but its frames used other codecs"

@@ -234,7 +234,7 @@ class Run:
         process = SimMember(world, actor, core, disk)
         world.add(process)
         if world.trace is not None:
-            world.note(f"*** {process.label} starts: ballot {disk.ballot}, {disk.committed} entries stand")
+            world.note(f"*** {process.label} starts: ballot {disk.ballot}, {disk.committed} entries committed")
         world.network.introduce(process, 0.05)
         process.start()
 

@@ -67,7 +67,7 @@ class Loans:
         version = action.pass_id.version
         if version in action.versions and version not in self.copies:
             if peer.version != version:
-                raise Violation("contract", f"{peer.label} is to copy version {version}")
+                raise Violation("contract", f"{peer.label} should copy version {version}")
             self.copies[version] = peer.given()
 
     def applied(self, attempt: Attempt, sums: dict[int, int]) -> None:

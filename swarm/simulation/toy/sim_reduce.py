@@ -137,7 +137,7 @@ class SimReduce:
         first = set(range(peer.world.first_round))
         summed = self._buffer if self._of == action.attempt else {}
         if action.bucket not in first and not first.issubset(summed):
-            raise Violation("contract", f"{peer.label} is to compute bucket {action.bucket} before the first round")
+            raise Violation("contract", f"{peer.label} should compute bucket {action.bucket} before the first round")
         return self._compressed(action, bucket_share(peer.accumulator, action.bucket), of_sum=False)
 
     def _compressed(self, action: peer_io.EncodePart | peer_io.SumBucket, value: int, *, of_sum: bool) -> int:

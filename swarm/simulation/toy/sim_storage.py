@@ -88,7 +88,7 @@ class SimStorage:
         if action.version:
             return None, None
         if world.settings.imported:
-            raise Violation("contract", f"{self._peer.label} is to initialise version 0, which is imported")
+            raise Violation("contract", f"{self._peer.label} should initialise version 0, which is imported")
         return None, initial_state(action.stage)
 
     def _is_alone(self, action: peer_io.LoadState) -> bool:

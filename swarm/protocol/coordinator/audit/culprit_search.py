@@ -123,9 +123,9 @@ def _among(
         return []
     believed = groups[0][1]
     if len(roster) == 2:
-        reason = f"its numbers differ from those of {believed[0]}, which came before it; which is right is not known"
+        reason = f"its numbers differ from those of {believed[0]}, which joined earlier; it is unknown which are right"
     else:
-        reason = f"its numbers differ from those of {len(believed)} others of stage {stage}"
+        reason = f"its numbers differ from those of {len(believed)} other replicas of stage {stage}"
     accused = []
     for actor in roster:
         if actor not in believed and (yield from _confirmed(first, stage, actor, believed[0], people, tolerance)):

@@ -156,13 +156,18 @@ def _measure(contributions: Sequence[OwnSums]) -> list[tuple[Actor, Measured]]:
 
 def _doubt(stage: int, actor: Actor, what: str, value: float, low: float, high: float) -> Doubt:
     if what == "direction":
-        reason = f"the sums of {actor} point elsewhere than its siblings': the cosine is {math.tanh(value):.2f}"
+        reason = (
+            f"the sums of {actor} point in another direction than its siblings': the cosine is {math.tanh(value):.2f}"
+        )
         return Doubt(stage, actor, "elsewhere", f"{reason}, usually {math.tanh(low):.2f} or more", low - value)
     those = "its siblings'" if what == "size" else "those of the last steps"
     if value > high:
         reason = (
-            f"the sums of {actor} are {math.exp(value - high):.3g} times as long as is usual at most beside {those}"
+            f"the sums of {actor} are {math.exp(value - high):.3g} times as long as the usual maximum, "
+            f"compared with {those}"
         )
         return Doubt(stage, actor, "long", reason, value - high)
-    reason = f"the sums of {actor} are {math.exp(value - low):.3g} times as long as is usual at least beside {those}"
+    reason = (
+        f"the sums of {actor} are {math.exp(value - low):.3g} times as long as the usual minimum, compared with {those}"
+    )
     return Doubt(stage, actor, "short", reason, low - value)

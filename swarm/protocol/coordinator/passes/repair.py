@@ -211,9 +211,9 @@ class Repair:
             if all(a in withheld for a in table.roster):
                 # the last replica: its state from before the step is worth more than this step
                 if self._members.has_successor(stage) and (too_long or left < self._settings.leave_s / 2):
-                    return GiveUp(f"{actor} is leaving, and is to hand on stage {stage} before that")
+                    return GiveUp(f"{actor} is leaving, and another peer must take up stage {stage} first")
                 if self._is_missed(member, stage, now):
-                    return GiveUp(f"{actor} {self._why_withheld(actor)}, and another peer is to take up stage {stage}")
+                    return GiveUp(f"{actor} {self._why_withheld(actor)}, and another peer should take up stage {stage}")
             elif not table.assigned_to(actor):
                 if stage not in pass_state.sealed_at:  # a sealed stage is reducing, and would have to begin again
                     table = amend(table, [actor], [], pass_state.weights, withheld)
@@ -288,9 +288,9 @@ class Repair:
         return Suspect(rarest, "its reduced bytes differ from its siblings' twice")
 
     def _reduce_stuck(self, stage: int) -> Suspect | None:
-        if self._try_again(stage, "the reduce does not finish: one new attempt"):
+        if self._try_again(stage, "the reduction does not finish: one new attempt"):
             return None
-        return self._without_who_holds_up(stage, "the reduce does not finish with it")
+        return self._without_who_holds_up(stage, "the reduction does not finish with it")
 
     def _without_who_holds_up(self, stage: int, reason: str) -> Suspect | None:
         """Exclude the actor that holds up a reduction.
@@ -306,7 +306,7 @@ class Repair:
         for each in accused:
             waited = pass_state.kept_waiting.setdefault(each, set())
             if people.count({*waited, actor.peer}) > people.count(waited) > 0:
-                return Suspect(each, "the reduces of several siblings wait for it, and hardly for others")
+                return Suspect(each, "the reductions of several siblings wait for it and for few others")
             waited.add(actor.peer)
         return Suspect(actor, reason, accused=accused)
 

@@ -180,13 +180,13 @@ class Rebalancing:
         alone = needs if others else self._settings.stage_least or needs
         lacking = [alone[s] for s in free if s in barred and s not in others and needs]
         if lacking and barred.issuperset(free) and member.memory is not None:
-            beside = f", {sum(others.values()) / 1e9:.3g} GB of it for others in its process" if others else ""
+            beside = f", {sum(others.values()) / 1e9:.3g} GB of it for other peers in its process" if others else ""
             return (
                 f"it has {member.memory / 1e9:.3g} GB of memory to plan with{beside}, and a peer of a stage that is "
                 f"free needs {min(lacking) / 1e9:.3g} GB: stands by"
             )
         if free:
-            return "another peer of its process has the stage that is free: stands by"
+            return "another peer of its process holds the free stage: stands by"
         return f"every stage has its {self.most} replicas: stands by"
 
     def consider(self, now: float) -> Move | None:
