@@ -11,7 +11,9 @@ from swarm.protocol.update import Update, update_of
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Durations in seconds. All but `slots`, `audit_secret` and the `stage_…` fields are equal for all actors."""
+    """All durations are in seconds. All fields except `slots`, `audit_secret` and the `stage_…` fields are equal for
+    all actors.
+    """
 
     stages: int
     microbatches: int

@@ -11,7 +11,7 @@ from swarm.protocol.update import STILL, Update
 
 @dataclass(frozen=True, slots=True)
 class StageOutcome:
-    """What a stage contributed to a decided step: the number of its table and the digest of its reduced bytes."""
+    """The result of one stage in a decided step: the number of its table and the digest of its reduced bytes."""
 
     number: int
     digest: str

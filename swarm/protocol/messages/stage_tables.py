@@ -66,7 +66,7 @@ class StageTable:
 NEAR = 2
 """A peer receives the tables of stages at most this far from its own.
 
-It exchanges frames with the adjacent stages. The stages behind those may forward messages between two neighbours that
+It exchanges frames with the adjacent stages. Peers two stages away may forward messages between two neighbours that
 cannot reach each other. If every peer received all tables, every message would grow with the number of peers.
 """
 UNTOLD = StageTable(0, (), ())

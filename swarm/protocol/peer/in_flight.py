@@ -15,7 +15,7 @@ A higher limit would gain little, and would delay the detection of a frame that 
 
 
 class InFlight:
-    """`waits` collects the arrival times of frames that came after one request. It outlives the pass."""
+    """`waits` collects how long frames took to arrive after a single request. It outlives the pass."""
 
     def __init__(self, waits: Observed, budget_s: float) -> None:
         self._waits = waits

@@ -32,7 +32,7 @@ class StateLoaded:
     first_round: int = 0
     """Number of buckets that are reduced before the others can be computed."""
     shared: int = 0
-    """The first buckets, this many, hold parameters that another stage holds too."""
+    """Number of buckets, from the first, whose parameters another stage holds too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ class ExpectedRun:
         self._contributions: dict[int, tuple[tuple[Contribution, ...], ...]] = {}
         self._codecs: dict[int, tuple[CodecPair, ...]] = {}
         self._rates: dict[int, float] = {}
-        """For each step, the value in its decision. The other dictionaries are alike."""
+        """For each step, the rate in its decision. The dictionaries above hold the other parts of the decisions."""
         self._unlike = UnlikeRun(world.settings) if world.unlike else None
         self.ideal = self._computed()
 

@@ -49,7 +49,7 @@ class Weather:
     late_repeat: float = 0.0
     """The message arrives, and again up to `late_s` later."""
     overtaken: float = 0.0
-    """The message arrives up to `late_s` late, after later ones."""
+    """The message arrives up to `late_s` late, so that later ones overtake it."""
     late_s: float = 2.0
 
 

@@ -44,15 +44,15 @@ SCENARIOS = (
   move to their stages.
 * `audited`: as mixed, in runs in which every step, or every second one, is computed again by other peers.
 * `seats`: as mixed, in runs with fewer machines than stages, whose processes add further peers. More machines may join.
-* `controls`: as mixed, in runs whose organiser gives commands; every second run with three coordinators.
+* `controls`: as mixed, in runs whose organiser gives commands; every second run with several coordinators.
 * `unlike`: as mixed, in runs whose gradients depend on the kind of machine that computes them.
 * `insiders`: no faults, but one or two of the peers disturb the others (`lie.py`).
-* `passes`: no faults, but one person with one or several devices disturbs the others or lies, in one of all possible
-  ways. In some stages, this person has more devices than all others together.
+* `passes`: no faults, but one person with one or several devices disturbs the others or lies; the seed selects the kind
+  of misbehaviour. In some stages, this person has more devices than all others together.
 * `alone`: no faults, but all replicas of one stage report non-finite results of their stage, and other peers come to
   take their place.
 * `diverging`: runs whose results are not finite from some version on, for good or until the rate is lower; every second
-  run as mixed, half of the runs with three coordinators.
+  run as mixed, half of the runs with several coordinators.
 * `pausing`: as mixed, in longer runs whose peers pause and resume at random times, sometimes all peers of a stage; one
   quarter of the runs each also as `averaging` and `delta`.
 

@@ -37,13 +37,13 @@ MOST_SEARCHES = 3
 same result.
 """
 MOST_ATTEMPTS = 10
-"""Maximum number of attempts that disagree or are aborted. Then the most likely result so far is decided when it occurs
-again.
+"""After this number of attempts that disagreed or were aborted, the next result is decided if none so far is more
+likely.
 """
 WATCHED_STEPS = 8
 """A peer that is the only possible liar is watched: this number of steps must give the same result without it."""
 LAST_ATTEMPT = 3 * MOST_ATTEMPTS
-"""After this number of failed attempts, the next result is decided, whatever it is."""
+"""After this number of such attempts, the next result is decided, whatever it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,9 @@ class _Inquiry:
     doubted: bool = False
     """True if an earlier attempt gave a different result."""
     outcomes: list[tuple[Answers, set[str]]] = field(default_factory=list)
-    """The distinct results so far. For each, the peers that were left out of at least one attempt with this result."""
+    """The distinct results so far. For each one, the peers that were left out of at least one attempt with this
+    result.
+    """
     attempts: list[tuple[Answers, frozenset[str]]] = field(default_factory=list)
     """For each attempt so far, its result and the peers that took part."""
     workers: set[str] = field(default_factory=set)
@@ -145,9 +147,7 @@ class _Inquiry:
         return not gone
 
     def came_to(self, found: CulpritSearch, people: People, tolerance: float) -> bool:
-        """Record a result. Return True if the step gave this result without each person's peers in turn, so that it is
-        right.
-        """
+        """Record a result. Return True if it is right: the step gave it without each person's peers in turn."""
         self.workers |= {table.roster[place].peer for table in found.tables for place in table.assignment}
         without = next((w for answers, w in self.outcomes if same(answers, found.answers, tolerance)), None)
         if without is None:

@@ -46,7 +46,7 @@ def exchange(
     people: People,
     draw: Callable[[str], int],
 ) -> Doers:
-    """Assign the work of `first` so that each part of a stage with siblings gets a peer of another person.
+    """Assign the work of `first` so that each part of a stage with siblings is computed by a peer of another person.
 
     * `rosters`: for each stage, the actors that can take part now.
     * `weights`: relative speeds, > 0.

@@ -33,8 +33,9 @@ NARROWEST = {"size": 0.15, "direction": 0.2, "growth": 0.15}
 BOUND = 16.0
 """A contribution per microbatch that exceeds its siblings' by this factor is doubted even if nothing is known yet."""
 GROWTH = 0.75
-"""A sum of n gradients is between n^0.5 and n times as long as one gradient: the bounds of unrelated and equal
-gradients.
+"""The assumed exponent with which the length of a sum grows with its number of gradients.
+
+It is between 0.5 (unrelated gradients) and 1 (equal gradients).
 """
 LASTING = 64
 """Number of steps over which the angles are averaged. A reversed sign is not visible in a single step."""

@@ -15,7 +15,7 @@ from swarm.protocol.coordinator.membership.probation import Probation
 from swarm.protocol.ids import Actor, Pair, PassId, StepNumber, Term
 
 BLOCKED_STEPS = 10
-"""For this number of steps, a pair that could not connect is not assigned to adjacent stages of a microbatch."""
+"""For this number of steps, two peers that could not connect do not get the same microbatch in adjacent stages."""
 MOST_REST_S = 600.0
 """Longest pause in seconds between two attempts at a step by the same peers."""
 MOST_CASTS = 64

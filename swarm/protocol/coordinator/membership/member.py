@@ -27,7 +27,7 @@ class Listing(Protocol):
         """The member begins or stops leaving or pausing."""
 
     def changed(self, stage: int | None) -> None:
-        """Another property changed on which the number of available members of `stage` depends."""
+        """Another property changed that affects the number of available members of `stage`."""
 
 
 @dataclass(slots=True)

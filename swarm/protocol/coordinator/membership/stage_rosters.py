@@ -92,7 +92,7 @@ class StageRosters:
         self.changed(member.stage)
 
     def changed(self, stage: int | None) -> None:
-        """Another property changed on which the number of available members of `stage` depends."""
+        """Another property changed that affects the number of available members of `stage`."""
         self.changes += 1
         if stage is not None:
             self._counted_on.pop(stage, None)

@@ -395,10 +395,11 @@ class PassState:
         return bool(self._forwarded.get(self.tables[stage - 1].assignee(m), 0) >> m & 1)
 
     def awaited_since(self, actor: Actor, now: float) -> tuple[float | None, float | None]:
-        """Since when the actor has had available work and made no progress, at every call of this method.
+        """Return two times; each may be None.
 
-        The second value: since when all inputs of its remaining work have been available, once it knows the pass. Then
-        it cannot be waiting for a slot that is reserved for an unavailable input.
+        The first: since when the actor has had available work and made no progress, at every call of this method. The
+        second: since when all inputs of its remaining work have been available, once it knows the pass. Since then, it
+        cannot be waiting for a slot that is reserved for an unavailable input.
         """
         stage = self.stage_of(actor)
         there = [] if stage is None else [self._is_at_hand(stage, m, actor) for m in self.unfinished(actor)]

@@ -226,11 +226,11 @@ class Repair:
         return None
 
     def _is_missed(self, member: Member, stage: int, now: float) -> bool:
-        """Return True if the step waits for a paused member that another peer could replace, so that it must be run
-        again.
+        """Return True if the step must be run again, because it waits for a paused member that another peer could
+        replace.
 
-        The limit leaves a standby enough time to load the stage and enter this step. Otherwise a peer is moved, which
-        happens only between steps.
+        The limit leaves a standby enough time to load the stage and enter this step. If no peer stands by, one must be
+        moved from another stage, which is possible only between steps.
         """
         paused_s = now - member.paused_at
         long = member.leaving_since is None and paused_s >= MISSED_AFTER * self._settings.recruit_after_s

@@ -238,7 +238,8 @@ class Stragglers:
         return [s for s, table in enumerate(pass_state.tables) if len(pass_state.prepared[s]) < len(table.roster)]
 
     def holds_up(self, members: Members, pass_state: PassState, stage: int) -> Actor | None:
-        """The actor that most members of a stage's reduction wait for. None if no actor can be spared, or not that one.
+        """The actor that most members of a stage's reduction wait for. None if no actor can be spared, or if that one
+        cannot.
 
         Each person has one vote (`People`), divided among the actors that its members name. So two honest voters
         outvote one that lies or has a slow link. A prepared member waits for all that are not prepared. Ties are broken
@@ -266,8 +267,8 @@ class Stragglers:
         return max(spare, key=guilt, default=None)
 
     def kept_waiting_by(self, members: Members, pass_state: PassState, actor: Actor) -> tuple[Actor, ...]:
-        """The actors that `actor`'s reduction waits for, as it reports; empty if they are several people and more than
-        half.
+        """The actors that `actor`'s reduction waits for, as it reports. Empty if they are several people and more than
+        half of all.
 
         If a peer sends its part to all siblings but one, that sibling waits for it, and all others wait for that
         sibling.

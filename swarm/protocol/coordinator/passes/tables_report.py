@@ -30,7 +30,7 @@ class _Told:
 
 
 class TablesReport:
-    """One object lives as long as the coordinator's process. At its start, nothing has been reported."""
+    """Lives as long as the coordinator's process. At its start, no table has been reported."""
 
     def __init__(self, members: Members, stage_costs: StageCosts, out: Outbox) -> None:
         self._members = members

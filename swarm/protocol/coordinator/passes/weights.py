@@ -28,7 +28,7 @@ MORE = 1.25
 EVEN = 1.1
 """Replicas whose speeds differ from their median by at most this factor count as equal."""
 FASTEST = 16.0
-"""Upper bound of a speed, as a multiple of the median; a fourth of its inverse is the lower bound."""
+"""Upper bound of a speed, as a multiple of the median. The lower bound is a fourth of its inverse."""
 FIRST, FIRST_STEPS = 4.0, 3
 """Bound of a relative speed during the first steps after a replica's first measurement, since first passes are slow."""
 RECOVERY = 1.03

@@ -1,4 +1,4 @@
-"""Hysteresis: prevents that a fluctuating measurement makes the next move undo the last one.
+"""Hysteresis: prevents a fluctuating measurement from undoing the last move.
 
 A move against the direction of the last move between the same two stages must wait; the wait doubles each time. If a
 peer joins or leaves one of the two stages, the count starts again.

@@ -26,7 +26,9 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 
 RECALLED_BEATS = 4
-"""A peer has reported to all coordinators before. A new leader waits this number of heartbeats for its first report."""
+"""A new leader knows some peers only from their reports during an earlier leader's term. It waits this number of
+heartbeats for their first new report.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,9 @@ class Placement:
         return any(len(self._members.crew(s)) - away[StageIndex(s)] < most for s in range(self._settings.stages))
 
     def _bench(self) -> None:
-        """Choose the members that are left out of the next step. A stage always keeps a member that holds the version.
+        """Choose the members that are left out of the next step.
+
+        A stage keeps at least one member that holds the version, except in the last of these cases:
 
         * Members on probation. Probation is ignored after an aborted attempt at this step, and while the step is
           audited: the guilty member may have waited for the remaining one, and an undecided step would never end its
