@@ -4,7 +4,7 @@ Parameters change only in `Apply` and `LoadState`, decisions only in `WriteRecor
 So a check at each of these is as good as a check after every event.
 
 The invariants: exactly once, atomic, replicas agree, same answer, progress, no zombies, bounded loss, one record,
-orderly leave, commands, honest stay, contract. docs/protocol.md explains the first ones. The others are:
+orderly leave, commands, honest stay, contract. docs/protocol.md describes most of them. The others are:
 
 * `commands`: each of the organiser's commands is recorded once, and later openings and decisions obey it.
 * `orderly leave`: in a run without other disturbances, a peer that is asked to leave costs no work and no state.

@@ -102,9 +102,9 @@ def amend(
 ) -> StageTable:
     """The next table: the actors in `out` leave the roster, and the microbatches in `moved` go to `takers`.
 
-    Without `takers`, all remaining members are takers, except those that own some of `moved`, unless there are no
-    others. `spared` members get nothing unless there are no other takers. The microbatches are divided by weight
-    (`Wheel`).
+    If `takers` is empty, they go to the remaining members that own none of them, or to all remaining members if there
+    is no such member. `spared` members get nothing unless there are no other takers. The microbatches are divided by
+    weight (`Wheel`).
     """
     gone = set(out)
     roster = tuple(actor for actor in table.roster if actor not in gone)
