@@ -222,7 +222,7 @@ def test_the_end_may_be_later_than_the_manifest_says() -> None:
 
 def test_a_checkpoint_of_now_is_asked_of_all_and_archived_while_paused() -> None:
     desk = Desk()
-    assert "nothing to save" not in desk.refused("checkpoint", "3")
+    assert "needs no checkpoint" not in desk.refused("checkpoint", "3")
     desk.give("pause")
     desk.step()
     orders = desk.give("checkpoint")

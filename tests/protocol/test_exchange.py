@@ -167,7 +167,7 @@ def test_who_adds_the_same_each_time_is_found_by_its_part() -> None:
 def test_a_part_that_was_divided_anew_is_done_again_without_its_owner() -> None:
     steps = Steps(moved=True)
     reasons = steps.decide(0)
-    assert "divided anew" in reasons[1] and steps.rulings[-1].agreed
+    assert "divided differently" in reasons[1] and steps.rulings[-1].agreed
     left_out = {actor for roster in steps.rosters[2:] for actor in (A, B, C) if actor not in roster}
     assert left_out, "an attempt at an exchange that is disturbed lets nobody off"
 
