@@ -43,7 +43,9 @@ class Burst:
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """Disturbances of any message at any time, with or without faults. The values are fractions of all messages."""
+    """Disturbances of any message at any time, with or without faults. All values except `late_s` are fractions of all
+    messages.
+    """
 
     drop: float = 0.0
     late_repeat: float = 0.0
