@@ -93,7 +93,7 @@ def test_a_lie_in_a_step_that_is_not_drawn_is_found_by_the_screen_before_it_coun
     (expelled,) = (event for event in swarm.events if isinstance(event, PeerExpelled))
     assert (expelled.actor, expelled.step) == (str(LAST), 2)
     assert [event.step for event in swarm.events if isinstance(event, StepAudited)] == [0, 2]
-    assert any("times as long as is usual" in e.reason for e in swarm.events if isinstance(e, StepAborted))
+    assert any("times as long as the usual maximum" in e.reason for e in swarm.events if isinstance(e, StepAborted))
     assert swarm.digests() == swarm.plain()
 
 

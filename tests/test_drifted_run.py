@@ -58,7 +58,7 @@ def test_a_flipped_bit_is_found_and_repaired_within_two_steps(run, when: type, k
     (found,) = drifts(swarm)
     assert found.reload == [str(victim)] and len(found.believed) == 2
     assert found.step - AT in (0, 1)
-    assert found.reason == "2 of 3 replicas hold the same"
+    assert found.reason == "2 of 3 replicas hold the same state"
     assert swarm.digests() == swarm.plain(), "and all replicas agree"
     assert swarm.peers[victim].core.held_stage.version == STEPS
     assert victim in swarm.tables[0].roster + swarm.tables[1].roster, "it is back"
@@ -69,7 +69,7 @@ def test_of_two_the_one_longer_in_its_stage_is_believed(run) -> None:
     swarm = run(of(2), hook=flipping(Actor("peer2", 1), peer_io.Begin))
     (found,) = drifts(swarm)
     assert found.believed == ["peer0.1"] and found.reload == ["peer2.1"], "who came first is believed"
-    assert found.reason.startswith("nobody can tell who is right: peer0.1")
+    assert found.reason.startswith("it is unknown which state is right: peer0.1")
     assert swarm.digests() == swarm.plain()
 
 

@@ -1,12 +1,12 @@
-"""Which replica of a stage sums which buckets of its gradients: fewer for replicas with slower links.
+"""Chooses which replica of a stage sums each bucket of its gradients. Replicas with slower links sum fewer buckets.
 
-A replica sends its own part of every bucket that another replica sums, once. It sends the sum of each bucket that it
-sums itself to all others. Of `B` buckets among `R` replicas, `n` of them its own, it sends B + n·(R − 2): about 2·B
-with equal shares, B with none. So a replica with a slow link sums nothing, if the others' links allow it, and the
-reduction takes half as long. (Of two replicas each sends the same, however many buckets it sums.)
+A replica sends its own part of each bucket that another replica sums, and sends the sum of each bucket that it sums
+itself to all others. If it sums `n` of `B` buckets among `R` replicas, it sends B + n·(R − 2) buckets: about 2·B with
+equal shares, B if it sums none. So a replica with a slow link sums nothing, if the others' links allow it, and the
+reduction takes half as long. (Of two replicas, each sends the same, however many buckets it sums.)
 
-This holds only for exact sums, whose bytes do not depend on the replica that sums. Compressed sums leave a residual at
-the replica that sums.
+This is possible only for exact sums, whose bytes do not depend on the replica that sums. Compressed sums leave a
+residual at the replica that sums.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from heapq import heapify, heapreplace
 from statistics import median
 
 EVEN = 1.25
-"""Links that differ by no more than this factor count as equal."""
+"""Links whose rates differ by at most this factor count as equal."""
 UNIT = 1000.0
 """Unit of link rates in a table, bytes/s."""
 

@@ -1,6 +1,4 @@
-"""The codecs that a run may choose from, gentlest first, and their frame sizes. Only numbers: this file encodes
-nothing.
-"""
+"""The codecs that a run may choose from, gentlest first, with their frame sizes. This file does not encode anything."""
 
 from __future__ import annotations
 
@@ -11,12 +9,12 @@ from swarm.protocol.ids import Direction
 from swarm.protocol.messages import CodecPair
 
 Slot = tuple[int, Direction]
-"""A boundary, from 1 on, and a direction: one codec is chosen for each slot."""
+"""A boundary (from 1 on) and a direction. One codec is chosen for each slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One codec, and the bytes of a microbatch's frame with it."""
+    """One codec, and the size in bytes of a microbatch's frame with it."""
 
     codec: str
     nbytes: int
@@ -24,7 +22,9 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class CodecLadders:
-    """The same for all boundaries of a run, since all frames have one shape. `of` drops codecs that save nothing."""
+    """The same for all boundaries of a run, because all frames have one shape. `of` drops codecs that do not save
+    bytes.
+    """
 
     forward: tuple[Rung, ...]
     backward: tuple[Rung, ...]
@@ -33,14 +33,14 @@ class CodecLadders:
 
     @classmethod
     def of(cls, forward: Iterable[Rung], backward: Iterable[Rung], start: CodecPair) -> CodecLadders:
-        """`forward` and `backward`: gentlest first. `start` is kept even if it saves nothing."""
+        """`forward` and `backward`: gentlest first. `start` is kept even if it does not save bytes."""
         return cls(_steps(forward, start.forward), _steps(backward, start.backward), start)
 
     def rungs(self, direction: Direction) -> tuple[Rung, ...]:
         return self.forward if direction is Direction.FORWARD else self.backward
 
     def place(self, direction: Direction, codec: str) -> int | None:
-        """The rung of a codec; None for a codec that is not on the ladder."""
+        """The rung of a codec; None: the codec is not on the ladder."""
         return next((i for i, rung in enumerate(self.rungs(direction)) if rung.codec == codec), None)
 
     def has(self, codecs: tuple[CodecPair, ...]) -> bool:
@@ -49,7 +49,7 @@ class CodecLadders:
 
 
 def _steps(rungs: Iterable[Rung], start: str) -> tuple[Rung, ...]:
-    """The rungs of which each takes fewer bytes than the one before."""
+    """The rungs that take fewer bytes than the one before."""
     kept: list[Rung] = []
     for rung in rungs:
         if rung.codec == start:

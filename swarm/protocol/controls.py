@@ -1,7 +1,7 @@
 """The organiser's commands in the decision record, and their combined effect.
 
-A command is durable before it takes effect, and its effect is a function of the record alone: a coordinator that
-restarts or takes over continues as commanded. A command that changes the result is also part of each step's decision
+A command is durable before it takes effect. Its effect depends only on the record, so a coordinator that restarts or
+takes over continues as commanded. A command that changes the result of training is also part of each step's decision
 (`rate`).
 """
 
@@ -19,19 +19,19 @@ from swarm.protocol.settings import Settings
 
 NAMES = ("pause", "resume", "expel", "dismiss", "checkpoint", "stop_after", "steps", "rate")
 ADMIT = "admit"
-"""A coordinator's own command, when a device asks to be let in with a pass: `Device`."""
+"""A command of the coordinator itself, given when a device asks to join with a pass. Its value is a `Device`."""
 REVOKE = "revoke"
-"""The organiser's, of a pass, by its serial."""
+"""The organiser's command to revoke a pass. Its value is the serial number."""
 GO_BACK = "go_back"
-"""The coordinator's own command, for a run that has diverged (swarm/protocol/coordinator/divergence.py)."""
+"""A command of the coordinator itself, for a run that has diverged (swarm/protocol/coordinator/divergence.py)."""
 MOST_STEPS = 2**31 - 1
 MOST_RATE = 1e6
 REQUESTS = 64
-"""Number of requests that are remembered, so that a repeated request is one command."""
+"""Number of requests that are remembered, so that a repeated request causes only one command."""
 EXPELLED_OF_A_PASS = 2
-"""When so many devices of a pass are expelled, no further one is let in with it."""
+"""If this number of devices of a pass is expelled, no further device may join with that pass."""
 EXCUSED = 256
-"""Number of dismissed peers that are remembered. A peer that has not left by then was not there any more."""
+"""Number of dismissed peers that are remembered. A peer that has not left by then was absent anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Retreat:
     version: int
     """The version from which the history continues."""
     term: int
-    """The term that ordered it. It is done when a rollback of a later term is on record."""
+    """The term that ordered it. It is complete once the record contains a rollback of a later term."""
     rate: float
     """The factor of the learning rate from then on, as in the command `rate`."""
 
@@ -52,7 +52,7 @@ class Retreat:
 
     @classmethod
     def read(cls, value: str) -> Retreat:
-        """Raises ValueError."""
+        """Parse a command's value. Raises ValueError."""
         fields = value.split(" ")
         if len(fields) != 3 or not all(n.isascii() and n.isdigit() and len(n) < 20 for n in fields[:2]):
             raise ValueError(f"{value!r} is not a version, a term and a rate to go back to")
@@ -61,33 +61,33 @@ class Retreat:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What an `admit` says: a device comes with a pass."""
+    """The value of an `admit` command: a device that joins with a pass."""
 
     serial: str
-    """Of the pass: 32 hex digits."""
+    """The serial number of the pass: 32 hex digits."""
     devices: int
-    """So many may come with it."""
+    """Number of devices that may join with the pass."""
     peer: str
 
     @property
     def value(self) -> str:
-        """As it stands in the command."""
+        """The text in the command."""
         return f"{self.serial} {self.devices} {self.peer}"
 
     @classmethod
     def read(cls, value: str) -> Device:
-        """Raises ValueError."""
+        """Parse a command's value. Raises ValueError."""
         fields = value.split(" ")
         if len(fields) != 3 or not (fields[1].isascii() and fields[1].isdigit() and 1 <= len(fields[1]) <= 6):
-            raise ValueError(f"{value!r} is no serial, number of devices and peer")
+            raise ValueError(f"{value!r} is not a serial number, a number of devices and a peer id")
         if not (fields[2].isascii() and fields[2].isalnum()):
-            raise ValueError(f"{fields[2]!r} is no peer id")
+            raise ValueError(f"{fields[2]!r} is not a peer id")
         return cls(read_serial(fields[0]), int(fields[1]), fields[2])
 
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """The effect of some commands, in the order of the record."""
+    """The combined effect of commands, in the order of the record."""
 
     count: int = 0
     """Number of commands given; they are numbered from 1."""
@@ -96,32 +96,32 @@ class Controls:
     rate: float = 1.0
     """Factor of the learning rate's schedule, in steps that open from now on."""
     paused: Command | None = None
-    """The command that pauses the run, if any: no pass opens."""
+    """The command that pauses the run; None: it is not paused. While paused, no pass opens."""
     checkpoint: int = 0
-    """This version or a later one is to be archived; 0: only the manifest's checkpoints."""
+    """This version or a later one should be archived; 0: only the manifest's checkpoints."""
     expelled: tuple[Command, ...] = ()
-    """`value`: the id of a peer that has no part in the run any more."""
+    """`value`: the id of a peer that is excluded from the run."""
     excused: tuple[Command, ...] = ()
-    """`value`: as `life`, of a peer that is to leave."""
+    """`value`: as in `life`, of a peer that must leave."""
     admitted: tuple[Device, ...] = ()
-    """Devices with the passes that they came with; of one that came with several, the last counts."""
+    """The admitted devices with their passes. If a device joined with several passes, the last one counts."""
     revoked: tuple[Command, ...] = ()
-    """`value`: the serial of a pass that is not good any more."""
+    """`value`: the serial number of a pass that is no longer valid."""
     banned_at: int = 0
-    """Number of the last command that has changed `banned`; 0: none has."""
+    """Number of the last command that changed `banned`; 0: none."""
     retreat: Retreat | None = None
-    """The last return to an earlier version because the run had diverged."""
+    """The last return to an earlier version because of a divergence."""
     retreats: int = 0
     """Number of such returns."""
     requests: tuple[tuple[str, int], ...] = ()
-    """The newest requests and the numbers of their commands."""
+    """The newest requests with the numbers of their commands."""
 
     @classmethod
     def of(cls, commands: Iterable[Command]) -> Controls:
         return reduce(cls.after, commands, cls())
 
     def after(self, command: Command) -> Controls:
-        """`command` has passed `check`."""
+        """The effect after one more command, which has passed `check`."""
         requests = (*self.requests, (command.request, command.number))[-REQUESTS:]
         controls = replace(self, count=command.number, requests=requests)
         match command.name:
@@ -133,7 +133,7 @@ class Controls:
                 return replace(controls, expelled=(*self.expelled, command), banned_at=command.number)
             case "admit":
                 device = Device.read(command.value)
-                back = bool(self.revoked) and device.peer in self.banned  # with another pass
+                back = bool(self.revoked) and device.peer in self.banned  # the device returns with another pass
                 number = command.number if back else self.banned_at
                 return replace(controls, admitted=(*self.admitted, device), banned_at=number)
             case "revoke":
@@ -151,28 +151,30 @@ class Controls:
                 return replace(controls, rate=float(command.value))
 
     def end(self, settings: Settings) -> int:
-        """Number of steps after which the run is done."""
+        """Number of steps after which the run is complete."""
         return settings.steps if self.steps is None else self.steps
 
     @property
     def banned(self) -> dict[str, Command]:
-        """By peer id, the command that shuts it out: it is expelled, or the pass that it came with last is revoked."""
+        """By peer id, the command that excludes the peer: the peer is expelled, or the pass that it joined with last is
+        revoked.
+        """
         revoked = {command.value: command for command in self.revoked}
         last = {device.peer: device.serial for device in self.admitted}
         by_pass = {peer: revoked[serial] for peer, serial in last.items() if serial in revoked}
         return by_pass | {command.value: command for command in self.expelled}
 
     def came_with(self, serial: str) -> frozenset[str]:
-        """Peer ids of the devices that were let in with a pass."""
+        """Peer ids of the devices that joined with a pass."""
         return frozenset(device.peer for device in self.admitted if device.serial == serial)
 
     def admission_of(self, device: Device) -> bool:
-        """Return True if the device is let in with this pass, and has come with no other since."""
+        """Return True if this pass is the last one that the device joined with."""
         last = {each.peer: each.serial for each in self.admitted}
         return last.get(device.peer) == device.serial
 
     def objection(self, device: Device) -> str:
-        """Why a device is not let in with this pass; empty: it is."""
+        """Why a device may not join with this pass, as text; empty: it may."""
         there = self.came_with(device.serial)
         expelled = {command.value for command in self.expelled}
         if device.peer in expelled:
@@ -189,19 +191,19 @@ class Controls:
         return ""
 
     def number_of(self, request: str) -> int | None:
-        """The number of the command that a request has become; None: the request is not remembered."""
+        """The number of the command that a request caused; None: the request is not remembered."""
         return dict(self.requests).get(request)
 
 
 def life(actor: Actor) -> str:
-    """The value of a `dismiss`: this incarnation of a peer. The peer may come again."""
+    """The value of a `dismiss` command: one incarnation of a peer. The peer may join again."""
     return f"{actor.peer}.{actor.incarnation}"
 
 
 def check(command: Command) -> None:
-    """Raises ValueError for a command that no coordinator writes down."""
+    """Raises ValueError for a command that no coordinator would write."""
     if command.number < 1 or command.name not in (*NAMES, ADMIT, REVOKE, GO_BACK):
-        raise ValueError(f"no command is {command.name!r}, number {command.number}")
+        raise ValueError(f"there is no command {command.name!r} with number {command.number}")
     match command.name:
         case "rate":
             read_rate(command.value)
@@ -218,7 +220,7 @@ def check(command: Command) -> None:
 
 
 def read_life(value: str) -> Actor:
-    """Raises ValueError."""
+    """Parse a value made by `life`. Raises ValueError."""
     peer, _, incarnation = value.rpartition(".")
     if not (peer and incarnation.isascii() and incarnation.isdigit() and len(incarnation) < 20):
         raise ValueError(f"{value!r} is not a peer id with an incarnation")
@@ -226,28 +228,28 @@ def read_life(value: str) -> Actor:
 
 
 def read_rate(value: str) -> float:
-    """Raises ValueError."""
+    """Parse a rate. Raises ValueError."""
     try:
         rate = float(value)
     except ValueError:
         rate = math.nan
     if not 0.0 < rate <= MOST_RATE:
         raise ValueError(
-            f"{value!r} is not a rate: give a number above 0, at most {MOST_RATE:g}, to multiply the learning rate "
-            "by; 1 is the manifest's own"
+            f"{value!r} is not a rate: give a number above 0, at most {MOST_RATE:g}, as the factor of the learning "
+            "rate; 1 is the manifest's value"
         )
     return rate
 
 
 def read_serial(value: str) -> str:
-    """Raises ValueError."""
+    """Check a serial number. Raises ValueError."""
     if not re.fullmatch(r"[0-9a-f]{32}", value):
-        raise ValueError(f"{value!r} is no serial of a pass: it has 32 hex digits")
+        raise ValueError(f"{value!r} is not the serial number of a pass, which has 32 hex digits")
     return value
 
 
 def read_steps(value: str) -> int:
-    """Raises ValueError."""
+    """Parse a number of steps. Raises ValueError."""
     if not (value.isascii() and value.isdigit() and 1 <= len(value) <= 10 and 1 <= int(value) <= MOST_STEPS):
         raise ValueError(f"{value!r} is not a number of steps: give a whole number from 1 to {MOST_STEPS}")
     return int(value)

@@ -1,7 +1,7 @@
-"""Whom a newcomer believes about a state that it fetches: most people, not most devices.
+"""Decides which donors a newcomer believes about a state that it fetches: the majority of people, not of devices.
 
-No decision says what a whole state must be, so only its donors can. The coordinator names the donors, of several people
-where the stage has them (`Members.donors`).
+No decision contains the digest of a whole state, so only the donors can vouch for it. The coordinator names donors that
+belong to several people, if the stage has them (`Members.donors`).
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _Answer = TypeVar("_Answer", bound=Hashable)
 
 
 class Verdict(NamedTuple):
-    """What most people among the donors say, counted among all whom the order names."""
+    """The answer that most people among the donors give, relative to all people that the order names."""
 
     tellers: frozenset[Actor]
-    """The donors that say it."""
+    """The donors that give this answer."""
     is_majority: bool
-    """More than half of all people say it. What others may still say changes nothing."""
+    """True if more than half of all people give it, so that no further answer can change the verdict."""
     is_tied: bool
-    """As many people say something else."""
+    """True if equally many people give another answer."""
     told_by: int
-    """How many people have said anything."""
+    """The number of people that have given any answer."""
 
 
 def verdict(answers: Mapping[Actor, _Answer], donors: Sequence[Donor]) -> Verdict:
-    """Judge at least one answer. Each person has one vote, which its devices among `donors` share.
+    """Judge at least one answer. Each person has one vote, divided among the person's devices in `donors`.
 
-    Of answers with as many votes, that of the donor named first is believed, which is in the stage for longest: the
-    coordinator believes the same one when replicas differ (`drift_of`).
+    If two answers have equally many votes, the one of the donor named first is believed: the donor that has been in the
+    stage for longest. The coordinator believes the same one when replicas differ (`drift_of`).
     """
     devices = Counter(donor.person for donor in donors)
     votes: dict[Hashable, Fraction] = {}

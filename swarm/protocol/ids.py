@@ -1,4 +1,6 @@
-"""Identifiers: actors, passes, keys. Distinct types, so that a stage is never mistaken for a step."""
+"""Identifiers of actors, passes and messages. They have distinct types, so that a stage is never mistaken for a
+step.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,13 @@ StepNumber = NewType("StepNumber", int)
 Microbatch = NewType("Microbatch", int)
 Term = NewType("Term", int)
 NEVER = Term(0)
-"""The term before the first one: an event that has not happened yet."""
+"""The term before the first one. It stands for an event that has not happened."""
 
 
 COORDINATOR_INCARNATION = 0
-"""All lives of the coordinator have one name, so that peers find it again; the term tells them apart."""
+"""All processes of a coordinator use this incarnation, so that peers find it after a restart. The term distinguishes
+them.
+"""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -35,7 +39,7 @@ Pair = frozenset[Actor]
 
 @dataclass(frozen=True, slots=True, order=True)
 class PassId:
-    """One walk of microbatches through the pipeline, totally ordered.
+    """One pass of microbatches through the pipeline. The ids are totally ordered.
 
     `index` 0 is the training pass of `step` (peers hold version == step). Indices 1, 2, … are forward-only passes
     (evaluation, generation) after that step was decided (peers hold version == step + 1).
@@ -88,7 +92,7 @@ class FrameKey:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Attempt:
-    """One attempt of one stage to reduce: void as soon as the stage's table has another number.
+    """One attempt of a stage to reduce its gradients. It is void as soon as the stage's table has another number.
 
     Two stages that share parameters reduce them together: a new table of either stage voids the attempts of both.
     """
@@ -104,7 +108,9 @@ class Attempt:
         return Attempt(self.pass_id, stage, self.partner, self.number)
 
     def ends(self, other: Attempt) -> bool:
-        """Return True if `other` is void if this attempt is void: it is the same, or under an older table."""
+        """Return True if the end of this attempt also ends `other`: `other` is the same attempt, or one under an older
+        table.
+        """
         return (other.pass_id, other.stage) == (self.pass_id, self.stage) and other.number <= self.number
 
     def __str__(self) -> str:
@@ -133,7 +139,9 @@ Key = FrameKey | PartKey | SumKey
 
 
 class End(enum.IntEnum):
-    """Whether a peer received a reconstructed activation over one boundary, or sent it over the next."""
+    """The end of a boundary at which a peer keeps a reconstructed activation: it received the activation, or sent
+    it.
+    """
 
     RECEIVED = 0
     SENT = 1
@@ -141,7 +149,7 @@ class End(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class BaseKey:
-    """A reconstruction that a peer keeps, received or sent: of microbatch `m` of the step `visit`."""
+    """The key of a reconstruction that a peer keeps, received or sent: microbatch `m` of the step `visit`."""
 
     visit: StepNumber
     microbatch: Microbatch

@@ -1,8 +1,8 @@
 """The inputs (facts) and actions (orders to the driver) of every core.
 
-A driver calls `core.handle(input, now)` and carries out the returned actions in order; it calls `handle(Tick(), now)`
-no later than `core.next_wakeup()`. Times are seconds on the driver's monotonic clock. Inputs and actions of one kind of
-core only are in that core's own `io`.
+A driver calls `core.handle(input, now)` and carries out the returned actions in order. It calls `handle(Tick(), now)`
+no later than `core.next_wakeup()`. Times are seconds on the driver's monotonic clock. Inputs and actions of only one
+kind of core are defined in that core's own `io`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from swarm.protocol.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message of an admitted sender."""
+    """A message of an admitted sender arrived."""
 
     sender: Actor
     message: Message
@@ -24,14 +24,14 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class LinkLost:
-    """The connection to `other` broke and an immediate redial failed (or its process is gone)."""
+    """The connection to `other` broke and an immediate redial failed, or the other process is gone."""
 
     other: Actor
 
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """A connection to `other` is open (again): what was in flight before may be lost."""
+    """A connection to `other` is open (again). Messages that were in transit before may be lost."""
 
     other: Actor
 
@@ -54,7 +54,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Send(Action):
-    """Hand `message` to the transport. It may never arrive."""
+    """Give `message` to the transport. It may never arrive."""
 
     to: Actor
     message: Message
@@ -62,14 +62,14 @@ class Send(Action):
 
 @dataclass(frozen=True, slots=True)
 class Emit(Action):
-    """Append to the event log."""
+    """Append an event to the event log."""
 
     event: Event
 
 
 @dataclass(frozen=True, slots=True)
 class Stop(Action):
-    """The actor is finished. `failed`: the run is not done, and this actor cannot continue it."""
+    """The actor must stop. `failed`: True if the run is not finished and this actor cannot continue it."""
 
     reason: str
     failed: bool = False

@@ -96,7 +96,7 @@ class Crossings:
         return Lineage(source=received, base=base if self._mutual else 0, fresh=not base)
 
     def accumulated(self, m: Microbatch, received: int) -> Lineage | None:
-        """`m` is in the sums, or will be. Returns the lineage of its gradient for the stage before."""
+        """Microbatch `m` is in the accumulator, or will be. Return the lineage of its gradient for the stage before."""
         arrived, gradient = self._inputs.get(m, _NONE), self._gradients.get(m, _NONE)
         sent = self._sent.get(m, 0)
         if not received and not sent:
@@ -117,7 +117,7 @@ class Crossings:
         return Lineage(source=received, trail=trail)
 
     def forget(self, m: Microbatch) -> None:
-        """`m` is given up."""
+        """Microbatch `m` was given up."""
         for known in (self._inputs, self._gradients, self._sent):
             known.pop(m, None)
 
@@ -144,7 +144,9 @@ def total(receipts: Iterable[Receipt | None]) -> Receipt | None:
 
 
 def mismatch(receipts: Sequence[Receipt | None]) -> int | None:
-    """Given every stage's receipt of a step: the first boundary whose two ends used different copies."""
+    """Given every stage's receipt of a step, return the first boundary whose two ends used different copies; None: no
+    boundary.
+    """
     for boundary in range(1, len(receipts)):
         before, after = receipts[boundary - 1] or Receipt(), receipts[boundary] or Receipt()
         if after.sources != before.inputs or after.trails != before.echoes:

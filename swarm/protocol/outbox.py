@@ -11,7 +11,7 @@ RELAYED = Want | WithPayload
 
 
 class Outbox:
-    """`routes[other]` is the actor that forwards messages to `other` while the direct connection is broken."""
+    """`routes[other]`: the actor that forwards messages to `other` while the direct connection is broken."""
 
     def __init__(self, me: Actor) -> None:
         self._me = me
@@ -27,7 +27,7 @@ class Outbox:
         self._actions.append(Emit(event))
 
     def tell_route(self, other: Actor, via: Actor, reason: str) -> None:
-        """Report a route unless it equals the last reported one: every pass finds its routes anew."""
+        """Report a route unless it was the last reported one, because every pass finds its routes again."""
         if self._told.get(other) != via:
             self._told[other] = via
             self.emit(RouteChanged(str(other), str(via), reason))

@@ -21,7 +21,9 @@ from swarm.protocol.messages import Decision, StageTable
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """The residuals that a peer holds: of which decided step, and its place in that step's roster."""
+    """The residuals that a peer holds: the decided step that they belong to, and the peer's place in that step's
+    roster.
+    """
 
     term: Term
     step: StepNumber
@@ -36,7 +38,9 @@ class Carry:
 
 
 def carry_of(me: Actor, table: StageTable, pass_id: PassId, held: Carry | None) -> Carry | None:
-    """The residuals that `me` is to use in a pass, as its table says. Raises LookupError if it does not hold them."""
+    """The residuals that `me` should use in a pass, according to its table. Raises LookupError if it does not hold
+    them.
+    """
     index = table.carried[table.roster.index(me)] if table.carried and me in table.roster else -1
     if index < 0:
         return None
@@ -46,14 +50,18 @@ def carry_of(me: Actor, table: StageTable, pass_id: PassId, held: Carry | None) 
 
 
 class Rosters:
-    """The coordinator's side: the last decided step's rosters, by stage. A restart loses them and ends the term."""
+    """The rosters of the last decided step, by stage, kept by the coordinator. A restart loses them, but it also ends
+    the term.
+    """
 
     def __init__(self) -> None:
         self._decision: Decision | None = None
         self._places: list[dict[Actor, int]] = []
 
     def decided(self, decision: Decision, tables: Iterable[StageTable], without: frozenset[Actor]) -> None:
-        """`without`: actors that died when all others were prepared. Such an actor may come back without this step."""
+        """A step is decided. `without`: actors that died after all others were prepared, and that may return without
+        this step.
+        """
         self._decision = decision
         self._places = [
             {actor: place for place, actor in enumerate(table.roster) if actor not in without} for table in tables

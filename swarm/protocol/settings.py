@@ -11,7 +11,9 @@ from swarm.protocol.update import Update, update_of
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Durations in seconds. All but `slots`, `audit_secret` and the `stage_…` fields are equal for all actors."""
+    """All durations are in seconds. All fields except `slots`, `audit_secret` and the `stage_…` fields are equal for
+    all actors.
+    """
 
     stages: int
     microbatches: int
@@ -25,31 +27,35 @@ class Settings:
     evaluate_microbatches: int
     sample_tokens: int
     vocabulary: int
-    """A sampled token is below this."""
+    """A sampled token is below this number."""
     checkpoint_every: int
     step_budget_s: float
     recruit_after_s: float
     start_timeout_s: float
     heartbeat_s: float = 1.0
     reconnect_grace_s: float = 0.2
-    """Seconds that a broken connection may take to come back before its actor counts as dead."""
+    """If a broken connection is not restored within these seconds, its actor counts as dead."""
     leave_s: float = 8.0
-    """Longest stay in seconds of a peer that was asked to leave. Its process needs up to two seconds more to end."""
+    """Longest stay in seconds of a peer that was asked to leave. Its process needs up to two more seconds to end."""
     stage_memory: tuple[int, ...] = ()
-    """Bytes that a peer of each stage needs. Known to coordinators; empty: memory is not checked."""
+    """For each stage, the bytes of memory that a peer needs. Only coordinators know them; empty: memory is not
+    checked.
+    """
     stage_least: tuple[int, ...] = ()
-    """The same of a peer that computes layer by layer again. Empty: as `stage_memory`."""
+    """The same for a peer that recomputes its layers one by one. Empty: as `stage_memory`."""
     stage_sums: tuple[int, ...] = ()
-    """Usual encoded bytes of the sums of a step, by stage; empty: no forecast."""
+    """For each stage, the usual encoded size in bytes of a step's sums; empty: no forecast."""
     stage_frames: tuple[float, ...] = ()
-    """Bytes that a peer of each stage sends for a microbatch. Known to coordinators; empty: uplinks do not count."""
+    """For each stage, the bytes that a peer sends per microbatch. Only coordinators know them; empty: uplinks are
+    ignored.
+    """
     slots: int = 0
     """Largest number of microbatches that a peer works on at once. 0: chosen by the pipeline's depth (`Slots`)."""
     averages_compressed: bool = False
-    """True if version 0 is in the archive from the start, and is loaded from it. Otherwise every peer makes it."""
+    """True if replicas average compressed gradients, so that residuals enter the next step (`residuals.py`)."""
     imported: bool = False
-    """True if version 0 is in the archive from the start, and is loaded like any other. Otherwise every peer makes
-    it.
+    """True if version 0 is in the archive from the start, and is loaded like other versions. False: every peer
+    initialises it.
     """
     max_replicas: int = 0
     """Largest number of peers in a stage; more peers stand by. 0: the value of `replica_cap`."""

@@ -1,8 +1,8 @@
-"""Sketches: what 64 numbers tell of a vector that has millions. How they are made: swarm/compute/sketching.py.
+"""Sketches: 64 numbers that summarise a vector of millions. swarm/compute/sketching.py makes them.
 
-A sketch adds up like the vectors that it is of: modulo 2^64, exactly. So the sketches of all contributions come to the
-sketch of their sum, or somebody has not told the truth. Read as signed numbers they tell a vector's length, to about a
-tenth, and the angle between two.
+Sketches add up exactly (modulo 2^64) as their vectors do. So the sketches of all contributions add up to the sketch of
+their sum, unless a peer has reported a false one. As signed numbers, they give the length of a vector, to about a
+tenth, and the angle between two vectors.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from collections.abc import Iterable, Sequence
 PROJECTIONS = 64
 _FORM = struct.Struct(f"<{PROJECTIONS}q")
 SKETCH_BYTES = _FORM.size
-"""Of one sketch as it is sent."""
+"""Size of one sketch as it is sent."""
 _WRAP = 1 << 64
 
 Sketch = tuple[int, ...]
 """(PROJECTIONS,) signed 64-bit integers."""
 NOTHING: Sketch = (0,) * PROJECTIONS
-"""Of a vector of zeros."""
+"""The sketch of a vector of zeros."""
 
 
 def read(sent: bytes, which: int = 0) -> Sketch | None:
-    """Sketch number `which` of those that were sent one behind the other. None: there are not so many."""
+    """Sketch number `which` of several consecutive ones. None: there are fewer."""
     start = which * SKETCH_BYTES
     return _FORM.unpack_from(sent, start) if len(sent) >= start + SKETCH_BYTES else None
 
@@ -35,7 +35,7 @@ def written(sketch: Sequence[int]) -> bytes:
 
 
 def added(sketches: Iterable[Sketch]) -> Sketch:
-    """That of the sum of the vectors: modulo 2^64."""
+    """The sketch of the sum of the vectors, modulo 2^64."""
     total = [0] * PROJECTIONS
     for sketch in sketches:
         total = [one + two for one, two in zip(total, sketch, strict=True)]
@@ -43,7 +43,9 @@ def added(sketches: Iterable[Sketch]) -> Sketch:
 
 
 def seal_of(sketches: Iterable[Sketch]) -> int:
-    """A 63-bit hash of sketches, in this order; never 0. Who can add them up can compare it."""
+    """A 63-bit hash of sketches, in this order; never 0. Anyone with all contributions' sketches can compute it for
+    their sum.
+    """
     found = hashlib.blake2b(b"".join(map(written, sketches)), digest_size=8).digest()
     return (int.from_bytes(found, "little") >> 1) or 1
 

@@ -7,23 +7,26 @@ from swarm.protocol.messages import StageTable
 from swarm.protocol.settings import Settings
 
 UNASKED = 4
-"""Number of inputs that the coordinator sends to each peer of the first stage with the opening of a pass. The inputs
-that the peer wants arrive while it computes these.
+"""Number of inputs that the coordinator sends to each peer of the first stage at the opening of a pass, without a
+request.
+
+While the peer computes them, the inputs that it requests arrive.
 """
 LEAST = 16
 A_STAGE, A_STAGE_AT_LEAST = 4, 2
-"""Microbatches per stage of the pipeline: a microbatch on its way through all stages occupies one stage at a time. With
-unequal peers more than four gain nothing (docs/scale.md); with less than two the pipeline runs dry.
+"""Microbatches per stage of the pipeline. A microbatch on its way through all stages occupies one stage at a time.
+
+With unequal peers, more than four gain nothing (docs/scale.md). With fewer than two, the pipeline runs empty.
 """
 
 
 def unasked(table: StageTable, actor: Actor) -> list[Microbatch]:
-    """The microbatches whose tokens an actor gets with the opening. `table`: the first stage's, at the opening."""
+    """The microbatches whose tokens an actor gets at the opening. `table`: that of the first stage at the opening."""
     return sorted(table.assigned_to(actor))[:UNASKED]
 
 
 class Slots:
-    """The slots of one peer. What it learns about its memory applies to its current stage."""
+    """The slots of one peer. What the peer learns about its memory is valid for its current stage."""
 
     def __init__(self, settings: Settings) -> None:
         self._most = settings.slots or max(LEAST, A_STAGE * settings.stages)
@@ -36,5 +39,7 @@ class Slots:
             self._stage, self.count = stage, self._most
 
     def no_room(self, beside: int) -> None:
-        """The graph of a microbatch was not kept beside this number of others: its forward will be computed again."""
+        """The graph of a microbatch was not kept because `beside` others were kept. Its forward will be computed
+        again.
+        """
         self.count = max(self._least, min(self.count, beside))

@@ -1,7 +1,7 @@
 """Soundness: the newest version whose parameters have given finite gradients, according to the decisions.
 
-Parameters that are not finite, or lead to results that are not, show only in the next step. So a new checkpoint is
-known to be sound when a step that started from it is decided with a finite gradient. Until then the newest sound
+Parameters that are not finite, or that give non-finite results, are noticed only in the next step. So a new checkpoint
+is known to be sound once a step that started from it is decided with a finite gradient. Until then, the newest sound
 checkpoint is kept as well.
 """
 
@@ -18,7 +18,9 @@ class Soundness:
     """The soundness after some decisions."""
 
     proven: int = 0
-    """The newest version that gave a finite gradient, so all before it did too. Version 0 is taken for granted."""
+    """The newest version that gave a finite gradient, so that all earlier ones did too. Version 0 is assumed to be
+    sound.
+    """
     skipped: int = 0
     """Number of consecutive skipped steps, up to the last one."""
 
@@ -33,10 +35,10 @@ class Soundness:
 
 
 def to_keep(versions: Sequence[int], keep: int, proven: int | None) -> set[int]:
-    """The versions to keep, given versions oldest first: the newest `keep`, and one to go back to if these are useless.
+    """The versions to keep, given all versions, oldest first: the newest `keep`, and one to return to if these are
+    unusable.
 
-    That one is the newest up to `proven`, from which a finite gradient came; else the oldest. None: `proven` is
-    unknown.
+    That one is the newest version up to `proven`; if there is none, the oldest version. `proven` None: unknown.
     """
     kept = set(versions[-keep:])
     if proven is not None and versions:

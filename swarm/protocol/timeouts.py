@@ -1,4 +1,4 @@
-"""Deadlines: derived from one step budget and from measurements, never a guessed constant.
+"""Deadlines, derived from one step budget and from measurements instead of guessed constants.
 
 A deadline is a multiple of a high quantile of the observed durations, clamped between two fractions of the step budget.
 Before the first observation it is the upper fraction.
@@ -12,7 +12,7 @@ WINDOW = 64
 OWN_PACE = 4.0
 """A microbatch may take this multiple of an actor's usual time before the actor counts as stalled."""
 _LEAST_SILENCE, _LEAST_STANDSTILL = 1 / 15, 1 / 12
-"""As fractions of the step budget."""
+"""Lower bounds of the silence and stall deadlines, as fractions of the step budget."""
 
 
 class Observed:
@@ -21,7 +21,7 @@ class Observed:
     def __init__(self) -> None:
         self._values: deque[float] = deque(maxlen=WINDOW)
         self._ordered: list[float] | None = None
-        """The sorted values, cached: deadlines are read much more often than durations are added."""
+        """The sorted values, cached because deadlines are read much more often than durations are added."""
 
     def add(self, seconds: float) -> None:
         self._values.append(seconds)
@@ -38,7 +38,7 @@ class Observed:
 def deadline(
     observed: Observed, budget_s: float, *, multiple: float, low: float, high: float, q: float = 0.95
 ) -> float:
-    """Seconds to wait: `multiple` × the `q` quantile, between `low` and `high` fractions of the step budget."""
+    """Seconds to wait: `multiple` × the `q` quantile, between the fractions `low` and `high` of the step budget."""
     seen = observed.quantile(q)
     if seen is None:
         return budget_s * high
@@ -46,7 +46,7 @@ def deadline(
 
 
 def silence_deadline(gaps: Observed, budget_s: float, heartbeat_s: float) -> float:
-    """Longest silence of a peer in seconds: 3.5 × the usual gap, between a fifteenth and a quarter of the budget."""
+    """Longest silence of a peer in seconds: 3.5 × its usual gap, between a fifteenth and a quarter of the budget."""
     usual = deadline(gaps, budget_s, multiple=3.5, low=_LEAST_SILENCE, high=1 / 4)
     return max(usual, 3 * heartbeat_s)
 
@@ -59,10 +59,11 @@ def shortest_silence(budget_s: float, heartbeat_s: float) -> float:
 def stall_deadline(
     own_s: float | None, services: Observed, budget_s: float, heartbeat_s: float, fences: int, probed: bool = False
 ) -> float:
-    """Seconds that a peer with work at hand may finish nothing. Doubles after each fence of the step, capped.
+    """Seconds that a peer with available work may take without finishing any. Doubles with each fence of the step, up
+    to a cap.
 
-    `own_s`: seconds in which it usually finishes a microbatch; None: it is judged by the times of others.
-    `probed`: it has failed before and has one microbatch at most, so continuing without it costs little.
+    `own_s`: the seconds that it usually takes for a microbatch; None: other peers' times are used. `probed`: it failed
+    before and has at most one microbatch, so continuing without it costs little.
     """
     if own_s is None:
         base = deadline(services, budget_s, multiple=8.0, low=_LEAST_STANDSTILL, high=1 / 2)
@@ -73,9 +74,9 @@ def stall_deadline(
 
 
 def want_deadline(waits: Observed, budget_s: float, attempts: int) -> float:
-    """Seconds until a frame is asked for again. Doubles with each attempt, capped at half the budget.
+    """Seconds until a frame is requested again. Doubles with each attempt, up to half the budget.
 
-    It follows the median, not the slowest frame: a holder that has not computed the frame yet answers so.
+    It follows the median, not the slowest frame, because a holder that has not computed the frame yet says so.
     """
     base = deadline(waits, budget_s, multiple=2.0, low=1 / 120, high=1 / 20, q=0.5)
     return min(base * float(2**attempts), budget_s / 2)

@@ -1,5 +1,6 @@
-"""A deterministic simulator of the protocol: virtual clock, faulty network, crashing and stalling processes.
+"""A deterministic simulator of the protocol, with a virtual clock, a faulty network, and processes that crash and
+stall.
 
-It drives the very same cores as the real programs (swarm/protocol) with a toy additive model in integers, checks the
+It runs the same cores as the real programs (swarm/protocol) on a toy model with integers instead of tensors, checks the
 invariants of docs/protocol.md after every event, and replays any seed exactly. Run it with `swarm-peer simulate`.
 """

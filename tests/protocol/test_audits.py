@@ -95,7 +95,7 @@ def test_the_same_lie_twice_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> 
         steps = Steps(lambda rng=rng, often=often: rng.random() < often[0], everything)  # type: ignore[misc]
         steps.decide(0, ONE, TWO, LATE)  # none of them is new any more
         often[0] = 0.3
-        if any("otherwise" in reason for reason in steps.decide(1, ONE, TWO, LATE)):
+        if any("differ" in reason for reason in steps.decide(1, ONE, TWO, LATE)):
             doubted += 1
             assert steps.came_to == "digest" or not steps.last.agreed, seed
             settled += bool(steps.last.agreed)

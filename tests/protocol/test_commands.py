@@ -183,7 +183,7 @@ def test_a_request_that_comes_again_is_one_command() -> None:
         ("stop_after", "5", "the run ends after step 4, before step 5: `steps 5` moves its end later"),
         ("resume", "", "the run is not paused"),
         ("pause", "now", "pause takes no value"),
-        ("expel", "", "whom?"),
+        ("expel", "", "the command needs a peer"),
         ("expel", "nobody", "no peer 'nobody' is in the run now"),
         ("expel", "QmPeer", "no peer 'QmPeer' is in the run now"),
         ("dismiss", "12D3KooWGLRVVPvcDMrJhekde9TpTBD1qiwdW8xK32UZrBTnp9fm", "is in the run now"),
@@ -222,7 +222,7 @@ def test_the_end_may_be_later_than_the_manifest_says() -> None:
 
 def test_a_checkpoint_of_now_is_asked_of_all_and_archived_while_paused() -> None:
     desk = Desk()
-    assert "nothing to save" not in desk.refused("checkpoint", "3")
+    assert "needs no checkpoint" not in desk.refused("checkpoint", "3")
     desk.give("pause")
     desk.step()
     orders = desk.give("checkpoint")
@@ -363,10 +363,10 @@ def test_the_devices_of_a_revoked_pass_are_sent_away_and_come_with_another_one_o
     desk.give("admit", device(BOB, 2, ONE.peer))
     orders = desk.give("revoke", ALICE)
     (halt,) = desk.of(m.Halt, orders)
-    assert halt.expelled and halt.reason == "shut out of the run, as its pass was revoked by Ann: because"
+    assert halt.expelled and halt.reason == "excluded from the run, because its pass was revoked by Ann: because"
     assert {send.to for send in orders if isinstance(send, Send) and isinstance(send.message, m.Halt)} == {TWO}
     assert desk.refused("revoke", ALICE) == "that pass is revoked already"
-    assert "is no serial of a pass" in desk.refused("revoke", "alice")
+    assert "is not the serial number of a pass" in desk.refused("revoke", "alice")
     assert "this pass is revoked" in desk.refused("admit", device(ALICE, 2, TWO.peer))
     controls = desk.core.history.controls
     assert set(controls.banned) == {TWO.peer}

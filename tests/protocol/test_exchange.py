@@ -160,14 +160,14 @@ def test_who_adds_the_same_each_time_is_found_by_its_part() -> None:
     """The sums are equal, whoever computes: only what each has contributed is not."""
     steps = Steps(added=1)  # too little for the screen
     reasons = steps.decide(0)
-    assert "part of a peer came out otherwise" in reasons[1]
+    assert "a peer's part gave a different result" in reasons[1]
     assert [each.actor for each in steps.rulings[-1].expelled] == [B]
 
 
 def test_a_part_that_was_divided_anew_is_done_again_without_its_owner() -> None:
     steps = Steps(moved=True)
     reasons = steps.decide(0)
-    assert "divided anew" in reasons[1] and steps.rulings[-1].agreed
+    assert "divided differently" in reasons[1] and steps.rulings[-1].agreed
     left_out = {actor for roster in steps.rosters[2:] for actor in (A, B, C) if actor not in roster}
     assert left_out, "an attempt at an exchange that is disturbed lets nobody off"
 

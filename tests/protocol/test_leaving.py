@@ -159,7 +159,7 @@ def test_the_last_replica_is_told_what_is_lost_when_nobody_can_take_it_up() -> N
     orders = run.take(RecordWritten(write.decision))
     assert dismissed(orders) == [ONE, TWO]
     reason = said(orders, m.Dismiss)[0].reason
-    assert "no peer is there to take up stage 0 at version 1" in reason and "from version 0" in reason
+    assert "no peer can take up stage 0 at version 1" in reason and "from version 0" in reason
 
 
 def test_a_step_that_keeps_the_last_replica_too_long_is_given_up_for_its_state() -> None:
@@ -169,7 +169,7 @@ def test_a_step_that_keeps_the_last_replica_too_long_is_given_up_for_its_state()
     run.now += 0.6 * SETTINGS.leave_s
     orders = run.take(Tick())
     assert run.core.phase is Phase.STARTING
-    assert any("is to hand on stage 0 before that" in str(a.event) for a in orders if isinstance(a, Emit))
+    assert any("another peer must take up stage 0 first" in str(a.event) for a in orders if isinstance(a, Emit))
 
 
 def test_a_leaver_is_let_go_at_once_when_the_step_will_take_too_long() -> None:

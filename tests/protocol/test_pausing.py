@@ -185,7 +185,7 @@ def test_a_step_that_waits_for_long_is_run_again_if_another_could_take_the_stage
     run = Run(SPARE, recruit_after_s=1.0)
     orders = run.later(3.0, one={"paused": HOT, "done": 1}, two={"paused": HOT, "done": 2})
     assert run.core.phase is Phase.STARTING
-    assert any("another peer is to take up stage 0" in str(a.event) for a in orders if isinstance(a, Emit))
+    assert any("another peer should take up stage 0" in str(a.event) for a in orders if isinstance(a, Emit))
 
 
 def test_who_goes_on_first_takes_over_even_the_last_microbatch_that_the_step_waits_for() -> None:

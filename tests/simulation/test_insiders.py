@@ -217,7 +217,7 @@ def test_who_sends_nothing_finite_makes_a_run_of_single_replicas_wait_and_say_wh
     world.run(60.0, 60_000, lambda: False)
     assert not disturbed.of(RunDiverged) and not disturbed.of(StageDoubted) and not world.watch.decisions
     waits = disturbed.of(RunPaused)[-1].reason
-    assert "It is not skipped" in waits and "one peer may have caused that" in waits
+    assert "It is not skipped" in waits and "a single peer may be the cause" in waits
 
 
 @pytest.mark.parametrize("seed", [*range(16), 136, 340])

@@ -1,9 +1,9 @@
-"""The checkpoints on the volunteers' disks, and when one is complete enough to be fetched into the archive.
+"""Tracks the checkpoints on the volunteers' disks, and orders a complete one to be fetched into the archive.
 
 For each stage, only the reports of the roster that decided the version count. If that roster is unknown (this process
-has decided nothing yet), or none of its peers is left, the reports of the current holders of the version count. A
-majority of people (`People`) must report the same digest. The coordinator waits up to a step budget for peers that have
-not saved the version yet, so that the quickest peer alone decides nothing.
+has decided nothing yet), or none of its peers is left, the reports of the version's current holders count. A majority
+of people (`People`) must report the same digest. The coordinator waits up to a step budget for peers that have not
+saved the version yet, so that the fastest peer alone cannot decide.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 
 KEPT = 3
-"""Number of versions that are kept in memory: peers report the newest one they have."""
+"""Number of versions kept in memory, because each peer reports only the newest one that it has."""
 
 
 @dataclass(slots=True)
@@ -50,11 +50,11 @@ class _Believed:
     here: frozenset[str]
     """Those of these peers that may still report."""
     lacking: int
-    """Number of further peers that may come and report."""
+    """Number of further peers that may join and report."""
 
 
 class Checkpoints:
-    """Takes every Status. Orders a version once every stage of it is saved, repeatedly until it is archived."""
+    """Receives every Status. Once every stage of a version is saved, orders it repeatedly until it is archived."""
 
     def __init__(self, settings: Settings, history: History, members: Members, doubts: Doubts, out: Outbox) -> None:
         self._settings = settings
@@ -63,23 +63,24 @@ class Checkpoints:
         self._doubts = doubts
         self._out = out
         self._rosters: dict[int, list[frozenset[str]]] = {}
-        """{version: by stage, the peers that made it}"""
+        """{version: for each stage, the peers that computed it}"""
         self._newest_rosters: tuple[int, list[frozenset[str]]] = (-1, [])
-        """The rosters of the last decided step: the organiser may ask for its version later."""
+        """The rosters of the last decided step, because the organiser may ask for its version later."""
         self._due: tuple[int, float] = (-1, 0.0)
-        """(version, time) of the last save that the organiser wanted."""
+        """(version, time) of the last checkpoint in addition to the schedule."""
         self._copies: dict[int, _Copies] = {}
         self._ordered: tuple[int, float] = (-1, 0.0)
         """(version, time) of the last order."""
         self._orders = 0
-        """Number of orders. Each asks another holder first: the one before may be slow."""
+        """Number of orders. Each order names another holder first, because the one before may be slow."""
 
     def decided(
         self, version: int, pass_state: PassState, without: frozenset[Actor], took_part: Collection[str] = ()
     ) -> None:
-        """A step is decided: from now on the reports of its rosters count for `version`.
+        """A step is decided. From now on, reports of its rosters about `version` count.
 
-        `took_part`: peers that had a part in other attempts at it. An audit may have left out all but one person.
+        `took_part`: peers that took part in other attempts at the step, because an audit may have left out all people
+        but one.
         """
         rosters = []
         for stage, table in enumerate(pass_state.tables):
@@ -92,11 +93,11 @@ class Checkpoints:
             self._forget()
 
     def ask(self, now: float) -> None:
-        """Have the current version saved, if the organiser wants a checkpoint now, or if the run ends with this
+        """Ask for a checkpoint of the current version if the organiser wants one now, or if the run ends with this
         version.
 
-        If its holders are gone before it is archived, ask for a later version; not before a step budget has passed,
-        since it may be on its way.
+        If the holders of a checkpoint are gone before it is archived, a later version is requested; but only after a
+        step budget, because the checkpoint may be on its way.
         """
         history, settings = self._history, self._settings
         version, wanted, (last, at) = history.version, history.controls.checkpoint, self._due
@@ -108,7 +109,7 @@ class Checkpoints:
             return
         self._due = version, now
         if settings.saves(version):
-            return  # its peers know
+            return  # its peers save it anyway
         history.asked = version
         if self._newest_rosters[0] == version:
             self._rosters[version] = self._newest_rosters[1]
@@ -138,7 +139,7 @@ class Checkpoints:
             self._order(version, copies, now)
 
     def rolled_back(self, version: int) -> None:
-        """Forget later versions: they belong to a void history."""
+        """Forget later versions, which belong to a void history."""
         self._copies = {v: copies for v, copies in self._copies.items() if v <= version}
         self._rosters = {v: rosters for v, rosters in self._rosters.items() if v <= version}
         self._newest_rosters = (-1, [])
@@ -146,7 +147,7 @@ class Checkpoints:
         self._ordered = (-1, 0.0)
 
     def lacking(self, version: int, now: float) -> str:
-        """Why a version is not in the archive yet."""
+        """Why a version is not in the archive yet, as text."""
         copies = self._copies.get(version, _Copies(now))
         for stage in range(self._settings.stages):
             what = f"checkpoint {version} of stage {stage} is not archived"
@@ -174,7 +175,9 @@ class Checkpoints:
         return _Believed(holders, holders, max(0, self._settings.replicas - len(holders)))
 
     def _agreed(self, version: int, stage: int, copies: _Copies, now: float) -> str | None:
-        """The digest that most of the counted people report: of all of them, until a step budget has passed."""
+        """The digest that most of the counted people report. Until a step budget has passed, all of them count as
+        voters.
+        """
         believed = self._believed(version, stage)
         said = {peer: copy for peer, copy in copies.by_stage[stage].items() if peer in believed.peers}
         if not said:
@@ -192,14 +195,14 @@ class Checkpoints:
             return common
         if waits or not len(votes) == people.count(said) == 2:
             return None
-        # It is unknown which is right. If nothing can be fetched that has the first one's digest, try the other.
+        # It is unknown which copy is right. If none with the first digest can be fetched, try the other one.
         in_turn = sorted(
             votes, key=lambda digest: min(self._members.standing(a) for a, d in said.values() if d == digest)
         )
         return in_turn[copies.orders % 2]
 
     def _compare(self, version: int, stage: int, copies: _Copies) -> None:
-        """Report the copies of a stage as soon as they differ."""
+        """Report an event as soon as the copies of a stage differ."""
         whose: dict[str, list[str]] = {}
         for actor, digest in copies.by_stage[stage].values():
             whose.setdefault(digest, []).append(str(actor))
@@ -210,7 +213,7 @@ class Checkpoints:
     # ------------------------------------------------------------ ordering
 
     def _order(self, version: int, copies: _Copies, now: float) -> None:
-        """Fetch from the peers that agree. Refuse a copy that differs from its siblings'."""
+        """Order to fetch the version from the peers that agree. A copy that differs from its siblings' is refused."""
         digests = [self._agreed(version, stage, copies, now) for stage in range(self._settings.stages)]
         agreed = [digest for digest in digests if digest is not None]
         if len(agreed) < len(digests):
@@ -228,7 +231,7 @@ class Checkpoints:
             holders.append((*agreeing[first:], *agreeing[:first]))
         self._orders += 1
         copies.orders += 1
-        proven = self._history.last_sound  # a newer one in some archive does not count yet
+        proven = self._history.last_sound  # the newest checkpoint in an archive does not count as sound yet
         self._out.add(CollectCheckpoint(version, self._history.term, tuple(holders), tuple(agreed), proven=proven))
 
     def _forget(self) -> None:

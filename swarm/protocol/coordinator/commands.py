@@ -1,6 +1,7 @@
-"""Commands of the organiser as a coordinator takes them: judged, written down, and only then in force.
+"""Commands of the organiser: the coordinator checks each one, writes it to the record, and then applies it.
 
-While one is being written no pass opens, so that the record says which steps it concerns: those opened after it.
+While a command is being written, no pass opens. So the order of the record shows which steps the command concerns:
+those opened after it.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from swarm.protocol.settings import Settings
 MOST_VALUE = 128
 MOST_BY = 64
 MOST_WHY = 500
-"""Bytes of what a command says."""
+"""The limits of a command's texts, in bytes."""
 AUDIT = "the audits"
-"""Who expels a peer that an audit has found."""
+"""The author of a command that expels a peer which an audit found."""
 SHORT_NAME = 6
-"""So many characters of a peer id's end name it, if no other's are the same."""
+"""The last characters of a peer id, at least this many, are accepted as its name if no other peer has the same."""
 _WHOLE_ID = 40
 _REFUSED = 64
-"""Refusals that are remembered: who asks once more hears the same."""
+"""Number of refusals that are remembered. A repeated request gets the same answer."""
 
 
 class Commands:
-    """`ask` puts a request down; `attend` acts on them; `written` says that a command is on disk."""
+    """`ask` queues a request; `attend` processes the queue; `written` reports that a command is on disk."""
 
     def __init__(self, me: Actor, settings: Settings, history: History, members: Members, out: Outbox) -> None:
         self._me = me
@@ -54,39 +55,41 @@ class Commands:
 
     @property
     def waiting(self) -> bool:
-        """Something is asked that nobody has looked at."""
+        """True if the queue contains requests."""
         return bool(self._asked)
 
     @property
     def busy(self) -> bool:
-        """A command is being written."""
+        """True while a command is being written."""
         return bool(self._pending)
 
     def ask(self, request: ControlRequested) -> None:
         self._asked.append(request)
 
     def attend(self, under_way: bool, over: str) -> None:
-        """Judge what was asked. `under_way`: a training step is. `over`: why nothing can be commanded any more."""
+        """Process the queue. `under_way`: True during a training step. `over`: why commands are no longer possible;
+        empty: they are.
+        """
         asked, self._asked = self._asked, []
         for request in asked:
             if (number := self._history.controls.number_of(request.request)) is not None:
                 self._answer(request.request, number, "in force already")
             elif any(command.request == request.request for command in self._pending):
-                pass  # it is answered when it is written
+                pass  # the answer follows when it is written
             elif (reason := self._refused.get(request.request)) is not None:
                 self._out.add(AnswerControl(request.request, error=reason))
             else:
                 self._judge(request, under_way, over)
 
     def order(self, name: str, value: str, by: str, why: str) -> None:
-        """Write down a command of the coordinator's own, which nobody waits to be told of."""
+        """Write a command of the coordinator itself, for which nobody awaits an answer."""
         number = self._history.controls.count + len(self._pending) + 1
         command = Command(number, name, value, by, why, f"{by}-{self._history.term}-{number}")
         self._pending.append(command)
         self._out.add(WriteCommand(command))
 
     def written(self, command: Command) -> bool:
-        """A command is durable: from now on it is in force. False: it was before."""
+        """A command is durable and takes effect. Return False if it had taken effect before."""
         self._pending = [other for other in self._pending if other.number > command.number]
         if command.number <= self._history.controls.count:
             return False
@@ -118,15 +121,17 @@ class Commands:
         self._out.add(WriteCommand(command))
 
     def _value(self, name: str, value: str, controls: Controls, under_way: bool) -> str:
-        """As it stands in the record. Raises ValueError with what is wrong and what would not be."""
+        """The command's value as the record stores it. Raises ValueError if the value is invalid; its text names the
+        valid values.
+        """
         current = self._history.version + under_way
         if name in ("pause", "resume", "checkpoint") and value:
-            raise ValueError(f"{name} takes no value, and got {value!r}: leave it out")
+            raise ValueError(f"{name} takes no value, but got {value!r}: leave it out")
         match name:
             case "pause" | "resume":
                 if (controls.paused is not None) == (name == "pause"):
                     now = "paused already" if name == "pause" else "not paused"
-                    raise ValueError(f"the run is {now}: `control status` says how it stands")
+                    raise ValueError(f"the run is {now}: `control status` shows its state")
                 return ""
             case "expel":
                 return self._peer(value, controls)
@@ -147,14 +152,16 @@ class Commands:
     def _checkpoint(self, version: int) -> int:
         archived = self._history.archived
         if version == 0:
-            raise ValueError("no step is trained yet: there is nothing to save that could not be made anew")
+            raise ValueError("no step is trained yet: version 0 needs no checkpoint, because it can be computed again")
         if archived is not None and archived >= version:
-            raise ValueError(f"version {version} is in the archive already: `checkpoint` after the next step")
+            raise ValueError(f"version {version} is in the archive already: give `checkpoint` after the next step")
         return version
 
     def _end(self, name: str, steps: int, current: int, controls: Controls) -> int:
         if steps < current:
-            raise ValueError(f"{steps} steps are too few: step {current} is trained, or under way; give that or more")
+            raise ValueError(
+                f"{steps} steps are too few: step {current} is trained, or under way; give {current} or more"
+            )
         end = controls.end(self._settings)
         if name == "stop_after" and steps > end:
             raise ValueError(f"the run ends after step {end}, before step {steps}: `steps {steps}` moves its end later")
@@ -163,20 +170,20 @@ class Commands:
         return steps
 
     def _member(self, value: str) -> Member:
-        """Who is meant: an actor as the log names it, a peer id, or the end of one."""
+        """The member that `value` names: an actor as in the log, a peer id, or the end of a peer id."""
         if not value:
-            raise ValueError("whom? Give an actor or a peer id, as `swarm-peer status` lists them")
+            raise ValueError("the command needs a peer: give an actor or a peer id, as `swarm-peer status` lists them")
         found = [member for member in self._members if value in (str(member.actor), member.actor.peer)]
         if not found and len(value) >= SHORT_NAME:
             found = [member for member in self._members if member.actor.peer.endswith(value)]
         if len({member.actor.peer for member in found}) > 1:
-            raise ValueError(f"{len(found)} peers are called {value!r}: give the whole peer id")
+            raise ValueError(f"{len(found)} peers match {value!r}: give the whole peer id")
         if not found:
-            raise ValueError(f"no peer {value!r} is in the run now: `swarm-peer status` lists those who are")
+            raise ValueError(f"no peer {value!r} is in the run now: `swarm-peer status` lists the peers")
         return found[-1]
 
     def _peer(self, value: str, controls: Controls) -> str:
-        """The peer id of who is to be expelled. By its whole id also one that is away."""
+        """The id of the peer to expel. An absent peer can be named by its whole id."""
         try:
             peer = self._member(value).actor.peer
         except ValueError:
@@ -210,28 +217,30 @@ class Commands:
             case "pause":
                 return "no further pass opens; one that is open is finished"
             case "resume":
-                return "the run goes on"
+                return "the run continues"
             case "expel":
                 return f"{command.value} has no part in the run any more"
             case "dismiss":
-                return f"{command.value} is asked to leave, and goes when nothing depends on it"
+                return f"{command.value} is asked to leave, and leaves when nothing depends on it"
             case "checkpoint":
                 return f"version {command.value} or the next one is saved by all stages and archived"
             case "go_back":
-                return "the run goes back"
+                return "the run goes back to an earlier version"
             case "admit":
                 return f"{Device.read(command.value).peer} may take part in the run"
             case "revoke":
                 devices = len(self._history.controls.came_with(command.value))
-                return f"nobody joins with that pass any more, and its {devices} devices have no part in the run"
+                return (
+                    f"no device can join with that pass any more, and its {devices} devices are excluded from the run"
+                )
             case "rate":
-                return f"steps that open from now on are learned from at {command.value} times the schedule"
+                return f"steps that open from now on use {command.value} times the scheduled learning rate"
             case _:
                 return f"the run ends after step {end}"
 
 
 def excused(controls: Controls) -> dict[Actor, str]:
-    """The peers that must leave, and the reason."""
+    """The peers that must leave, with the reasons."""
     return {read_life(command.value): signed("let go", command) for command in controls.excused}
 
 
@@ -244,18 +253,20 @@ def refused(request: ControlRequested, reason: str) -> ControlRefused:
 
 
 def signed(what: str, command: Command) -> str:
-    """With who wants it, and why."""
+    """The text `what`, followed by the command's author and reason."""
     return f"{what} by {command.by}" + (f": {command.why}" if command.why else "")
 
 
 def shut_out(command: Command) -> str:
-    """Why somebody has no part in the run any more."""
+    """Why a peer is excluded from the run, as text."""
     revoked = command.name == REVOKE
-    return signed("shut out of the run, as its pass was revoked" if revoked else "expelled from the run", command)
+    return signed(
+        "excluded from the run, because its pass was revoked" if revoked else "expelled from the run", command
+    )
 
 
 def check_words(request: ControlRequested) -> None:
-    """Whatever it wants, that can be written down. Raises ValueError."""
+    """Check that the texts of a request can be written to the record. Raises ValueError."""
     for name, text, most in (
         ("command", request.command, MOST_VALUE),
         ("value", request.value, MOST_VALUE),
@@ -264,6 +275,6 @@ def check_words(request: ControlRequested) -> None:
     ):
         size = len(text.encode(errors="replace"))
         if size > most or not text.isprintable():
-            raise ValueError(f"`{name}` must be one line of at most {most} bytes, and has {size}")
+            raise ValueError(f"`{name}` must be one line of at most {most} bytes, but has {size}")
     if not request.by.strip():
         raise ValueError("`by` is empty: say who gives the command")

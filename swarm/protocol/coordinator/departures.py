@@ -1,7 +1,7 @@
-"""Members that are leaving: the coordinator dismisses each one as soon as nothing depends on it any more.
+"""Departures: the coordinator dismisses each member that is leaving as soon as nothing depends on it any more.
 
-In the open pass its unstarted microbatches are reassigned (`Repair.drain`). This file decides when the member may go:
-when its part in the pass is decided, and another member holds its stage or none will in time.
+`Repair.drain` reassigns the member's unstarted microbatches of the open pass. This file decides when the member may
+leave: once its part in the pass is decided, and another member holds its stage or no member will in time.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ class Departures:
         self._seats = seats
         self._out = out
         self._leaving: dict[Actor, float] = {}
-        """Members that reported that they are leaving and are still here; and when each was dismissed last."""
+        """Members that reported that they are leaving and are still present, with the time when each was last dismissed
+        (negative: not yet).
+        """
         self._excuse_at = 0.0
 
     def announced(self, member: Member, reason: str, now: float) -> bool:
-        """A member reports that it is leaving. True at its first report."""
+        """A member reports that it is leaving. Return True at its first report."""
         if member.leaving_since is not None:
             return False
         member.leave(now)
@@ -40,7 +42,9 @@ class Departures:
         return True
 
     def attend(self, open_pass: OpenPass | None, now: float) -> None:
-        """Dismiss members that nothing depends on. Not while a term is being written: the work to repeat is unknown."""
+        """Dismiss members that nothing depends on. Do not call it while a term is being written: the work to repeat is
+        unknown.
+        """
         if self._history.controls.excused and now >= self._excuse_at:
             self._excuse(open_pass, now)
         for actor, told_at in list(self._leaving.items()):
@@ -56,11 +60,11 @@ class Departures:
                     self._out.send(actor, Dismiss(self._history.term, why))
 
     def excuse_now(self) -> None:
-        """The organiser dismisses a peer: look for it at the next `attend`."""
+        """The organiser dismisses a peer. Send the request at the next `attend`."""
         self._excuse_at = 0.0
 
     def _excuse(self, open_pass: OpenPass | None, now: float) -> None:
-        """Ask the peers that the organiser dismisses to leave."""
+        """Ask the peers that the organiser dismissed to leave."""
         self._excuse_at = now + self._settings.heartbeat_s
         for actor, reason in excused(self._history.controls).items():
             member = self._members.get(actor)
@@ -71,7 +75,7 @@ class Departures:
             self._out.send(actor, Excuse(self._history.term, reason))
 
     def _free(self, member: Member, open_pass: OpenPass | None, now: float) -> str:
-        """Why a member without a part in the open pass may go. Empty: it is to stay."""
+        """Why a member without a part in the open pass may leave, as text. Empty: it must stay."""
         history, stage = self._history, member.stage
         if stage is None or member.moving or not member.is_current(history.version, history.decision):
             return "nothing depends on it"
@@ -83,11 +87,11 @@ class Departures:
         if open_pass is not None or others:
             return f"others hold stage {stage}"
         if history.restorable:
-            return f"stage {stage} at version {history.version} is in the archive or can be made anew"
+            return f"stage {stage} at version {history.version} is in the archive or can be computed again"
         successor = self._members.has_successor(stage) or self._seats.may_come(stage, now)
         if successor or history.saves(history.version, self._settings):
             return ""  # another peer loads the stage from this one, or its checkpoint is on its way to the archive
         return (
-            f"no peer is there to take up stage {stage} at version {history.version}: unless a machine that held it "
-            f"comes back, the run continues from version {history.rollback_target}"
+            f"no peer can take up stage {stage} at version {history.version}: unless a machine that held it "
+            f"returns, the run continues from version {history.rollback_target}"
         )

@@ -1,13 +1,13 @@
-"""Divergence: the parameters of a run give non-finite results, so that every later step is useless.
+"""Divergence: the parameters of a run give non-finite results, so that every further step is useless.
 
-One skipped step is an accident: it changes nothing, and training continues. Several in a row, or parameters or moments
-that are not finite, are a divergence. The run then goes back to the newest sound checkpoint, with a lower learning
-rate, as often as the manifest allows. Otherwise it stops there and says why.
+A single skipped step is an accident: it changes nothing, and training continues. Several in a row, or parameters or
+moments that are not finite, are a divergence. Then the run goes back to the newest sound checkpoint, with a lower
+learning rate, as often as the manifest allows. After that it stops with an explanation.
 
-A divergence must be seen in more than one place: two stages hold parameters that give non-finite results. A report that
-one stage alone, or one person's devices alone, make about themselves is doubted (`Doubts`). If the gradients of several
-stages are not finite, one peer may be the cause: the run goes back as often as the manifest allows, and then waits and
-says why.
+A divergence must be confirmed by two stages whose parameters give non-finite results. A report that comes from only one
+stage, or only from one person's devices, about their own state is doubted (`Doubts`). If the gradients of several
+stages are not finite, a single peer may be the cause: the run goes back as often as the manifest allows; afterwards it
+waits and gives the reason.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 
 BY = "coordinator"
-"""The author of the command."""
+"""The author of commands that a divergence causes."""
 DIVERGED = "the run has diverged"
-"""The reason for every action against a divergence starts with this text."""
+"""The reason of every action against a divergence starts with this text."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoBack:
-    """The history is to continue from `version`."""
+    """The history should continue from `version`."""
 
     version: int
     reason: str
     halt: str = ""
-    """Why the run ends after that; empty: the run continues."""
+    """Why the run ends afterwards; empty: it continues."""
 
 
 class Divergence:
-    """The divergence checks of one coordinator's life. Call `look` between passes when no command is being written."""
+    """The divergence checks of one coordinator. Call `look` between passes while no command is being written."""
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class Divergence:
         self._commands = commands
         self._out = out
         self._spoilt = ""
-        """The parts of the current version that are not finite."""
+        """Which parts of the current version are not finite, as text."""
         self._suspected = ""
-        """Why no step can be decided. It would be a divergence if another stage confirmed it."""
+        """Why no step can be decided. This would be a divergence if another stage confirmed it."""
         self._confirmed = False
         """True if the organiser confirms the divergence."""
 
@@ -77,19 +77,23 @@ class Divergence:
         self._confirmed = False
 
     def decided(self) -> None:
-        """A step is decided, so the suspicion is over."""
+        """A step is decided, so the suspicion ends."""
         self._suspected = ""
 
     def suspect(self, what: str) -> None:
-        """No other stage confirms the divergence: the run waits for other peers or for the organiser."""
+        """No other stage confirms the divergence. The run waits for other peers or for the organiser."""
         self._suspected = what
 
     def lowered(self) -> None:
-        """The organiser has commanded a rate. If the run waits for a confirmation of its divergence, this is one."""
+        """The organiser has lowered the rate. If the run waits for a confirmation of its divergence, this counts as
+        one.
+        """
         self._confirmed = bool(self._suspected)
 
     def doubted(self) -> Doubted | None:
-        """The first stage that reports a non-finite state, if nobody confirms it when all others have saved theirs."""
+        """The first stage that reports a non-finite state, if no other stage confirms it once all others have saved
+        theirs.
+        """
         claims = self._claims()
         if not claims or self._is_confirmed(claims):
             return None
@@ -99,11 +103,11 @@ class Divergence:
             if stage not in claims and not any(saved):
                 return None
         stage = min(claims)
-        nobody = "no other stage confirms" if len(claims) == 1 else "nobody else confirms"
+        nobody = "no other stage confirms" if len(claims) == 1 else "no other person confirms"
         return Doubted(stage, tuple(m.actor for m in claims[stage]), f"{nobody} that {self._what(claims)}")
 
     def objection(self, pass_state: PassState, without: frozenset[Actor]) -> Doubted | GiveUp | None:
-        """Why a non-finite step is not skipped: skipping it would count as a divergence. None: skip it."""
+        """Why a non-finite step is not skipped, if skipping it would count as a divergence. None: skip it."""
         settings, skipped = self._settings, self._history.soundness.skipped + 1
         if skipped < settings.divergence.skips:
             return None
@@ -118,18 +122,18 @@ class Divergence:
             return Doubted(stage, self._doubts.who_said(stage), reason)
         if self._may_retreat:
             return None
-        what = f"{_in_a_row(skipped)} not finite, and one peer may have caused that"
+        what = f"{_in_a_row(skipped)} not finite, and a single peer may be the cause"
         self.suspect(what)
         return GiveUp(f"{what}: no two stages hold parameters that explain it. {IF_DIVERGED}")
 
     @property
     def _may_retreat(self) -> bool:
-        """True if the run may go back by itself once more, with a lower rate."""
+        """True if the run may go back automatically once more, with a lower rate."""
         section = self._settings.divergence
         return section.action == "go_back" and self._history.controls.retreats < section.times
 
     def look(self) -> GoBack | None:
-        """The action that is due now. None: no action, or a command is being written first."""
+        """The action that is due now. None: no action, or a command must be written first."""
         history, retreat = self._history, self._history.controls.retreat
         if retreat is not None and retreat.term >= history.rolled_back_in and retreat.version <= history.version:
             what = f"the learning rate is {retreat.rate:g} times the schedule from here on"
@@ -158,7 +162,7 @@ class Divergence:
         return GoBack(version, f"{DIVERGED}: {reason}", halt)
 
     def _reason(self) -> str:
-        """Why the run counts as diverged. Empty: it does not."""
+        """Why the run counts as diverged, as text. Empty: it does not."""
         history, skipped = self._history, self._history.soundness.skipped
         if self._spoilt:
             return self._spoilt
@@ -171,13 +175,13 @@ class Divergence:
         return f"{steps} skipped up to step {history.version - 1}, since gradients were not finite"
 
     def _holders(self, stage: int) -> list[Member]:
-        """The holders of the current version of a stage that are not left out."""
+        """The holders of a stage's current version. Peers that are left out do not count."""
         version, left_out = self._history.version, self._doubts.left_out
         there = (m for m in self._members.of_stage(stage) if m.lost_at is None and m.version == version)
         return [member for member in there if member.actor.peer not in left_out]
 
     def _claims(self) -> dict[int, list[Member]]:
-        """Stages whose holders all report a non-finite state after saving it."""
+        """Stages whose holders all report a non-finite state after saving it, with these holders."""
         held = {stage: self._holders(stage) for stage in range(self._settings.stages)}
         return {
             stage: holders

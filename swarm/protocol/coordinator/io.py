@@ -11,7 +11,9 @@ from swarm.protocol.messages import Command, Decision, Join, Status
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The newest report of a peer to this member while another coordinator led. The peer may have advanced since."""
+    """The newest report of a peer that this coordinator received while another one led. The peer may have advanced
+    since.
+    """
 
     sender: Actor
     report: Join | Status
@@ -33,7 +35,7 @@ class TermWritten:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveStored:
-    """One verified copy of every stage of checkpoint `version` lies in the archive, as `term` ordered."""
+    """One verified copy of every stage of checkpoint `version` is in the archive. `term`: the term that ordered it."""
 
     version: int
     term: Term
@@ -41,17 +43,17 @@ class ArchiveStored:
 
 @dataclass(frozen=True, slots=True)
 class Transferring:
-    """Bytes of a checkpoint come in from a peer. So it is alive, even if its messages are queued behind them."""
+    """Bytes of a checkpoint arrive from a peer. So the peer is alive, even if its messages are queued behind them."""
 
     other: Actor
 
 
 @dataclass(frozen=True, slots=True)
 class ControlRequested:
-    """The organiser requests a command (`controls`) → AnswerControl, sooner or later."""
+    """The organiser requests a command (`controls`). The core answers with AnswerControl, perhaps later."""
 
     request: str
-    """The requester's name for it: a repeated name is the same request."""
+    """The requester's id of the request. A repeated id means the same request."""
     command: str
     value: str
     by: str
@@ -124,12 +126,12 @@ class AnswerControl(Action):
     text: str = ""
     error: str = ""
     unsure: bool = False
-    """No coordinator has answered: the command may still take effect."""
+    """True if no coordinator has answered. The command may still take effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassClosed(Action):
-    """A forward-only pass is complete: `loss_sum` over its microbatches, `token` that of microbatch 0 (else −1)."""
+    """A forward-only pass is complete. `loss_sum`: over its microbatches. `token`: that of microbatch 0, or −1."""
 
     pass_id: PassId
     kind: PassKind
@@ -141,18 +143,18 @@ class PassClosed(Action):
 class CollectCheckpoint(Action):
     """Fetch each stage's shard of checkpoint `version` into the archive, one copy per stage → ArchiveStored.
 
-    A rollback to an older version ends it: the fetched shards belong to a void history.
+    A rollback to an older version cancels the order, because the fetched shards then belong to a void history.
     """
 
     version: int
     term: Term
     holders: tuple[tuple[Actor, ...], ...]
-    """By stage, actors that stored it with the agreed digest."""
+    """For each stage, the actors that saved it with the agreed digest."""
     digests: tuple[str, ...]
     from_archive: bool = False
-    """True if the holders are other members of the group, and the checkpoint lies in their archives."""
+    """True if the holders are other members of the coordinators' group, which have the checkpoint in their archives."""
     proven: int = 0
-    """As in SaveCheckpoint: a checkpoint that the archive must keep."""
+    """The newest version known to be sound, whose checkpoint the archive must keep (as in SaveCheckpoint)."""
 
 
 CoordinatorAction = (

@@ -1,10 +1,10 @@
-"""The peers that listen to a stage while the others train, and from which version on: the coordinator's part in
-catching up.
+"""Chooses the peers that listen to a stage while others train it, and the version that each starts from.
 
-Every peer with a stage but no part in the pass listens: newcomers, which load the version that the pass starts from,
-and peers that were fenced or fell behind. The opening of the pass names the listeners. So the holders of the stage keep
-a copy of that version, and the sums of every step from the oldest one that a listener needs. If a listener is lost
-while it loads, they keep them a while longer: it may come back with the part that it has on its disk.
+This is the coordinator's part in catching up. Every peer with a stage but without a part in the pass listens:
+newcomers, which load the version that the pass starts from, and peers that were fenced or fell behind. The Open of the
+pass names the listeners, so that the holders of the stage keep a copy of that version, and the sums of every step from
+the oldest one that a listener needs. If a listener is lost while it loads, the holders keep them a while longer: it may
+return with a part of the state on its disk.
 """
 
 from __future__ import annotations
@@ -21,12 +21,18 @@ from swarm.protocol.messages import Listener
 from swarm.protocol.settings import Settings
 
 MAX_VERSIONS = 2
-"""Number of versions of a stage that are loaded at the same time: its holders keep a copy of the state for each."""
+"""Number of versions of a stage that may be loaded at the same time. The stage's holders keep a copy of the state for
+each.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Interrupted:
-    """The version that a peer loaded when it was lost. `rolled_back_in`: versions are counted anew after a rollback."""
+    """The version that a peer was loading when it was lost.
+
+    `rolled_back_in`: the term of the last rollback at that time. After a rollback, the numbering of versions starts
+    again.
+    """
 
     listener: Listener
     until: float
@@ -40,10 +46,12 @@ class Listeners:
         self._history = history
         self._members = members
         self._interrupted: dict[str, _Interrupted] = {}
-        """By peer id: a restarted process has another incarnation."""
+        """By peer id, because a restarted process has another incarnation."""
 
     def lost(self, member: Member, now: float) -> None:
-        """Call it before the member is removed. If it was loading a state, remember that for half a step budget."""
+        """Call this before the member is removed. If it was loading a state, this is remembered for half a step
+        budget.
+        """
         if not self._loads(member):
             return
         listener = self._known(member)
@@ -51,14 +59,14 @@ class Listeners:
         self._interrupted[member.actor.peer] = _Interrupted(listener, until, self._history.rolled_back_in)
 
     def joined(self, member: Member, now: float) -> None:
-        """A member has introduced itself, perhaps again: it should continue with the state that it was loading."""
+        """A member has introduced itself (again). It should continue with the state that it was loading."""
         if (found := self._of_lost(member.actor.peer, now)) is not None:
             member.interrupted = found.stage
 
     def of(
         self, pass_id: PassId, rosters: Sequence[Collection[Actor]], now: float, closed: Collection[int] = ()
     ) -> tuple[Listener, ...]:
-        """The listeners of a pass over these rosters. `closed`: stages that take in no new listeners."""
+        """The listeners of a pass with these rosters. `closed`: stages that accept no new listeners."""
         busy = {actor for roster in rosters for actor in roster}
         listeners: list[Listener] = []
         for stage in range(self._settings.stages):
@@ -68,7 +76,8 @@ class Listeners:
             known = [m for m, goes in zip(idle, goes_on, strict=True) if goes]
             new = [m for m, goes in zip(idle, goes_on, strict=True) if not goes]
             present = self._members.without_absent(rosters[stage])
-            taken = self._members.people.count(actor.peer for actor in present)  # doubles make room (Placement)
+            # additional devices of a person make room (Placement)
+            taken = self._members.people.count(actor.peer for actor in present)
             places = max(0, self._rebalancing.most - taken - sum(not (m.given_up or m.absent) for m in known))
             here = [self._known(m) for m in known]
             here += [self._known(m) for m in there if m.lost_at is not None and self._loads(m)]
@@ -83,10 +92,10 @@ class Listeners:
         return tuple(listeners)
 
     def _goes_on(self, member: Member, pass_id: PassId) -> bool:
-        """Return True if a member listens already, or has the state to listen from now on."""
+        """Return True if a member already listens, or holds a state from which it can listen."""
         at, since = self._at(member), member.listens_from
         if since is None:
-            told_before = member.has_heard_any and self._knows(member)  # by an earlier life of this coordinator
+            told_before = member.has_heard_any and self._knows(member)  # by this coordinator before it restarted
             if at is None or not (at == pass_id.version or told_before):
                 return False
             member.listen(at, pass_id)
@@ -99,7 +108,7 @@ class Listeners:
         return member.at(self._history.rolled_back_in, self._history.version)
 
     def _knows(self, member: Member) -> bool:
-        """Return True if the coordinator still knows all the decisions that the member lacks."""
+        """Return True if the coordinator still has all decisions that the member lacks."""
         lacks = member.status.lacks if member.status is not None else None
         return lacks is None or self._history.since(lacks) is not None
 
@@ -115,7 +124,7 @@ class Listeners:
         return Listener(member.actor, member.stage, version, loads, member.move_number, member.void_before)
 
     def _new(self, member: Member, pass_id: PassId, others: Sequence[Listener], now: float) -> Listener:
-        """A new listener. It loads the version of this pass, or continues a version that it began to load.
+        """A new listener. It loads the version of this pass, or continues with a version that it has begun to load.
 
         If too many versions are being loaded already, it loads the newest of them.
         """
@@ -139,11 +148,11 @@ class Listeners:
         return found.listener
 
     def _lost_of(self, stage: int, now: float) -> list[Listener]:
-        """The peers that were loading this stage when they were lost, and may come back to it."""
+        """Peers that were loading this stage when they were lost, and may return to it."""
         found = [self._of_lost(peer, now) for peer in list(self._interrupted)]
         return [each for each in found if each is not None and each.stage == stage]
 
     def _expect_progress(self, member: Member, now: float) -> None:
-        """A listener without progress gives up its place, unless it has the newest version."""
+        """A listener that makes no progress loses its place, unless it has the newest version."""
         if self._at(member) != self._history.version and now - member.progress_at > self._settings.step_budget_s:
             member.yield_place()

@@ -1,18 +1,18 @@
 """Proofs: before a newcomer gets work, it proves that it holds the same state as its siblings.
 
-The newcomer and a sibling make a checksum of their state at the same version, keyed with a number that nobody knew
-before (Prove, Proof). The coordinator asks both when the newcomer begins to load, for the current version. The sibling
-holds this version then, and the newcomer passes through it before it can work. So nobody waits for the proof at the
-end.
+The newcomer and a sibling compute a checksum of their states at the same version, keyed with a number that nobody knew
+before (Prove, Proof). The coordinator asks both when the newcomer begins to load, for the version that is current then.
+The sibling holds this version at that time, and the newcomer passes through it before it can work. So nobody waits for
+the proof when the newcomer is ready.
 
 If the answers differ, the coordinator asks all siblings that are known to hold the stage, with another key. As in every
 comparison of states (`drift_of`), the majority of people is believed. A newcomer that is not believed loads the state
-anew. The second time it also goes on probation, as after a drift. Nothing happens to siblings that differ: their next
-step shows the difference.
+anew. The second time it also goes on probation, as after a drift. Nothing happens to siblings that differ, because
+their next step will show the difference.
 
-The first peer of a stage has no sibling to be compared with. The same holds for all peers at the start of a run and
-after a restart of the coordinator: their first step compares them. If a sibling does not answer, another one is asked.
-If there is none, the newcomer is let in.
+The first peer of a stage has no sibling to be compared with. Neither have all peers at the start of a run and after a
+restart of the coordinator; their first step compares them. If a sibling does not answer, another one is asked. If there
+is no other, the newcomer is admitted.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 
 MOST_ASKED = 8
-"""Most siblings that are asked when a newcomer's answer differs from the first sibling's."""
+"""Largest number of siblings that are asked when a newcomer's answer differs from the first sibling's."""
 MOST_BEHIND = 16
-"""So often in a row the version that a newcomer is asked for may be gone by then."""
+"""Largest number of consecutive proofs that may fail because the requested version is already discarded."""
 MOST_AHEAD = 3
-"""Versions between the current one and the one that is asked for, if earlier ones were left behind too soon."""
+"""The requested version may be this far ahead of the current one, after proofs of earlier versions came too late."""
 REMEMBERED = 4096
 """Number of peers kept, those disproved last."""
 
@@ -50,19 +50,20 @@ class _Inquiry:
     version: int
     nonce: int
     asked: list[Actor]
-    """The siblings."""
+    """The siblings that were asked."""
     told_at: float
     answers: dict[Actor, int] = field(default_factory=dict)
     since: float | None = None
-    """When the version was decided: since then the siblings can answer."""
+    """When the version was decided. From then on, the siblings can answer."""
     reached_at: float | None = None
-    """When the newcomer was first seen to hold it, or a later one."""
+    """When the newcomer was first seen to hold this version or a later one."""
 
 
 class Proofs:
-    """The proofs of one coordinator's life. Call `look` with each report of a member, and `tick` at each heartbeat.
+    """The proofs that one coordinator requests while it leads. Call `look` with each report of a member, and `tick` at
+    each heartbeat.
 
-    A member that is admitted is `shown`; `proven` says who may get work.
+    A member that passes its proof is marked as `shown`. `proven` returns the members that may get work.
     """
 
     def __init__(
@@ -77,32 +78,32 @@ class Proofs:
         """By newcomer."""
         self._count = 0
         self._behind: dict[Actor, int] = {}
-        """By newcomer, how often the version that was asked for was gone by then."""
+        """For each newcomer, how often the requested version was already discarded."""
         self._asked_at: dict[Actor, float] = {}
-        """By newcomer, when it was asked last."""
+        """For each newcomer, when it was last asked."""
         self._silent: dict[Actor, set[Actor]] = {}
-        """By newcomer, the siblings that did not answer in time."""
+        """For each newcomer, the siblings that did not answer in time."""
         self._all: set[Actor] = set()
-        """Newcomers whose answer differed from that of the first sibling that was asked."""
+        """Newcomers whose answer differed from that of the sibling that was asked first."""
         self._disproved: dict[Actor, int] = {}
-        """Newcomers that are to load their state anew, and the key under which that was found."""
+        """Newcomers that must load their state anew, with the key of the proof that failed."""
         self._wrong: dict[str, int] = {}
-        """By peer id, how often it was found."""
+        """For each peer id, how often its proof failed."""
 
     def clear(self) -> None:
-        """After a rollback: what was asked for is void."""
+        """After a rollback: all proofs in progress are void."""
         self._inquiries.clear()
         self._disproved.clear()
         self._all.clear()
 
     def lost(self, actor: Actor) -> None:
-        """A member is gone. Call it after it was removed."""
+        """A member is gone. Call this after it was removed."""
         self._disproved.pop(actor, None)
         self._asked_at.pop(actor, None)
         self._forget(actor)
 
     def look(self, member: Member, now: float) -> None:
-        """Ask a member for a proof if it holds or loads a state, has to show it, and is not asked already."""
+        """Ask a member for a proof if it holds or loads a state, has to prove it, and has not been asked."""
         if self._over:
             return
         actor = member.actor
@@ -120,12 +121,12 @@ class Proofs:
             self._ask(member, now)
 
     def hear(self, sender: Actor, proof: Proof, now: float) -> Member | None:
-        """Returns the newcomer that may get work from now on, if there is one."""
+        """Process an answer. Return the newcomer if it may get work from now on; otherwise None."""
         if self._over:
             return None
         for newcomer, nonce in self._disproved.items():
             if sender == newcomer and proof.nonce == nonce and proof.checksum is None:
-                del self._disproved[newcomer]  # what was disproved is gone
+                del self._disproved[newcomer]  # the disproved state is discarded
                 return None
         inquiry = next((each for each in self._inquiries.values() if each.nonce == proof.nonce), None)
         if inquiry is None or (sender != inquiry.newcomer and sender not in inquiry.asked):
@@ -150,7 +151,7 @@ class Proofs:
 
     @property
     def _over(self) -> bool:
-        """True if all steps are decided: there is no work to be dealt."""
+        """True if all steps are decided, so that there is no more work."""
         return self._history.version == self._history.end(self._settings)
 
     # ------------------------------------------------------------ asking
@@ -182,7 +183,7 @@ class Proofs:
             self._out.send(actor, Prove(self._history.term, inquiry.stage, inquiry.version, inquiry.nonce))
 
     def _siblings(self, member: Member) -> list[Member]:
-        """Who can be asked: other people first, then who is in the stage for longest."""
+        """The siblings that can be asked: other people's first, then those that have held the stage for longest."""
         people, silent = self._members.people, self._silent.get(member.actor, ())
         assert member.stage is not None
         there = [m for m in self._members.of_stage(member.stage) if m is not member and m.actor not in silent]
@@ -191,13 +192,13 @@ class Proofs:
         return sorted(known, key=lambda m: (people.of(m.actor.peer) == me, m.standing, m.actor))
 
     def _attend(self, inquiry: _Inquiry, now: float) -> None:
-        """Repeat the question, and give up who does not answer it."""
+        """Repeat the request, and stop waiting for members that do not answer."""
         known = {m.actor for m in self._members.of_stage(inquiry.stage) if m.shown and m.lost_at is None}
         inquiry.asked = [actor for actor in inquiry.asked if actor in known or actor in inquiry.answers]
         member = self._members.get(inquiry.newcomer)
         if not inquiry.asked or member is None or member.stage != inquiry.stage:
             del self._inquiries[inquiry.newcomer]
-            return  # another sibling is asked, if there is one, with the next report
+            return  # with the next report, another sibling is asked, if there is one
         if inquiry.since is None and self._history.version >= inquiry.version:
             inquiry.since = now
         if inquiry.reached_at is None and member.version is not None and member.version >= inquiry.version:
@@ -218,7 +219,7 @@ class Proofs:
             self._judge(inquiry, member, now)
 
     def _without_silent(self, inquiry: _Inquiry) -> None:
-        """Stop asking siblings that did not answer in time. If none is left, ask another sibling."""
+        """Stop waiting for siblings that did not answer in time. If none is left, another one is asked later."""
         mute = [actor for actor in inquiry.asked if actor not in inquiry.answers]
         inquiry.asked = [actor for actor in inquiry.asked if actor in inquiry.answers]
         if mute:
@@ -227,7 +228,7 @@ class Proofs:
             del self._inquiries[inquiry.newcomer]
 
     def _left_behind(self, member: Member, inquiry: _Inquiry) -> None:
-        """The version is gone where it was asked for: ask for another one with the newcomer's next report."""
+        """A peer has already discarded the requested version. Ask for another one with the newcomer's next report."""
         times = self._behind.get(member.actor, 0) + 1
         if times > MOST_BEHIND:
             self._disprove(member, inquiry, f"it has not answered for any of {times} versions")
@@ -282,7 +283,7 @@ class Proofs:
 
 
 def proven(crew: Sequence[Member]) -> list[Member]:
-    """Of members that hold a stage, those that may get work: who has shown it. Where nobody has, all."""
+    """The members of a stage that may get work: those that passed a proof. If no member has passed one, all."""
     return [member for member in crew if member.shown] or list(crew)
 
 

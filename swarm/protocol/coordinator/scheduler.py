@@ -1,4 +1,6 @@
-"""The next pass, and its opening: evaluation and samples after a decided step, else the next step."""
+"""Chooses the next pass and makes its opening: after a decided step, evaluation and samples if due, otherwise the next
+step.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,17 @@ from swarm.protocol.residuals import Rosters
 from swarm.protocol.settings import Settings
 
 ENTERING_WEIGHT = 0.25
-"""Weight of an actor in a roster without the last decision: it must finish its share even if it begins late."""
+"""Weight of an actor that enters a roster without the last decision. It must finish its share even if it begins
+late.
+"""
 LATE_WEIGHT = 0.5
-"""Weight of an actor that comes into a roster later: it can begin at once, but its inputs have yet to come."""
+"""Weight of an actor that enters a roster during the pass. It can begin at once, but its inputs have yet to arrive."""
 NEW_WEIGHT = 0.25
-"""Weight of an actor of which no step has counted yet, beside siblings of which one has."""
+"""Weight of an actor without a decided step, if its siblings have one."""
 
 
 class Scheduler:
-    """`due` names the pass to open, `pass_state` makes it, and the other methods report its end."""
+    """`due` returns the kind of the next pass, `pass_state` creates it, and the other methods report its end."""
 
     def __init__(
         self,
@@ -51,13 +55,13 @@ class Scheduler:
         self._index = 0
         """Index of the last forward-only pass in this term."""
         self._evaluated = -1
-        """The newest version that was evaluated, or whose evaluation was given up."""
+        """The newest version whose evaluation is complete or was abandoned."""
         self._sampled = 0
-        """Number of tokens generated after that evaluation."""
+        """Number of tokens sampled after that evaluation."""
         self._sample_since = 0.0
-        """When the first of them was begun."""
+        """When the first of these tokens was begun."""
         self._opened = -1
-        """The newest version whose evaluation was begun."""
+        """The newest version whose evaluation has begun."""
 
     def due(self) -> PassKind | None:
         """The kind of the next pass. None: all steps are decided, evaluated and sampled."""
@@ -78,9 +82,9 @@ class Scheduler:
         promotion: Collection[Actor] = (),
         step_s: float = 0.0,
     ) -> PassState:
-        """A new pass of `kind` over these replicas, by stage: named and wired.
+        """A new pass of `kind` with these replicas, by stage: it gets an id and tables.
 
-        `promotion`: the replicas that lack the last decision yet, and begin later. `step_s`: as in Open.
+        `promotion`: the replicas that still lack the last decision and begin later. `step_s`: as in Open.
         """
         version, failure_history = self._history.version, self._failure_history
         weights: dict[Actor, float] = {}
@@ -102,7 +106,7 @@ class Scheduler:
                 rosters = self._rosters.in_order(pass_id, rosters)
             for actor in weights:
                 if (member := self._members.get(actor)) is not None and member.version == version:
-                    member.prepared = None  # its preparations from before this pass are void
+                    member.prepared = None  # a Prepared from before this pass is void
         else:
             self._index += 1
             if kind is PassKind.EVALUATE and self._opened != version:
@@ -157,18 +161,22 @@ class Scheduler:
         return pass_state
 
     def _new_of(self, roster: Collection[Actor]) -> list[Actor]:
-        """The actors of which no step has counted yet. None if that is so of all: at the start everybody is new."""
+        """The actors of the roster without a decided step. Empty if this is true of all, as at the start of the run."""
         there = {actor: member for actor in roster if (member := self._members.get(actor)) is not None}
         new = [actor for actor, member in there.items() if not member.has_counted]
         return new if len(new) < len(there) else []
 
     def _without_idle(self, rosters: list[list[Actor]]) -> tuple[list[list[Actor]], list[list[Actor]]]:
-        """By stage: the actors with work in a forward-only pass, and those without, since they held up others."""
+        """For each stage: the actors that get work in a forward-only pass, and those without work because they delayed
+        earlier ones.
+        """
         busy = [[a for a in roster if not self._failure_history.is_idle(a.peer)] or roster for roster in rosters]
         return busy, [[a for a in roster if a not in those] for roster, those in zip(rosters, busy, strict=True)]
 
     def weight(self, actor: Actor, pass_state: PassState, stage: StageIndex) -> float | None:
-        """Weight of an actor that is to enter a roster of the open pass. None: it lacks the others' residuals."""
+        """Weight of an actor that enters a roster of the open pass. None: it lacks the residuals that the others
+        have.
+        """
         if self._settings.averages_compressed and self._rosters.carried(pass_state.pass_id, stage, (actor,)) != (-1,):
             return None
         roster = [*pass_state.tables[stage].roster, actor]
@@ -177,7 +185,7 @@ class Scheduler:
 
     @property
     def samples(self) -> bool:
-        """True if a text sample is begun, and not complete."""
+        """True while a text sample has begun and is not complete."""
         return self._sampled > 0
 
     def completed(self, kind: PassKind) -> None:
@@ -189,18 +197,20 @@ class Scheduler:
             self._sampled += 1
 
     def aborted(self, kind: PassKind) -> bool:
-        """True if an aborted pass is given up: a sample at once, an evaluation at the third abort, a step never."""
+        """Return True if an aborted pass is abandoned: a sample at once, an evaluation at the third abort, a step
+        never.
+        """
         if kind is PassKind.TRAIN or (kind is PassKind.EVALUATE and self._failure_history.aborts <= 2):
             return False
         self.dropped()
         return True
 
     def dropped(self) -> None:
-        """The evaluation that is due, or the sample after it, is skipped until the next one is due."""
+        """Skip the evaluation that is due, or the sample after it. The next one takes place as scheduled."""
         self._evaluated = self._history.version
         self._sampled = self._settings.sample_tokens
 
     def new_term(self) -> None:
-        """Passes are counted anew; after a rollback, later evaluations are to be done again."""
+        """Restart the count of passes. After a rollback, later evaluations must be done again."""
         self._index = 0
         self._evaluated = min(self._evaluated, self._history.version)

@@ -1,9 +1,9 @@
-"""Everything that actors say to each other. The drivers map these one to one onto proto/swarm/v1.
+"""All messages between actors. The drivers map each of them one to one onto a message in proto/swarm/v1.
 
-All messages are idempotent: they may be lost, repeated, delayed or reordered (the simulator does all four). What
-arrives with an old pass, table number or incarnation changes nothing.
+All messages are idempotent. They may be lost, repeated, delayed or reordered; the simulator does all four. A receiver
+ignores a message that names an old pass, table number or incarnation.
 
-The kinds are in modules by subject; `from swarm.protocol.messages import Open` finds each.
+The modules group the messages by subject; `from swarm.protocol.messages import Open` works for each of them.
 """
 
 from swarm.protocol.messages.decision import CodecPair, Decision, StageOutcome

@@ -1,4 +1,4 @@
-"""The decision record of a step, and what it consists of."""
+"""The decision record of a training step, and its parts."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from swarm.protocol.update import STILL, Update
 
 @dataclass(frozen=True, slots=True)
 class StageOutcome:
-    """What a stage prepared: the table number and the digest of its reduced bytes."""
+    """The result of one stage in a decided step: the number of its table and the digest of its reduced bytes."""
 
     number: int
     digest: str
     contributions: tuple[Contribution, ...] = ()
-    """In the order of the roster, in a run that averages compressed gradients: what the bytes depend on."""
+    """In the order of the roster. Set only in a run that averages compressed gradients, where the bytes depend on it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class CodecPair:
-    """What crosses a boundary is coded with, by the names that manifests use."""
+    """The codecs of one boundary, by their names in the manifest."""
 
     forward: str
-    """Of activations."""
+    """Codec of the activations."""
     backward: str
-    """Of their gradients."""
+    """Codec of the activations' gradients."""
 
     def of(self, direction: Direction) -> str:
         return self.forward if direction is Direction.FORWARD else self.backward
@@ -34,23 +35,27 @@ class CodecPair:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision record of one training step: written durably by the coordinator before anyone is told."""
+    """The decision record of one training step. The coordinator writes it durably before it tells any peer."""
 
     term: Term
     step: StepNumber
     scale: float
-    """What every gradient sum is multiplied by: clip ÷ tokens. 0 means SKIP: the version advances, nothing else."""
+    """Factor for every gradient sum: clip ÷ tokens. 0 means SKIP: the version advances, but the parameters do not
+    change.
+    """
     loss_sum: float
     tokens: int
-    """What the loss is summed over; of a classifier, images."""
+    """Number of targets that the loss is summed over: tokens, or images for a classifier."""
     gradient_norm: float
     outcomes: tuple[StageOutcome, ...]
     key_frames: tuple[int, ...] = ()
-    """By boundary 1, 2, …: bit m is set when microbatch m crossed as a key frame. Empty where the codec has none."""
+    """One integer per boundary 1, 2, …. Bit m is set if microbatch m crossed as a key frame. Empty: the codec has no
+    key frames.
+    """
     codecs: tuple[CodecPair, ...] = ()
-    """By boundary 1, 2, …: what the step crossed with. Empty where the manifest says it all."""
+    """The codecs of the step, one pair per boundary 1, 2, …. Empty: as the manifest says."""
     rate: float = 1.0
-    """What the learning rate of the schedule is multiplied by in this step."""
+    """Factor for the scheduled learning rate in this step."""
     update: Update = STILL
 
     @property

@@ -1,4 +1,4 @@
-"""How a coordinator copies the event log of another one."""
+"""Messages with which a coordinator copies the event log of another coordinator."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ MAX_LOG_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class LogWant:
-    """Send me what your event log holds from `offset` on."""
+    """Asks for the receiver's event log from byte `offset` on."""
 
     log: str
-    """The name of the log that is known here (LogChunk); empty: none."""
+    """The `LogChunk.log` of the copy that the sender already has. Empty: it has no copy."""
     offset: int
     before: str
-    """A hash of the last bytes in front of it."""
+    """A hash of the last bytes before `offset` in the sender's copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,6 @@ class LogChunk:
     """Bytes of the sender's event log, at most `MAX_LOG_BYTES`."""
 
     log: str
-    """A hash of the log's beginning: another one is another log."""
+    """A hash of the beginning of the log. It identifies the log: a different hash means a different log."""
     offset: int
     lines: bytes = field(repr=False)

@@ -1,4 +1,6 @@
-"""What crosses between peers, and how it is asked for: frames of microbatches, parts and sums of a reduce."""
+"""The data that peers send each other, and the requests for it: frames of microbatches, parts and sums of a
+reduction.
+"""
 
 from __future__ import annotations
 
@@ -12,53 +14,63 @@ Payload = object
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """What a frame was made from, in a run whose codec builds on earlier visits. Digests of reconstructions, 63 bits.
+    """How a frame was computed. Used in runs whose codec encodes changes relative to earlier visits.
 
-    0 says none. What the digests are for: `crossings`.
+    All values except `fresh` are 63-bit digests of reconstructed tensors; 0 means none. `swarm.protocol.lineage`
+    explains their use.
     """
 
     source: int = 0
-    """Of an activation: the input it was computed from. Of a gradient: the activation it was computed with."""
+    """For an activation: digest of the input it was computed from. For a gradient: of the activation it was computed
+    with.
+    """
     base: int = 0
-    """The payload is the change of this. 0: it is whole."""
+    """Digest of the base: the payload is the change relative to it. 0: the payload is whole."""
     fresh: bool = False
-    """A key frame: however it is sent, it owes nothing to an earlier visit."""
+    """True for a key frame, which does not depend on an earlier visit. (Other frames depend on one even if they are
+    sent whole.)
+    """
     trail: int = 0
-    """Of a gradient: a digest of all activations from its boundary on that it was computed with."""
+    """For a gradient: a digest of all activations that it was computed with, from its boundary to the last stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Which copies of activations the gradient of a set of microbatches was computed with, in the same runs.
+    """Which copies of activations the gradients of a set of microbatches were computed with. Used in the same runs as
+    `Lineage`.
 
-    Sums of 63-bit digests over the microbatches, modulo 2^63.
+    Except for `fresh`, each value is a sum of 63-bit digests over the microbatches, modulo 2^63.
     """
 
     inputs: int = 0
-    """What came in."""
+    """Digests of the activations that this stage received."""
     sources: int = 0
-    """What that was computed from, in the stage before."""
+    """Digests of the inputs from which the stage before computed those activations."""
     trails: int = 0
-    """The trails of the gradients made here."""
+    """The `Lineage.trail` of the gradients that this stage computed."""
     echoes: int = 0
-    """The trails of the gradients that came in."""
+    """The `Lineage.trail` of the gradients that this stage received."""
     fresh: int = 0
-    """Bit m is set when microbatch m came in as a key frame."""
+    """Bit m is set if microbatch m arrived as a key frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
     """An actor asks for the frames, parts and sums that it lacks.
 
-    This is the only rule for recovery. It is also the only flow control: a frame moves only when a peer wants it. Parts
-    and sums of a reduce are sent without being asked for; only lost ones are wanted.
+    This is the only rule for recovery. It is also the only flow control: a frame is sent only if a peer wants it. Parts
+    and sums of a reduction are sent without a Want; a peer wants only lost ones.
     """
 
     keys: tuple[Key, ...]
     bases: tuple[int, ...] = ()
-    """Of which base the sender can use a change, for each key (0: of none). Empty: of none at all."""
+    """For each key, the digest of the base that the sender of the Want holds: it can decode a change relative to this
+    base. 0: it holds none. Empty: none for any key.
+    """
     again: bool = False
-    """It was wanted before and has not come: whoever has yet to make it says so (Pending)."""
+    """True if the keys were wanted before and did not arrive. A receiver that has not computed them yet answers with
+    Pending.
+    """
 
     def base(self, index: int) -> int:
         return self.bases[index] if self.bases else 0
@@ -66,9 +78,9 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The answer to a Want that came again: the way is open, and the frames will come when they are made.
+    """The answer to a repeated Want: the link works, and the frames will be sent as soon as they are computed.
 
-    In a deep pipeline most gradients take longer than any deadline that notices a lost frame soon.
+    In a deep pipeline, most gradients take longer than a deadline that is short enough to detect lost frames quickly.
     """
 
     keys: tuple[FrameKey, ...]
@@ -83,13 +95,17 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class ReducePart:
-    """One contributor's share of a bucket. `microbatches` (bit set) lets the reducer check disjoint and complete."""
+    """One contributor's part of a bucket. From `microbatches`, the reducer checks that the parts are disjoint and
+    complete.
+
+    `microbatches`: a bit set.
+    """
 
     key: PartKey
     microbatches: int
     payload: Payload = field(repr=False)
     receipt: Receipt | None = None
-    """Of `microbatches`."""
+    """The receipt of `microbatches`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +113,16 @@ class ReducedPart:
     key: SumKey
     payload: Payload = field(repr=False)
     receipt: Receipt | None = None
-    """Of all microbatches."""
+    """The receipt of all microbatches of the step."""
 
 
 WithPayload = Frame | ReducePart | ReducedPart
-"""Messages that carry raw bytes, which only the stages they are for can judge."""
+"""Messages that carry raw bytes, whose content only a peer of the receiving stage can check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """Pass `message` on: `origin` and `destination` cannot reach each other."""
+    """Asks the receiver to forward `message`, because `origin` and `destination` cannot reach each other."""
 
     origin: Actor
     destination: Actor

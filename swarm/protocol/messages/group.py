@@ -1,4 +1,4 @@
-"""What the coordinators of a group tell each other, and the entries of the log that they share."""
+"""Messages between the coordinators of a group, and the entries of their common log."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from swarm.protocol.messages.decision import Decision
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What the organiser has told the run to do. What the names mean: `controls`."""
+    """A command from the organiser to the run. `swarm.protocol.controls` explains the names."""
 
     number: int
-    """Commands of a run are counted from 1."""
+    """The commands of a run are numbered from 1."""
     name: str
     value: str
     by: str
     why: str
     request: str
-    """Of which it came: one that is repeated is one command."""
+    """The id of the request that caused the command. A repeated request causes only one command."""
 
 
 @dataclass(frozen=True, slots=True)
 class TermEntry:
-    """A leader takes a term. `rollback_to`: the history goes on from this version."""
+    """A leader begins a term. `rollback_to`: the version from which the history continues, if the term begins with a
+    rollback.
+    """
 
     ballot: int
-    """Of the leader that appended it, as in all entries."""
+    """The ballot of the leader that appended the entry. The same holds for all other entries."""
     term: Term
     rollback_to: int | None = None
 
@@ -40,14 +42,14 @@ class DecisionEntry:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedEntry:
-    """A majority of the group holds every stage of checkpoint `version`."""
+    """A majority of the group holds the shards of all stages of checkpoint `version`."""
 
     ballot: int
     version: int
     term: Term
-    """In which it was ordered."""
+    """The term in which the checkpoint was ordered."""
     digests: tuple[str, ...]
-    """By stage, of the files."""
+    """Digests of the files, by stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,68 +63,72 @@ Entry = TermEntry | DecisionEntry | ArchivedEntry | CommandEntry
 
 @dataclass(frozen=True, slots=True)
 class Canvass:
-    """May I lead under `ballot`? With the index and ballot of my log's last entry."""
+    """A candidate asks for a vote: may it lead under `ballot`? It sends the index and ballot of the last entry of its
+    log.
+    """
 
     ballot: int
     last_index: int
     last_ballot: int
     binding: bool
-    """False: would you? Nothing is promised, so that who is merely cut off disturbs nobody."""
+    """False: a pre-vote. The voter says how it would vote and promises nothing, so a candidate that is merely cut off
+    does not disturb the leader.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
     ballot: int
-    """That of the canvass if granted, else the newest that the voter knows."""
+    """The ballot of the canvass if the vote is granted; otherwise the newest ballot that the voter knows."""
     granted: bool
     binding: bool
-    """As in the canvass."""
+    """The same as in the canvass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A checkpoint in the leader's archive, to be copied."""
+    """A checkpoint in the leader's archive, which the followers should copy."""
 
     version: int
     term: Term
-    """In which it was ordered."""
+    """The term in which the checkpoint was ordered."""
     digests: tuple[str, ...]
-    """By stage, of the files."""
+    """Digests of the files, by stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """The leader's log goes on after entry `before` with these. Without entries: I am here."""
+    """The leader's log continues with `entries` after entry `before`. Without entries this is a heartbeat."""
 
     ballot: int
     before: int
     before_ballot: int
     entries: tuple[Entry, ...]
     committed: int
-    """Entries up to this one stand for good."""
+    """The index of the last committed entry. Entries up to this one are final."""
     offer: Offer | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The answer, once it is on disk."""
+    """A follower's answer to Append, sent once the entries are on disk."""
 
     ballot: int
-    """The newest that the sender knows: if it is higher than the leader's, that one leads no more."""
+    """The newest ballot that the sender knows. If it is higher than the leader's, that leader steps down."""
     matched: int
-    """Up to here the logs are the same; if `refused`, go on from before here."""
+    """Index up to which the logs agree. If `refused`: the leader should continue from before this index."""
     refused: bool = False
     held: int = -1
-    """The version offered, if it is held; −1: it is not."""
+    """The version of the offered checkpoint if the sender holds it; −1 otherwise."""
     held_in: int = 0
-    """The term of that offer."""
+    """The term of that checkpoint."""
     peers: int = 0
-    """So many peers of the swarm the sender hears."""
+    """How many peers of the swarm the sender hears."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adjourn:
-    """The leader ends the run: everybody may go."""
+    """The leader ends the run. All members may exit."""
 
     ballot: int
     reason: str
@@ -131,7 +137,7 @@ class Adjourn:
 
 @dataclass(frozen=True, slots=True)
 class Steer:
-    """The organiser has told me this; you lead. Repeated until answered."""
+    """A follower forwards a command of the organiser to the leader. It repeats this until the leader answers."""
 
     request: str
     command: str
@@ -142,7 +148,7 @@ class Steer:
 
 @dataclass(frozen=True, slots=True)
 class Steered:
-    """The answer: it is in force, as a command of this number (`text` says what it does); or why not (`error`)."""
+    """The leader's answer to Steer: the command's number and its effect (`text`), or why it was rejected (`error`)."""
 
     request: str
     number: int

@@ -1,4 +1,4 @@
-"""How fast links are, and what measures them."""
+"""The rates of links, and the messages that measure round trips."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from swarm.protocol.ids import Actor
 
 @dataclass(frozen=True, slots=True)
 class LinkRate:
-    """What a link really carries, as its receiver measures it."""
+    """The rate of a link, as measured by its receiver."""
 
     sender: Actor
     bytes_per_s: float
@@ -17,7 +17,9 @@ class LinkRate:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Answered at once, to tell how long that takes. Cores never see it."""
+    """The receiver answers at once, so that the sender can measure the round trip. The drivers handle it, not the
+    cores.
+    """
 
     number: int
 
@@ -25,4 +27,4 @@ class Ping:
 @dataclass(frozen=True, slots=True)
 class Pong:
     number: int
-    """That of the Ping."""
+    """The number of the Ping."""

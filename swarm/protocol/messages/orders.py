@@ -1,4 +1,4 @@
-"""What the coordinator tells peers."""
+"""Messages from the coordinator to peers."""
 
 from __future__ import annotations
 
@@ -13,84 +13,93 @@ MAX_DONORS = 8
 
 @dataclass(frozen=True, slots=True)
 class Donor:
-    """A replica of a stage from which others may fetch its state."""
+    """A replica of a stage. Other peers may fetch the stage's state from it."""
 
     actor: Actor
     person: int
-    """The number of the person whose device it is, within one message: what a person's devices say counts once."""
+    """A number for the person who owns the device, valid within one message. All devices of one person count as one
+    source.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Hold `stage` at `version`: fetch it from `donors` or from the `archive`, or initialise it (version 0, neither).
+    """The receiver is to hold `stage` at `version`.
 
-    In a run from imported parameters version 0 is fetched like any other; a peer initialises nothing there. `stage`
-    None: stand by. In a newer term the version may be lower than the one held: that is a rollback.
+    It fetches the state from `donors` or from `archive`. If both are empty, it initialises version 0 itself. In a run
+    from imported parameters, version 0 is fetched like any other version. `stage` None: stand by. In a newer term, the
+    version may be lower than the one that the peer holds: that is a rollback.
     """
 
     term: Term
     stage: StageIndex | None
     version: int
     donors: tuple[Donor, ...] = ()
-    """At most MAX_DONORS. Who is in the stage for longest comes first."""
+    """At most MAX_DONORS. The replica that has held the stage for longest comes first."""
     archive: Actor | None = None
-    """The coordinator whose archive has the version, if no replica holds it."""
+    """The coordinator whose archive holds the version, if no replica holds it."""
     move: int = 0
-    """Within a term a peer leaves its stage only for a higher number: a late or repeated order moves nobody back."""
+    """A counter of moves. Within a term, a peer changes its stage only for a higher number, so a late or repeated order
+    has no effect.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Who takes up a stage while the others train: it loads `version`, and applies the steps that are decided since."""
+    """A peer that takes up a stage while the others train. It loads `version`, then applies the steps decided since."""
 
     actor: Actor
     stage: StageIndex
     version: int
-    """While it `loads`: the version to load. Later: the one it holds."""
+    """While `loads` is true: the version to load. Afterwards: the version that it holds."""
     loads: bool
     move: int = 0
-    """As in Assign."""
+    """The same as `Assign.move`."""
     void_before: Term = NEVER
-    """What it was given under an older term is not what its siblings hold: void, as after a rollback."""
+    """A state that it received under an older term than this is void, because it differs from the other replicas'
+    state.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A pass opens. Carries the decision of the step before, so that a peer that lacks it applies it first."""
+    """A pass begins. A peer that lacks the decision of the step before first applies `decision`."""
 
     pass_id: PassId
     kind: PassKind
     tables: tuple[StageTable, ...]
-    """By stage; `UNTOLD` for those that do not concern the receiver."""
+    """By stage; `UNTOLD` for stages that do not concern the receiver."""
     decision: Decision | None
     codecs: tuple[CodecPair, ...] = ()
-    """By boundary 1, 2, …: what everything crosses with in this pass. Empty where the manifest says it all."""
+    """The codecs of this pass, one pair per boundary 1, 2, …. Empty: as the manifest says."""
     nonfinite: bool = False
-    """Something was not finite when this step was tried before: now it crosses the boundaries too, and spoils the
-    gradients of all stages, so that the step can be decided as a SKIP.
+    """True if an earlier attempt at this step met a non-finite value. Then frames with non-finite values may cross the
+    boundaries, so that the gradients of all stages become non-finite and the step can be decided as a SKIP.
     """
     listeners: tuple[Listener, ...] = ()
-    """Of all stages. They have no part in the pass; it may be told again with others."""
+    """The listeners of all stages. They do not take part in the pass. The message may be sent again with other
+    listeners.
+    """
     rolled_back_in: Term = NEVER
-    """The term of the last rollback: a state from before it is of a history that does not stand."""
+    """The term of the last rollback. A state from an earlier term belongs to a discarded history."""
     step_s: float = 0.0
-    """Seconds that a step takes of late; 0 while that is not known."""
+    """Recent duration of a step in seconds; 0 if unknown."""
     save: bool = False
-    """The version that the pass needs is to be saved as a checkpoint, whatever the manifest says."""
+    """Save the version that the pass needs as a checkpoint, whatever the manifest says."""
     steps: int = 0
-    """After so many steps the run ends; 0: after as many as the manifest says."""
+    """The run ends after this number of steps; 0: after the number in the manifest."""
     donors: tuple[Donor, ...] = ()
-    """As in Assign. Only for a listener that loads."""
+    """The same as `Assign.donors`. Set only for a listener that loads."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Of the tables, by stage."""
+        """The numbers of the tables, by stage."""
         return tuple(table.number for table in self.tables)
 
 
 @dataclass(frozen=True, slots=True)
 class Amend:
-    """Stage `stage` has a new table in the open pass."""
+    """Stage `stage` has a new table in the current pass."""
 
     pass_id: PassId
     stage: StageIndex
@@ -100,7 +109,7 @@ class Amend:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Please give up these microbatches if you have not begun to accumulate them. Repeated until answered."""
+    """Asks a peer to give up those of `microbatches` that it has not begun to accumulate. Repeated until answered."""
 
     pass_id: PassId
     number: int
@@ -109,29 +118,31 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """A decision, when no pass follows at once: before a pause, and at the end (`finished`). And to a listener."""
+    """A decision after which no pass begins at once: before a pause, or at the end of the run (`finished`). Also sent
+    to listeners.
+    """
 
     decision: Decision
     term: Term
-    """Under which it is told: the decision may be of an older one."""
+    """The term of the sender. The decision may belong to an older term."""
     finished: bool = False
     save: bool = False
-    """As in Open: the version that it leads to is to be saved."""
+    """Save the resulting version as a checkpoint, as in Open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """The run cannot go on: stop, as failed. Repeated until you are gone."""
+    """The run cannot continue: the receiver stops and reports failure. Repeated until the receiver is gone."""
 
     reason: str
     term: Term
     expelled: bool = False
-    """The run goes on, without you."""
+    """True if the run continues without the receiver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """You are out of this pass, whatever you did in it is void."""
+    """The receiver is excluded from this pass. All its work in the pass is void."""
 
     pass_id: PassId
     reason: str
@@ -139,7 +150,7 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True)
 class Dismiss:
-    """You said that you are leaving: nothing depends on you any more. Repeated until you are gone."""
+    """The answer to a peer that wants to leave: the run no longer depends on it. Repeated until the peer is gone."""
 
     term: Term
     reason: str
@@ -147,7 +158,7 @@ class Dismiss:
 
 @dataclass(frozen=True, slots=True)
 class TakeSeats:
-    """Have so many peers in your process: a stage has nobody else. Repeated until they are there."""
+    """The receiver's process should run this number of peers, because a stage has no peer. Repeated until it does."""
 
     term: Term
     seats: int
@@ -156,7 +167,9 @@ class TakeSeats:
 
 @dataclass(frozen=True, slots=True)
 class LeaveSeat:
-    """You were taken on for a stage that others hold now: leave, as if your owner asked. Repeated until you do."""
+    """The receiver was added for a stage that other peers hold now. It should leave, as if its owner had asked for it.
+    Repeated until it leaves.
+    """
 
     term: Term
     reason: str
@@ -164,7 +177,9 @@ class LeaveSeat:
 
 @dataclass(frozen=True, slots=True)
 class Excuse:
-    """The organiser lets you go: leave, as if your owner asked. Repeated until you do."""
+    """The organiser dismisses the receiver. It should leave, as if its owner had asked for it. Repeated until it
+    leaves.
+    """
 
     term: Term
     reason: str
@@ -172,9 +187,9 @@ class Excuse:
 
 @dataclass(frozen=True, slots=True)
 class Prove:
-    """Show that you hold `stage` at `version`: with a checksum of it that is keyed with `nonce` (→ Proof).
+    """Asks for a proof that the receiver holds `stage` at `version`: a checksum keyed with `nonce` (see Proof).
 
-    Who does not hold the version yet answers when it does. Repeated until answered.
+    A peer that does not hold the version yet answers once it does. Repeated until answered.
     """
 
     term: Term
@@ -185,7 +200,9 @@ class Prove:
 
 @dataclass(frozen=True, slots=True)
 class Disproved:
-    """What you answered to `nonce` is not what your siblings answered: load your state anew. Repeated until you do."""
+    """The receiver's Proof for `nonce` differs from those of the other replicas: it must load its state anew. Repeated
+    until it does.
+    """
 
     term: Term
     nonce: int
@@ -193,7 +210,9 @@ class Disproved:
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """An older process that has your key is still alive somewhere: your home has been copied. It is told to leave."""
+    """To the newer of two processes with the same key: an older one is still alive, so the home directory was copied.
+    The older one is told to leave.
+    """
 
     incarnation: int
 
@@ -203,9 +222,11 @@ MAX_BANNED = 4096
 
 @dataclass(frozen=True, slots=True)
 class Banned:
-    """These peers have no part in the run any more: open nothing to them, take nothing from them. No core sees it."""
+    """These peers are excluded from the run: open no connections to them and accept none. The drivers handle it, not
+    the cores.
+    """
 
     number: int
-    """Of the command that changed the list last: a list of a lower number is out of date."""
+    """The number of the command that last changed the list. A list with a lower number is outdated."""
     peers: tuple[str, ...]
-    """At most MAX_BANNED, the last ones."""
+    """At most MAX_BANNED: the most recently banned ones."""

@@ -1,4 +1,4 @@
-"""What peers tell the coordinator, which decides by it."""
+"""Messages from peers to the coordinator, on which its decisions depend."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ from swarm.protocol.messages.frames import Receipt
 from swarm.protocol.messages.link_measurement import LinkRate
 
 MAX_AWAITED = 8
-"""Actors that a Status names as awaited."""
+"""Largest number of actors in `Status.awaited`."""
 MAX_PAUSED = 80
-"""Characters of the reason for a pause."""
+"""Largest length of the reason for a pause, in characters."""
 MAX_SEATS = 16
-"""Peers in one process."""
+"""Largest number of peers in one process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seating:
-    """What a peer says of the process it runs in, if that may have several peers."""
+    """A peer's description of its process, if the process can run several peers."""
 
     peers: tuple[str, ...]
-    """Peer ids of all of them, its own among them, in the order in which they came."""
+    """The ids of all peers in the process, the sender included, in the order in which they were added."""
     grows: bool = False
-    """The process takes one more on if this one is asked to (TakeSeats)."""
+    """True if the process adds one more peer when the coordinator asks the sender for it (TakeSeats)."""
     on_call: bool = False
-    """This one was taken on because the coordinator asked, and leaves when it is asked to (LeaveSeat)."""
+    """True if the sender was added because the coordinator asked for it. It leaves when the coordinator asks
+    (LeaveSeat).
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """As in Join and Status."""
+    """The resources of a peer. The fields have the same meaning as in Join."""
 
     capacity: float = 1.0
     memory: int | None = None
@@ -42,29 +44,31 @@ class Means:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """An actor without a stage presents itself. Repeated until assigned. `stage`: of its newest checkpoint on disk."""
+    """A peer without a stage introduces itself. Repeated until it is assigned one. `stage`: that of its newest
+    checkpoint on disk.
+    """
 
     actor: Actor
     stage: StageIndex | None = None
     capacity: float = 1.0
-    """Microbatches a second, forward and backward, through the whole model."""
+    """Microbatches per second, forward and backward, through the whole model."""
     sequence: int = 0
-    """As in Status."""
+    """The same as `Status.sequence`."""
     memory: int | None = None
-    """Bytes it plans with, together with the other peers of its process; None: not said."""
+    """Bytes of memory for the peer and all other peers of its process together; None: unknown."""
     uplink: float | None = None
-    """Bytes a second that it can send, as measured or as its owner limits it; None: not known."""
+    """Bytes per second that it can send, as measured or as its owner limits it; None: unknown."""
     downlink: float | None = None
-    """Bytes a second that it can receive, as measured; None: not known."""
+    """Bytes per second that it can receive, as measured; None: unknown."""
     seating: Seating | None = None
-    """None: it is alone in its process, and that takes no other one on."""
+    """None: the process runs only this peer and adds no others."""
     paused: str = ""
-    """As in Status."""
+    """The same as `Status.paused`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Every bucket of the attempt is here; the reduced gradient lies in a separate buffer."""
+    """The sender has all buckets of the attempt. It keeps the reduced gradient in a separate buffer."""
 
     attempt: Attempt
     digest: str
@@ -72,99 +76,120 @@ class Prepared:
     loss_sum: float
     finite: bool = True
     receipt: Receipt | None = None
-    """Of the whole stage; None where nothing builds on earlier visits."""
+    """The receipt of the whole stage; None if no codec in the run builds on earlier visits."""
     shared: str = ""
-    """Digest of what another stage must hold the same; empty where nothing is shared."""
+    """Digest of the reduced gradients of parameters that another stage shares. That stage must report the same. Empty:
+    no shared parameters.
+    """
     state: int = 0
-    """Checksum of the parameters and moments that the gradients were computed with: replicas must hold the same."""
+    """Checksum of the parameters and moments before this step. All replicas must report the same."""
     spoilt: bool = False
-    """Some of these are not finite."""
+    """True if some of these parameters or moments are not finite."""
     unusable: bool = False
-    """Some of them are not finite, or so large that nothing finite can be computed with them."""
+    """True if some of them are not finite, or so large that computing with them overflows."""
     sketch: bytes = field(default=b"", repr=False)
-    """Of what the sender itself has added, with signs that follow from `digest`: of what its stage holds alone, then
-    of what another stage holds too. Empty where steps are not audited, and where the sums are not finite.
+    """Sketches of the gradients that the sender itself accumulated: first of the parameters of its stage alone, then of
+    shared ones.
+
+    The signs of the projections follow from `digest`. Empty if steps are not audited, or if the sums are not finite.
     """
     seal: int = 0
-    """`seal_of` the same sketches of the reduced vector. 0: there are none, or they do not add up exactly."""
+    """`seal_of` the same sketches of the reduced vector. 0: there are none, or the contributions' sketches do not add
+    up exactly.
+    """
     outline: bytes = field(default=b"", repr=False)
-    """A sketch of the reduced vector, with signs that follow from the step. Empty where only equal sums are right."""
+    """A sketch of the reduced vector, whose signs follow from the step number. Empty if only equal sums count as
+    correct.
+    """
 
     @property
     def answer(self) -> Hashable:
-        """What replicas that hold the same reduced bytes must all say. Floats by their bits: a NaN equals itself."""
+        """The values that must agree between replicas with the same reduced bytes. Floats are compared by their bits,
+        so NaN equals NaN.
+        """
         numbers = self.squared_norm.hex(), self.loss_sum.hex(), self.finite
         return self.digest, *numbers, self.receipt, self.shared, self.seal, self.outline
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Sent every heartbeat and whenever something in it changed: what the coordinator reconciles against."""
+    """Sent at every heartbeat and after every change. The coordinator compares it with its own view and corrects
+    differences.
+    """
 
     actor: Actor
     stage: StageIndex | None
     version: int | None
     pass_id: PassId | None = None
     numbers: tuple[int, ...] = ()
-    """Of the tables of the pass that are known here, by stage; 0 for those that it was not told."""
+    """For each stage, the number of the pass's table that the peer knows; 0 if it knows none."""
     done: int = 0
-    """Bit m is set when microbatch m is accumulated (TRAIN) or forwarded (other kinds) here."""
+    """Bit m is set if the peer has accumulated microbatch m (TRAIN) or forwarded it (other kinds)."""
     prepared: Prepared | None = None
     seconds_per_microbatch: float | None = None
     queued: int = 0
-    """Microbatches this peer could be working on now: without progress while this is positive, it is stalled."""
+    """Number of microbatches that the peer could compute now. A peer with a positive number and no progress is stalled.
+    """
     fenced: bool = False
     checkpoint_version: int = -1
-    """The newest checkpoint of its stage on its disk, −1 for none."""
+    """The newest checkpoint of its stage on its disk; −1: none."""
     checkpoint_digest: str = ""
     sequence: int = 0
-    """Grows with every Join and Status of an actor: an older one that comes later says nothing new."""
+    """Increases with every Join and Status of an actor. The coordinator ignores a message with a lower number than an
+    earlier one.
+    """
     state_term: int = 0
-    """The newest term under which it was given its state or began a pass: what is older than a rollback is void."""
+    """The newest term under which it received its state or began a pass. State from before a rollback is void."""
     term: int = 0
-    """The newest term that it has heard of: it obeys nothing that is said under an older one."""
+    """The newest term that it knows. It ignores orders of older terms."""
     uplink: float | None = None
-    """Bytes a second that it sends at most, if it has a limit."""
+    """The peer's upload limit in bytes per second; None: no limit."""
     links: tuple[LinkRate, ...] = ()
-    """What its links from other peers carry, as far as measured."""
+    """Measured rates of its links from other peers."""
     leaving: bool = False
-    """Its owner wants it back: it takes nothing new, and goes when it is dismissed or when its time is over."""
+    """True if the owner wants the peer to leave. It accepts no new work and exits when it is dismissed or its time runs
+    out.
+    """
     heard: PassId | None = None
-    """The newest pass of which it was told as a listener."""
+    """The newest pass that it was told about as a listener."""
     loading: int | None = None
-    """The version that it loads."""
+    """The version that it is loading."""
     lacks: int | None = None
-    """Of a listener: the first step, from the version it loads or holds on, whose decision it has not heard."""
+    """For a listener: the first step, from the version it loads or holds on, whose decision it does not know."""
     fetched: int = 0
-    """Bytes of states and sums that it has taken from others: whether it gets on."""
+    """Bytes of states and sums fetched from others so far. Shows whether the download progresses."""
     capacity: float = 1.0
-    """As in Join, like the next four: a coordinator that has started again hears of them."""
+    """This and the next four fields: the same as in Join. A restarted coordinator learns them from here."""
     memory: int | None = None
     offered_uplink: float | None = None
-    """`uplink` in Join."""
+    """The same as `Join.uplink`."""
     downlink: float | None = None
     seating: Seating | None = None
     forwarded: int = 0
-    """Bit m is set when microbatch m is forwarded here, in training: the next stage can have it."""
+    """Bit m is set if the peer has forwarded microbatch m in training, so that the next stage can have it."""
     reduced: int = 0
-    """Parts and sums of the reduce under way that were made here or have come: whether it gets on."""
+    """Number of parts and sums of the current reduction that the peer has made or received. Shows whether it
+    progresses.
+    """
     awaited: tuple[Actor, ...] = ()
-    """Whose parts of that reduce have not come; where all have, whose sums. `MAX_AWAITED` of them at most.
+    """Actors whose parts of that reduction are missing; once all parts are here, those whose sums are missing.
 
-    Itself, as long as it has yet to compute something for it.
+    At most `MAX_AWAITED`. Includes the sender itself while it still has to compute for the reduction.
     """
     spoilt: bool = False
-    """Parameters or moments of `version` are not finite: found when a checkpoint of it was to be saved."""
+    """True if some parameters or moments of `version` are not finite, which the peer noticed when it saved a
+    checkpoint.
+    """
     paused: str = ""
-    """Why it computes no microbatches for now; empty: it does. `MAX_PAUSED` characters at most.
+    """Why the peer computes no microbatches now; empty: it computes. At most `MAX_PAUSED` characters.
 
-    It keeps its state, applies what is decided, and finishes the reduce of what it has accumulated.
+    A paused peer keeps its state, applies decisions, and finishes the reduction of what it has accumulated.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The answer to Release: these are tombstoned here and will never be accumulated under this table number."""
+    """The answer to Release. The sender will never accumulate these microbatches under this table number."""
 
     pass_id: PassId
     number: int
@@ -173,7 +198,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """`other` does not answer me; I go through a sibling."""
+    """`other` does not answer the sender, which sends its messages through a replica of `other`'s stage instead."""
 
     pass_id: PassId
     other: Actor
@@ -181,7 +206,7 @@ class Unreachable:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What the last stage found in a forward-only pass: a loss sum, or the next token."""
+    """The last stage's result of a microbatch in a forward-only pass: a loss sum, or the next token."""
 
     pass_id: PassId
     microbatch: Microbatch
@@ -191,20 +216,22 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """I cannot go on in this pass: an exception while computing `microbatch`, or I lack the version it needs."""
+    """The sender cannot continue in this pass: computing `microbatch` raised an exception, or it lacks the version that
+    the pass needs.
+    """
 
     pass_id: PassId
     microbatch: Microbatch | None
     reason: str
     nonfinite: bool = False
-    """What `microbatch` was to send to a neighbour holds NaN or infinity."""
+    """True if the output of `microbatch` for a neighbouring stage contains NaN or infinity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The answer to Prove: the keyed checksum of parameters and moments. None: I do not hold that version any more.
+    """The answer to Prove: the keyed checksum of parameters and moments. None: the sender no longer holds that version.
 
-    And the answer to a Disproved of a state that is gone already: None.
+    Also the answer to a Disproved about a state that the sender has already discarded: None.
     """
 
     nonce: int
@@ -213,7 +240,9 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Goodbye: treated like a death, without the wait. Who had been dismissed is missed by nobody."""
+    """The sender leaves. The coordinator treats it as dead without waiting. The exit of a dismissed peer has no
+    effect.
+    """
 
     actor: Actor
     reason: str

@@ -1,4 +1,4 @@
-"""Who serves which stage in a pass, and which peers are told of it."""
+"""The tables of a pass: the peers that serve each stage, and the microbatches assigned to each."""
 
 from __future__ import annotations
 
@@ -10,23 +10,27 @@ from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, StageIndex
 
 @dataclass(frozen=True, slots=True)
 class StageTable:
-    """Who serves a stage in a pass: numbered; a higher number replaces a lower one whole.
+    """The peers that serve one stage in a pass, and their microbatches. A table with a higher `number` replaces a lower
+    one completely.
 
-    `assignment[m]` is an index into `roster`. A roster member without microbatches still takes part in the reduce.
+    `assignment[m]` is the index in `roster` of the peer that computes microbatch `m`. A member of the roster without
+    microbatches still takes part in the reduction.
     """
 
     number: int
     roster: tuple[Actor, ...]
     assignment: tuple[int, ...]
     carried: tuple[int, ...] = ()
-    """By member, in a run that averages compressed gradients: its place in the roster that decided the step before.
+    """For each member, in a run that averages compressed gradients: its index in the roster that decided the step
+    before.
 
-    −1: it has none there, so its residuals are empty (swarm/protocol/residuals.py).
+    −1: it was not in that roster, so its residuals are empty (swarm/protocol/residuals.py).
     """
     lines: tuple[int, ...] = ()
-    """By member, how fast its line is, kB a second: who has a slow one sums less (swarm/protocol/bucket_owners.py).
+    """For each member, the rate of its link in kB/s. Members with slow links sum fewer buckets
+    (swarm/protocol/bucket_owners.py).
 
-    Empty: all sum as much.
+    Empty: all members sum equally many.
     """
 
     def assignee(self, microbatch: int) -> Actor:
@@ -39,18 +43,20 @@ class StageTable:
         return frozenset(Microbatch(m) for m, who in enumerate(self.assignment) if who == index)
 
     def set_of(self, actor: Actor) -> int:
-        """What is assigned to an actor, as a bit set."""
+        """The microbatches assigned to an actor, as a bit set."""
         return sum(1 << m for m in self.assigned_to(actor))
 
     def shares(self) -> dict[Actor, tuple[Microbatch, ...]]:
-        """What is assigned to each member of the roster, in order: of all of them at once."""
+        """The microbatches assigned to each member of the roster, in increasing order."""
         mine: list[list[Microbatch]] = [[] for _ in self.roster]
         for m, who in enumerate(self.assignment):
             mine[who].append(Microbatch(m))
         return {actor: tuple(those) for actor, those in zip(self.roster, mine, strict=True)}
 
     def contributions(self) -> tuple[Contribution, ...]:
-        """By member. Empty where sums are exact: then it does not matter who has added what."""
+        """The members' contributions, in the order of the roster. Empty if sums are exact: then they do not depend on
+        the members.
+        """
         sets = [0] * len(self.carried)
         for m, who in enumerate(self.assignment if sets else ()):
             sets[who] |= 1 << m
@@ -58,29 +64,35 @@ class StageTable:
 
 
 NEAR = 2
-"""How many stages away from its own a peer is told the tables: those beside it send to it and reduce, those behind them
-may pass on what two neighbours cannot send each other. With the whole view everything would grow with all peers."""
+"""A peer receives the tables of stages at most this far from its own.
+
+It exchanges frames with the adjacent stages. Peers two stages away may forward messages between two neighbours that
+cannot reach each other. If every peer received all tables, every message would grow with the number of peers.
+"""
 UNTOLD = StageTable(0, (), ())
-"""In place of the table of a stage that is farther away."""
+"""Stands for the table of a stage that is farther away."""
 
 
 def is_near(one: int, other: int) -> bool:
-    """Return True if peers of a stage are told the table of another, unless for what both hold (`Settings.partner`)."""
+    """Return True if peers of one stage receive the tables of the other because of their distance.
+
+    Stages that share parameters receive each other's tables as well (`Settings.partner`).
+    """
     return abs(one - other) <= NEAR
 
 
 def attempt_under(
     tables: Sequence[StageTable], pass_id: PassId, stage: StageIndex, partner: StageIndex | None
 ) -> Attempt:
-    """What `stage` reduces under these tables. `partner`: the stage that shares parameters with it."""
+    """The reduction attempt of `stage` under these tables. `partner`: the stage that shares parameters with it."""
     return Attempt(pass_id, stage, tables[stage].number, -1 if partner is None else tables[partner].number)
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What one member of a roster has put into a step whose gradients were averaged compressed."""
+    """What one roster member contributed to a step whose gradients were averaged with compression."""
 
     microbatches: int
-    """Bit set."""
+    """The member's microbatches, as a bit set."""
     carried: int
-    """As in StageTable."""
+    """The member's value of `StageTable.carried`."""

@@ -1,4 +1,4 @@
-"""What peers tell for people to see. The coordinator decides nothing by it."""
+"""What peers report for people to see. No decision of the coordinator depends on it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from swarm.protocol.ids import Actor, PassId, StageIndex
 
 WORK_KINDS = ("forward", "backward", "waiting", "reducing", "applying", "recovering")
-"""What a peer's time goes into, as events name it."""
+"""Activities of a peer, by their names in events."""
 LINK_KINDS = ("forward", "backward", "sums", "state", "control")
-"""What it sends, as events name it."""
+"""Kinds of data that a peer sends, by their names in events."""
 MAX_SPANS = 64
 MAX_LINK_USES = 32
 MAX_TRAITS = 16
@@ -17,7 +17,7 @@ MAX_TRAITS = 16
 
 @dataclass(frozen=True, slots=True)
 class Trait:
-    """Something about a machine: a text, or a number if there is one."""
+    """A property of a machine, as text or, if possible, as a number."""
 
     name: str
     text: str
@@ -26,12 +26,14 @@ class Trait:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Of a peer's time. `start` and `length`: milliseconds, from when it heard Open."""
+    """A period of a peer's time. `start` and `length` are in milliseconds, from the time when the peer received
+    Open.
+    """
 
     kind: int
-    """Index into WORK_KINDS."""
+    """An index into WORK_KINDS."""
     microbatch: int
-    """The first; −1: none."""
+    """The first microbatch of the period; −1: none."""
     start: int
     length: int
 
@@ -44,26 +46,26 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """What the sender has to do with another actor."""
+    """The sender's traffic with another actor."""
 
     other: Actor
     rate: float | None = None
-    """Bytes a second at which the other's frames come in."""
+    """Rate in bytes per second at which frames arrive from the other actor."""
     rtt_s: float | None = None
     via: Actor | None = None
-    """Who passes frames on; None: they go straight."""
+    """The actor that forwards frames between the two; None: they are sent directly."""
     sent: tuple[int, ...] = ()
-    """Bytes to the other since the last report, by LINK_KINDS."""
+    """Bytes sent to the other actor since the last report, by LINK_KINDS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a peer did in one training pass, as it measured that itself: from when it heard Open to the next one."""
+    """A peer's own measurements of one training pass, from one Open to the next."""
 
     pass_id: PassId
     stage: StageIndex
     seconds: tuple[float, ...]
-    """By WORK_KINDS."""
+    """Seconds spent on each of WORK_KINDS."""
     spans: tuple[Span, ...] = ()
     usage: tuple[Figure, ...] = ()
     links: tuple[LinkUse, ...] = ()
@@ -71,9 +73,9 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """What a peer tells for people to see. Nothing is decided by it, and nobody misses it when it is lost."""
+    """What a peer reports for people to see. No decision depends on it, and its loss does no harm."""
 
     actor: Actor
     machine: tuple[Trait, ...] = ()
-    """What it runs on; empty: as told before."""
+    """Properties of the peer's machine; empty: as reported before."""
     work: Work | None = None

@@ -1,15 +1,15 @@
-"""One attempt of a stage to reduce its gradient: reduce-scatter and all-gather of exact sums among the roster.
+"""One attempt of a stage to reduce its gradient: reduce-scatter and all-gather of exact sums within the roster.
 
-One member of the roster sums each bucket (`bucket_owners`) and sends one encoded result to all members, so every member
-holds the same bytes. Pass, stage and table number name the attempt. An amendment voids the attempt and the sums made
-under it. Contributions do not change while the attempt lives. A part names the microbatches that it contains, and a
-member always adds up the same microbatches to the same bytes. So when a new table only moves microbatches among other
-members, the parts that were sent under the table before stay valid: the sender does not send them again (`go_on`), and
-the reducer keeps them.
+For each bucket, one member of the roster computes the sum (`bucket_owners`) and sends one encoded result to all
+members, so every member holds the same bytes. The attempt is named by pass, stage and table number. An amendment voids
+the attempt and the sums made under it. Contributions do not change while the attempt lives. A part names the
+microbatches that it contains, and a member always sums the same microbatches to the same bytes. So when a new table
+only moves microbatches among other members, the parts that were already sent stay valid: the sender does not send them
+again (`go_on`), and the reducer keeps them.
 
-Two stages that share parameters reduce the shared buckets together, over the union of their rosters: one reducer sends
-the same bytes to both stages. Both table numbers name such an attempt, so a new table of either stage voids it. A key
-names the attempt as the receiver knows it.
+Two stages that share parameters reduce the shared buckets together, within the union of their rosters: one reducer
+sends the same bytes to both stages. Such an attempt is named by both table numbers, so a new table of either stage
+voids it. A key names the attempt from the receiver's point of view.
 """
 
 from __future__ import annotations
@@ -30,24 +30,23 @@ from swarm.protocol.timeouts import Observed, want_deadline
 
 @dataclass(frozen=True, slots=True)
 class BucketCounts:
-    """How the gradient of a stage is divided for the reduce."""
+    """The division of a stage's gradient into buckets."""
 
     count: int
     first_round: int = 0
-    """Number that is reduced before the others can be computed. 0: all can be computed at once."""
+    """Number of buckets that are reduced before the others can be computed. 0: all can be computed at once."""
     shared: int = 0
-    """Number, from the first, that another stage shares."""
+    """Number of buckets, from the first, that another stage shares."""
 
 
 class AllReduce:
-    """The reduction of one stage. It starts when this peer is sealed under `table`; `prepared` is set when every bucket
-    is here.
+    """The reduction of one stage. It starts when this peer is sealed under `table`, and sets `prepared` when all
+    buckets are here.
 
-    `accumulated`: bit set of the microbatches that really are in the accumulator, whatever the table says.
-    `receipt`: the receipt of those microbatches.
-    `first_round`: the number of buckets, the lowest ones, that are summed before the others. 0: all buckets at once.
-    `carry`: the residuals that enter this reduction, in a run that averages compressed gradients.
-    `partner`: the stage that shares the first `shared` buckets, and its roster.
+    * `accumulated`: bit set of the microbatches that are in the accumulator, whatever the table says.
+    * `receipt`: the receipt of those microbatches.
+    * `carry`: the residuals that enter this reduction, in a run that averages compressed gradients.
+    * `partner`: the stage that shares the first `shared` buckets, and its roster.
     """
 
     def __init__(
@@ -75,24 +74,24 @@ class AllReduce:
         self._roster = table.roster
         self._partner = partner
         self._both = self._roster
-        """Rosters of this stage and its partner, the lower stage first."""
+        """The rosters of this stage and its partner; that of the lower stage comes first."""
         if partner is not None:
             self._both = self._roster + partner[1] if attempt.stage < partner[0] else partner[1] + self._roster
         self._everything = (1 << microbatches) - 1
         self._mine = accumulated
         self._receipt = receipt
         self._totals: dict[int, Receipt | None] = {}
-        """Receipts of the whole stage, by bucket: for the buckets summed here and for the sums received."""
+        """By bucket, the receipts of the whole stage: for the buckets summed here and for the sums received."""
         self._owners = [table.roster[i] for i in owners(table.lines, len(table.roster), buckets.count)]
         self._buckets = buckets.count
         self._shared = buckets.shared
         self._carry = carry
         self._warm = bool(table.carried) and min(table.carried) >= 0
         self._open = range(buckets.first_round or buckets.count)
-        """BucketCounts that can be computed now."""
+        """The buckets that can be computed now."""
         self._budget_s = budget_s
         self._waits = Observed()
-        """Stays empty: parts are rarely lost, so this peer asks again only after the longest deadline."""
+        """Always empty: parts are rarely lost, so this peer asks again only after the longest deadline."""
         self._out = out
         self._encoded: dict[int, Payload] = {}
         self._parts: dict[int, dict[Actor, ReducePart]] = {b: {} for b in range(buckets.count) if self._owner(b) == me}
@@ -102,7 +101,7 @@ class AllReduce:
         self._asked_at = now
         self._attempts = 0
         self._arrived = 0
-        """Parts and sums received, without the parts that a new table made void."""
+        """Number of parts and sums received, without the parts that a new table made void."""
         self._seen = 0
         """The value of `_arrived` at the last check for overdue parts."""
         self._begin()
@@ -116,16 +115,19 @@ class AllReduce:
                 self._sum_if_complete(b)
 
     def goes_on(self, table: StageTable, accumulated: int) -> bool:
-        """True if this attempt can continue under a new table. False once this peer has summed or stored a bucket.
+        """Return True if this attempt can continue under a new table. False once this peer has summed or stored a
+        bucket.
 
-        False as well if only the number of the table is new: then the whole reduction is to be tried once more.
+        Also False if only the number of the table is new, because then the whole reduction must be repeated.
         """
         before = self._table
         same = (table.roster, table.lines) == (before.roster, before.lines) and accumulated == self._mine
         return same and table.assignment != before.assignment and not (self._summing or self._stored)
 
     def go_on(self, attempt: Attempt, table: StageTable, now: float) -> None:
-        """Continue under a new table. Drop the parts whose microbatches it changes: their senders send new ones."""
+        """Continue under a new table. Drop the parts whose microbatches it changes; their senders will send new
+        ones.
+        """
         self.attempt, self._table = attempt, table
         sets = {actor: table.set_of(actor) for actor in self._roster}
         for held in self._parts.values():
@@ -141,7 +143,7 @@ class AllReduce:
         return [part for held in self._parts.values() for part in held.values()]
 
     def is_mine(self, attempt: Attempt) -> bool:
-        """Return True if a part made here for `attempt` belongs to this attempt."""
+        """Return True if a part that this peer made for `attempt` belongs to this attempt."""
         return replace(attempt, number=self.attempt.number) == self.attempt and attempt.number >= self._began
 
     def _owner(self, bucket: int) -> Actor:
@@ -152,7 +154,7 @@ class AllReduce:
         return self._both if bucket < self._shared else self._roster
 
     def _named_for(self, actor: Actor) -> Attempt:
-        """The attempt as `actor` knows it."""
+        """The attempt from the point of view of `actor`."""
         if self._partner is not None and actor in self._partner[1]:
             return self.attempt.of_partner(self._partner[0])
         return self.attempt
@@ -250,7 +252,9 @@ class AllReduce:
 
     @property
     def progress(self) -> int:
-        """Number of parts and sums made here or received. It is bounded: it stops growing when the reduction stalls."""
+        """Number of parts and sums made here or received. It is bounded, and stops growing when the reduction
+        stalls.
+        """
         return len(self._encoded) + len(self._sums) + self._arrived
 
     # ------------------------------------------------------------ recovery
@@ -292,7 +296,7 @@ class AllReduce:
     def awaited(self) -> tuple[Actor, ...]:
         """The actors that this peer waits for, as in Status. A reducer whose sum is missing may itself wait for a part.
 
-        This peer names itself as long as its own computation is missing, since all others wait for that.
+        While its own computation is missing, this peer names itself, since all others wait for it.
         """
         if self._computing:
             return (self._me,)
@@ -308,7 +312,7 @@ class AllReduce:
 
     @property
     def _computing(self) -> bool:
-        """True if the compute thread has not finished an order of this attempt."""
+        """True if the compute thread has unfinished orders of this attempt."""
         parts = any(self._owner(b) != self._me and b not in self._encoded for b in self._open)
         assembled = len(self._stored) < self._buckets or self.prepared is not None
         return parts or not self._summing <= self._sums.keys() or not assembled
@@ -320,10 +324,10 @@ class AllReduce:
         return tuple(actor for actor in members if actor != self._me)
 
     def overdue(self, now: float) -> int:
-        """Return 0 if nothing is overdue, else how often this peer has asked by now, this time included.
+        """Return 0 if nothing is overdue. Otherwise return how often this peer has asked, including this time.
 
-        Nothing is overdue as long as parts or sums keep arriving. On a slow link a reduction takes longer than any
-        deadline, and a part that is asked for while it is on the way is sent twice.
+        Nothing is overdue while parts or sums keep arriving. On a slow link, a reduction takes longer than any
+        deadline, and a part that is requested while it is in transit is sent twice.
         """
         if len(self._stored) == self._buckets or now < self.next_deadline_at():
             return 0

@@ -1,9 +1,9 @@
 """Catching up: how a peer applies steps that were decided without it, from the reduced sums of the replicas that took
 part.
 
-A newcomer loads a version while the others train on, and listens. It hears every decision, fetches the sums of its
-stage and keeps them until its own version has reached that step. Then it applies the sums in order, each only if its
-digest is the decided one. A peer fetches only decided sums, so an aborted step leaves nothing here. No peer waits for a
+A newcomer loads a version while the others train, and listens. It receives every decision, fetches its stage's sums,
+and keeps them until its own version has reached their step. Then it applies the sums in order, each only if its digest
+is the decided one. A peer fetches only decided sums, so an aborted step leaves nothing here. No peer waits for a
 listener. A fenced peer catches up in the same way.
 """
 
@@ -20,9 +20,9 @@ from swarm.protocol.peer.io import Apply, Assembled, ComputeFailed, FetchSums, R
 from swarm.protocol.settings import Settings
 
 SPOOLED = 64
-"""Number of steps whose sums are fetched ahead. It bounds what a donor keeps and what this peer keeps."""
+"""Number of steps whose sums are fetched ahead. This bounds what a donor keeps and what this peer keeps."""
 MAX_TRIES = 3
-"""Number of times that the sums of a step may differ from the decided digest."""
+"""Number of times that fetched sums of a step may differ from the decided digest."""
 
 
 @dataclass(slots=True)
@@ -33,11 +33,11 @@ class _Step:
 
 
 class CatchUp:
-    """Catching up of one peer. Call `advance` after every input and carry out the action that it returns."""
+    """The catching up of one peer. Call `advance` after every input and carry out the action that it returns."""
 
     def __init__(self, me: Actor, settings: Settings, held_stage: HeldStage, out: Outbox) -> None:
         self.heard: PassId | None = None
-        """The newest pass that this peer was told of as a listener."""
+        """The newest pass that named this peer as a listener."""
         self._me = me
         self._settings = settings
         self._held_stage = held_stage
@@ -50,7 +50,7 @@ class CatchUp:
 
     @property
     def lacks(self) -> int | None:
-        """The first step, from the loading or held version on, whose decision this peer does not know."""
+        """The first step, from the loading or held version on, whose decision this peer lacks."""
         step = self._base
         while step is not None and step in self._steps:
             step += 1
@@ -68,7 +68,9 @@ class CatchUp:
     # ------------------------------------------------------------ passes and decisions heard
 
     def told(self, opening: Open) -> None:
-        """A pass has opened, with this peer as a listener or in a roster. Every roster member holds its version."""
+        """A pass has opened, with this peer as a listener or in a roster. Every member of the roster holds the pass's
+        version.
+        """
         stage = self._held_stage.stage
         assert stage is not None
         self._rolled_back_in = max(self._rolled_back_in, opening.rolled_back_in)
@@ -81,7 +83,7 @@ class CatchUp:
             self.decided(opening.decision)
 
     def decided(self, decision: Decision) -> None:
-        """Record a decision of this state's history, if the step is still to be applied here."""
+        """Record a decision of this state's history, if this peer has not applied the step yet."""
         base, step = self._base, decision.step
         if base is None or not base <= step < base + self._settings.steps:
             return
@@ -96,7 +98,7 @@ class CatchUp:
     # ------------------------------------------------------------ fetching, restoring, applying
 
     def advance(self) -> RestoreSums | None:
-        """Start to fetch the next sums needed. Return the order to restore the next step's sums, once they are here."""
+        """Start to fetch the next missing sums. Return the order to restore the next step's sums if they are here."""
         base = self._base
         if base is None:
             return None
@@ -117,14 +119,14 @@ class CatchUp:
             self._steps[event.step].fetched = True
 
     def missing(self, event: SumsMissing) -> bool:
-        """Fetching failed. Return whether this peer cannot catch up any more, because it needs these sums."""
+        """Fetching failed. Return True if this peer cannot catch up any more because it needs these sums."""
         if event.step != self._fetching or event.stage != self._held_stage.stage:
             return False
         self._give_up(event.step, event.reason)
         return True
 
     def restored(self, event: Assembled) -> Apply | None:
-        """The sums of a step lie in the separate buffer. Return the order to apply them, if the digest is right."""
+        """The sums of a step are in the separate buffer. Return the order to apply them if their digest is right."""
         if event.attempt != self._restoring:
             return None
         self._restoring = None
@@ -134,11 +136,11 @@ class CatchUp:
         decided = due.decision.outcomes[event.attempt.stage].digest
         if event.digest == decided:
             return Apply(due.decision, event.attempt)
-        self._refuse(due, f"have the digest {event.digest[:16]}, decided is {decided[:16]}")
+        self._refuse(due, f"have the digest {event.digest[:16]}; the decided digest is {decided[:16]}")
         return None
 
     def failed(self, event: ComputeFailed) -> None:
-        """Computing failed. If the fetched sums could not be read, count this as a refused attempt."""
+        """Computing failed. If the fetched sums could not be read, count this as an attempt with wrong sums."""
         restoring, self._restoring = self._restoring, None
         if restoring is None or restoring.pass_id != event.pass_id:
             self._restoring = restoring
@@ -151,11 +153,11 @@ class CatchUp:
         self._out.emit(FrameRefused("its donors", f"the sums of step {due.decision.step} {reason}", due.tries))
 
     def spoilt(self) -> str:
-        """The reason to give up on the sums of the next step, after `MAX_TRIES` wrong ones; else an empty string."""
+        """Why this peer gives up on the sums of the next step, after `MAX_TRIES` wrong ones; otherwise empty."""
         due = self._steps.get(self._base) if self._base is not None else None
         if due is None or due.tries < MAX_TRIES:
             return ""
-        reason = "its sums differed from the decided digest again and again"
+        reason = "its sums differed from the decided digest three times"
         self._give_up(due.decision.step, reason)
         return reason
 
@@ -167,7 +169,7 @@ class CatchUp:
             self._fetching = None
 
     def clear(self) -> None:
-        """Another state is loaded: forget every step."""
+        """Another state is loaded: forget all steps."""
         self._steps.clear()
         self._fetching = self._restoring = None
 
@@ -183,7 +185,7 @@ class CatchUp:
         self._out.add(FetchSums(stage, decision.step, decision.outcomes[stage].digest, self._donors))
 
     def _attempt(self, decision: Decision) -> Attempt:
-        """The attempt that the decision accepted."""
+        """The attempt whose result the decision accepted."""
         stage = self._held_stage.stage
         assert stage is not None
         partner: StageIndex | None = self._settings.partner(stage)
@@ -192,5 +194,7 @@ class CatchUp:
 
 
 def is_whole(decision: Decision, stage: int) -> bool:
-    """Return True if a stage's sums are uncompressed in a run that compresses: a single replica took the step alone."""
+    """Return True if a stage's sums are uncompressed in a run that compresses, because a single replica computed the
+    step.
+    """
     return len(decision.outcomes[stage].contributions) == 1

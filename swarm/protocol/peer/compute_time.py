@@ -1,17 +1,19 @@
-"""How fast this peer computes. The coordinator derives the peer's share and its deadlines from it."""
+"""Measures how fast this peer computes. The coordinator derives the peer's share and its deadlines from it."""
 
 from __future__ import annotations
 
 from swarm.protocol.ids import Microbatch
 
 SUDDENLY = 2.0
-"""If a pass takes this many times the average or longer, its time replaces the average, which would lag behind."""
+"""If a pass takes at least this multiple of the average, its time replaces the average, which would otherwise lag
+behind.
+"""
 
 
 class ComputeTime:
-    """Seconds per microbatch, forward and backward: of the pass so far, else the moving average over passes.
+    """Seconds per microbatch, forward and backward: of the current pass, or otherwise the moving average over passes.
 
-    Void work counts too, so a peer that was fenced because it became slow reports its new speed.
+    Void work counts too, so that a peer that was fenced because it became slow reports its new speed.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
-"""Bases: reconstructions kept from the last visit to a microbatch, so that only the change crosses a boundary.
+"""Bases: reconstructions kept from the last visit to a microbatch, so that only changes are sent over a boundary.
 
 The data of such a run are ordered in step-blocks (swarm/data/order.py): microbatch `m` of a step holds the same samples
 as microbatch `m` of the step that visited the block before. Each end of a boundary keeps its own reconstruction of that
-visit. This file only tracks which bases exist, by digest. The usable bases are fixed when a pass begins, and the bases
-that a pass leaves are kept only once its step is applied: an aborted or repeated pass leaves nothing.
+visit. This file only tracks, by digest, which bases exist. The usable bases are fixed when a pass begins. The new bases
+of a pass are kept only once its step is applied, so an aborted or repeated pass leaves nothing.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from swarm.protocol.peer.io import SettleBases
 
 
 class Visits(Protocol):
-    """The steps that train on the same samples: a function of the manifest alone."""
+    """The steps that train on the same samples. They follow from the manifest alone."""
 
     @property
     def mutual(self) -> bool:
-        """True if both ends of a boundary build on a visit, or the sender alone."""
+        """True if both ends of a boundary use bases; False if only the sender does."""
         ...
 
     def previous(self, step: int) -> int | None:
-        """The step that visited the samples of `step` before; None at the first visit."""
+        """The previous step that visited the samples of `step`; None: this is the first visit."""
         ...
 
     def next(self, step: int) -> int:
-        """The step that visits the samples of `step` next, even if the run ends before it."""
+        """The next step that visits the samples of `step`, even if the run ends before it."""
         ...
 
 
 class DeltaBases:
-    """At most `capacity` bases, those needed soonest. Each end may drop any base: the next frame is then whole."""
+    """At most `capacity` bases, those needed soonest. Each end may drop any base; then the next frame is sent whole."""
 
     def __init__(self, visits: Visits | None, steps: int, capacity: int) -> None:
         """`visits` None: the run's codec uses no bases."""
@@ -60,7 +60,9 @@ class DeltaBases:
         return Crossings(StepNumber(visit), usable[End.RECEIVED], usable[End.SENT], mutual=self._visits.mutual)
 
     def settle(self, step: StepNumber, crossings: Crossings) -> SettleBases | None:
-        """`step` is applied: its crossings become the bases of the next visit. None if the codec uses no bases."""
+        """`step` is applied. The reconstructions of its frames become the bases of the next visit. None if the codec
+        uses no bases.
+        """
         if self._visits is None:
             return None
         visits, before = self._visits, set(self._held)

@@ -1,4 +1,6 @@
-"""Messages that came too early: of a pass that is not open here yet, or for a reduction that has not begun here."""
+"""Keeps messages that arrived too early: for a pass that is not open here yet, or for a reduction that has not begun
+here.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,15 @@ from swarm.protocol.messages import Frame, Message, ReducePart
 
 LIMIT = 4096
 LIMIT_BYTES = 256 << 20
-"""Of payloads, in bytes."""
+"""Limit of the payloads, in bytes."""
 
 
 class EarlyMessages:
-    """Keeps a bounded number of messages. A message that does not fit is dropped; its receiver asks for it again later.
+    """Keeps a bounded number of messages. If a message does not fit, it is dropped; its receiver asks for it again
+    later.
 
-    When the buffer is full, the sender that fills most of it loses its newest message, so one sender cannot take the
-    room of all others.
+    When the buffer is full, the sender with the largest share of it loses its newest message. So one sender cannot
+    displace all others.
     """
 
     def __init__(self) -> None:
@@ -52,7 +55,7 @@ class EarlyMessages:
             del self._number[sender], self._bytes[sender]
 
     def take(self) -> list[tuple[Actor, Message]]:
-        """Return all kept messages in the order of arrival, and keep none."""
+        """Return all kept messages in the order of arrival, and clear the buffer."""
         kept, self._kept = self._kept, []
         self._number.clear()
         self._bytes.clear()

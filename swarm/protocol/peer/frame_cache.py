@@ -1,4 +1,4 @@
-"""The frames that a peer made in a pass, kept until it leaves the pass, and the peers that want them."""
+"""Keeps the frames that a peer made in a pass until it leaves the pass, and records which peers want them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from swarm.protocol.outbox import Outbox
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A frame that was made. `whole` goes to a peer that lacks the base of `payload`; None: `payload` needs no base."""
+    """A computed frame. `whole`: for a receiver without the base of `payload`; None: `payload` needs no base."""
 
     payload: Payload = field(repr=False)
     lineage: Lineage | None = None
@@ -25,7 +25,9 @@ class FrameCache:
         self._out = out
         self._frames: dict[FrameKey, Kept] = {}
         self._wanted_by: dict[FrameKey, dict[Actor, tuple[Actor | None, int]]] = {}
-        """By frame and by the peer that wants it: the peer that forwards it (None: direct), and the peer's base."""
+        """For each frame and each peer that wants it: the actor that forwards it (None: direct), and the peer's
+        base.
+        """
 
     def keep(self, key: FrameKey, kept: Kept) -> None:
         """Keep a computed frame, and send it to every peer that wants it."""
@@ -34,7 +36,7 @@ class FrameCache:
             self._out.send(actor, _frame(key, kept, base), via)
 
     def answer(self, sender: Actor, key: FrameKey, via: Actor | None, base: int = 0) -> bool:
-        """Send a frame to a peer that wants it. False if the frame is not here."""
+        """Send a frame to a peer that wants it. Return False if the frame is not here."""
         kept = self._frames.get(key)
         if kept is None:
             return False
@@ -42,12 +44,12 @@ class FrameCache:
         return True
 
     def wanted(self, sender: Actor, key: FrameKey, via: Actor | None, base: int = 0) -> None:
-        """Remember a want until the frame is computed. The route named first is kept."""
+        """Remember a want until the frame is computed. The first route is kept."""
         self._wanted_by.setdefault(key, {}).setdefault(sender, (via, base))
 
 
 def _frame(key: FrameKey, kept: Kept, base: int) -> Frame:
-    """The frame in the form that a peer with `base` can decode (0: no base)."""
+    """The frame in a form that a peer with `base` can decode (0: no base)."""
     lineage = kept.lineage
     if kept.whole is None or lineage is None or lineage.base == base:
         return Frame(key, kept.payload, lineage)

@@ -1,4 +1,4 @@
-"""The stage and version that a peer holds, or the order to load one. Late and repeated orders change nothing."""
+"""The stage and version that a peer holds or loads. Late and repeated orders change nothing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from swarm.protocol.peer.io import LoadState, StateFailed, StateLoaded
 
 
 class HeldStage:
-    """Within a term the held version only increases. A newer term may send it back to an older version (rollback)."""
+    """Within a term, the held version only increases. A newer term may set it back to an older version (rollback)."""
 
     def __init__(self) -> None:
         self.term = -1
-        """The newest term that was heard of."""
+        """The newest term that this peer knows."""
         self.stage: StageIndex | None = None
         self.version: int | None = None
         self.buckets = 1
@@ -24,19 +24,19 @@ class HeldStage:
         self.standing_by = False
         self._loading: LoadState | None = None
         self.state_term = -1
-        """The newest term under which this peer was given a state or began a pass."""
+        """The newest term under which this peer received a state or began a pass."""
         self._reached = -1
-        """The newest version held since then, even if it was lost again."""
+        """The newest version held in that term, even if it was lost again."""
         self._move = 0
-        """Number of the last move in that term."""
+        """The number of the last move in that term."""
 
     @property
     def loading(self) -> int | None:
-        """The version that is being loaded; None if there is none."""
+        """The version that is being loaded; None: no version."""
         return None if self._loading is None else self._loading.version
 
     def assigned(self, assign: Assign) -> LoadState | None:
-        """Take an order. Return what to load, if the order is new; the state held before is then given up."""
+        """Process an order. Return what to load if the order is new; the state held before is then given up."""
         if assign.term < self.term:
             return None
         self.term = assign.term
@@ -46,7 +46,7 @@ class HeldStage:
         if assign.term == self.state_term and assign.move > self._move:
             self._move = assign.move
             if assign.stage != self.stage:
-                self._reached = -1  # another stage: the version held here does not count there
+                self._reached = -1  # the version reached in another stage does not count
                 self.stage, self.version, self._loading = assign.stage, None, None
         if assign.term <= self.state_term:
             if assign.term == self.state_term and assign.move < self._move:
@@ -55,7 +55,7 @@ class HeldStage:
             if held is not None and (assign.version <= held or assign.stage != self.stage):
                 return None
             if assign.version <= self._reached:
-                return None  # a late repeat: the version that it names was held here and lost
+                return None  # a late repetition: the version that it names was held here and lost
         else:
             self._reached, self._move = -1, assign.move
         self.state_term = assign.term
@@ -67,7 +67,9 @@ class HeldStage:
     def listens(
         self, listener: Listener, term: Term, rolled_back_in: Term, donors: tuple[Donor, ...]
     ) -> LoadState | None:
-        """Take up a stage while others train. Return what to load, if this peer holds or loads no usable state."""
+        """Take up a stage while others train. Return what to load if this peer neither holds nor loads a usable
+        state.
+        """
         if term == self.state_term and listener.move < self._move:
             return None  # this peer has moved since
         self.term = term
@@ -85,11 +87,13 @@ class HeldStage:
         return self._loading
 
     def stands(self, rolled_back_in: Term) -> bool:
-        """Return True if the held or loaded state belongs to the valid history, given the term of the last rollback."""
+        """Return True if the held or loading state belongs to the valid history. `rolled_back_in`: the term of the last
+        rollback.
+        """
         return self.state_term >= rolled_back_in
 
     def loaded(self, event: StateLoaded | StateFailed) -> bool:
-        """The order is carried out, or has failed. True if a version is held now."""
+        """The order to load is done, or has failed. Return True if a version is held now."""
         loading = self._loading
         if loading is None or (event.stage, event.version) != (loading.stage, loading.version):
             return False
@@ -110,5 +114,7 @@ class HeldStage:
         self.version = self._reached = step + 1
 
     def spoilt(self) -> None:
-        """The state is unusable (half an optimizer step, or a step is missing for good), so it must be fetched anew."""
+        """The state is unusable and must be fetched again: an optimizer step failed halfway, or the sums of a step are
+        lost.
+        """
         self.version = self._loading = None

@@ -1,4 +1,4 @@
-"""The frames that a peer waits for in a pass: since when, how often it asked in vain, and when to ask again."""
+"""Tracks the frames that a peer waits for in a pass: since when, how often it asked in vain, and when to ask again."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from swarm.protocol.ids import FrameKey
 from swarm.protocol.timeouts import Observed, want_deadline
 
 MAX_PENDING = 2
-"""After each of the first MAX_PENDING answers "not made yet", the delay until the next request doubles. A higher limit
-would gain little, and would detect the rare frame that is lost after it was made late.
+"""After each of the first MAX_PENDING answers "not made yet", the delay until the next request doubles.
+
+A higher limit would gain little, and would delay the detection of a frame that is computed late and then lost (rare).
 """
 
 
 class InFlight:
-    """`waits` collects how long the frames took that came after the first request; it outlives the pass."""
+    """`waits` collects how long frames took to arrive after a single request. It outlives the pass."""
 
     def __init__(self, waits: Observed, budget_s: float) -> None:
         self._waits = waits
@@ -27,16 +28,16 @@ class InFlight:
         return key in self._at
 
     def note(self, key: FrameKey, now: float) -> None:
-        """Start to wait for a frame: it is requested now, or expected from now on."""
+        """Start to wait for a frame that is requested now, or expected from now on."""
         self._at[key] = now
 
     def expect(self, key: FrameKey, now: float) -> None:
-        """Start to wait for a frame that comes unasked. The time it takes does not count for requested frames."""
+        """Start to wait for a frame that is sent without a request. Its arrival time does not count in `waits`."""
         self._at[key] = now
         self._pending[key] = 0
 
     def forget(self, key: FrameKey) -> None:
-        """Stop waiting for a frame. If it is wanted again later, it must be requested."""
+        """Stop waiting for a frame. If it is needed again later, it must be requested."""
         for held in (self._at, self._in_vain, self._pending):
             held.pop(key, None)
 
@@ -45,7 +46,7 @@ class InFlight:
             self._waits.add(now - at)
 
     def pending(self, key: FrameKey, now: float) -> None:
-        """The sender has answered that the frame is not made yet: the requests so far were not in vain."""
+        """The sender answered that the frame is not made yet, so the earlier requests were not in vain."""
         self._at[key] = now
         self._in_vain.pop(key, None)
         self._pending[key] = self._pending.get(key, 0) + 1
@@ -65,5 +66,5 @@ class InFlight:
         return due
 
     def missed(self, key: FrameKey) -> None:
-        """The deadline of a frame has passed: the next one is longer."""
+        """The deadline of a frame has passed. The next one is longer."""
         self._in_vain[key] = self.in_vain(key) + 1

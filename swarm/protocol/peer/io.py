@@ -13,8 +13,8 @@ from swarm.protocol.messages import CodecPair, Decision, Donor, LinkRate, Means,
 class Undelivered:
     """Frames and parts for `other` that were never sent, because there has never been a connection to it.
 
-    Two peers that cannot dial each other notice it only when one has something to send; it then takes a detour.
-    Messages for a peer whose connection broke take none: such a peer is usually dead.
+    Two peers that cannot dial each other notice this only when one of them has something to send; it then uses a
+    detour. Messages for a peer whose connection broke are not sent by a detour, because such a peer is usually dead.
     """
 
     other: Actor
@@ -23,16 +23,16 @@ class Undelivered:
 
 @dataclass(frozen=True, slots=True)
 class StateLoaded:
-    """`LoadState` is done: parameters and optimizer state of `stage` at `version` are in place."""
+    """`LoadState` is done: the parameters and optimizer state of `stage` at `version` are in place."""
 
     stage: StageIndex
     version: int
     buckets: int
-    """Number of buckets of the stage's gradient in the reduction: a function of the manifest and stage."""
+    """Number of buckets of the stage's gradient in the reduction; follows from the manifest and the stage."""
     first_round: int = 0
     """Number of buckets that are reduced before the others can be computed."""
     shared: int = 0
-    """Number of buckets, from the first, that hold parameters which another stage holds too."""
+    """Number of buckets, from the first, whose parameters another stage holds too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,35 +44,35 @@ class StateFailed:
 
 @dataclass(frozen=True, slots=True)
 class ForwardDone:
-    """`Forward` of a microbatch is done; `payload` is the encoded frame for the next stage."""
+    """The forward of a microbatch is done. `payload`: the encoded frame for the next stage."""
 
     pass_id: PassId
     microbatch: Microbatch
     payload: Payload = field(repr=False)
     seconds: float = 0.0
     whole: Payload | None = field(default=None, repr=False)
-    """If `payload` needs a base: the same reconstruction as a frame that needs none."""
+    """If `payload` needs a base: another frame with the same reconstruction that needs none."""
     received: int = 0
-    """Digest of the activation that came in, in a run whose codec builds on earlier visits; else 0."""
+    """Digest of the received activation, if the run's codec builds on earlier visits; otherwise 0."""
     sent: int = 0
     """Digest of the reconstruction that the next stage decodes from `payload`."""
     kept: bool = True
-    """True if the graph is kept. If memory does not suffice for it, the backward computes the forward again."""
+    """True if the graph is kept. False: memory was short, so the backward will compute the forward again."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackwardDone:
-    """The backward of a microbatch is done. `payload` is the gradient for the stage before (None at stage 0)."""
+    """The backward of a microbatch is done. `payload`: the gradient for the stage before (None at stage 0)."""
 
     pass_id: PassId
     microbatch: Microbatch
     payload: Payload | None = field(repr=False)
     seconds: float = 0.0
     received: int = 0
-    """As in ForwardDone."""
+    """The same as `ForwardDone.received`."""
     weights_due: bool = False
-    """True: the weight gradients are not computed yet. The core orders them with `Weights`, after which the microbatch
-    is in the accumulator. False: it is there now.
+    """True if the weight gradients are not computed yet. The core orders them with `Weights`; only then is the
+    microbatch in the accumulator. False: it is in the accumulator now.
     """
 
 
@@ -97,25 +97,27 @@ class ResultDone:
 
 @dataclass(frozen=True, slots=True)
 class ComputeFailed:
-    """Forward, backward or apply raised. The accumulator may hold half a microbatch, so the peer fences itself."""
+    """A forward, a backward or an optimizer step raised an exception. The accumulator may hold half a microbatch, so
+    the peer fences itself.
+    """
 
     pass_id: PassId
     microbatch: Microbatch | None
     reason: str
     nonfinite: bool = False
-    """As in Failed."""
+    """The same as `Failed.nonfinite`."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryShort:
-    """Memory ran out. The peer gives up what it can; after the second time it leaves."""
+    """Memory ran out. The peer frees what it can; when this happens again, it leaves."""
 
     what: str
     """The operation that failed, and how."""
     before: int = 0
     """Number of graphs that were kept between forward and backward."""
     now: int = 0
-    """Number of graphs that are kept from now on. For the other microbatches the forward is computed again."""
+    """Number of graphs that are kept from now on. For other microbatches, the forward is computed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ class PartEncoded:
 
 @dataclass(frozen=True, slots=True)
 class BucketSummed:
-    """`SumBucket` is done; `payload` is what every member of the roster receives, byte for byte.
+    """`SumBucket` is done. `payload`: the bytes that every member of the roster receives.
 
     The driver may leave it empty if the roster has one member.
     """
@@ -139,7 +141,7 @@ class BucketSummed:
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """All buckets lie in the separate reduced buffer; digest and per-stage squared norm are computed."""
+    """All buckets are in the separate reduced buffer. The digest and the stage's squared norm are computed."""
 
     attempt: Attempt
     digest: str
@@ -147,13 +149,13 @@ class Assembled:
     loss_sum: float
     finite: bool = True
     shared: str = ""
-    """Digest of the buckets that another stage shares; empty if there are none."""
+    """Digest of the buckets that another stage shares; empty: there are none."""
     state: int = 0
-    """As in Prepared, like the next two fields."""
+    """This and the next two fields: as in Prepared."""
     spoilt: bool = False
     unusable: bool = False
     sketch: bytes = field(default=b"", repr=False)
-    """As in Prepared, like the next two."""
+    """This and the next two fields: as in Prepared."""
     seal: int = 0
     outline: bytes = field(default=b"", repr=False)
 
@@ -181,7 +183,7 @@ class StateSpoilt:
 
 @dataclass(frozen=True, slots=True)
 class StateShown:
-    """`ShowState` is done. `checksum` None: another version was held by then."""
+    """`ShowState` is done. `checksum` None: the peer held another version by then."""
 
     version: int
     nonce: int
@@ -190,7 +192,7 @@ class StateShown:
 
 @dataclass(frozen=True, slots=True)
 class LinksMeasured:
-    """The link rates that this peer knows: its own uplink limit, and the rates of incoming links (see Status)."""
+    """The link rates known to this peer: its own upload limit, and the rates of incoming links (see Status)."""
 
     uplink: float | None
     links: tuple[LinkRate, ...] = ()
@@ -198,21 +200,21 @@ class LinksMeasured:
 
 @dataclass(frozen=True, slots=True)
 class MeansChanged:
-    """The peer's share of its machine has changed, because its process has more or fewer peers now."""
+    """The peer's share of its machine has changed, because the number of peers in its process changed."""
 
     means: Means
 
 
 @dataclass(frozen=True, slots=True)
 class PauseChanged:
-    """The owner's machine is to compute no microbatches, for this reason; empty: it may again."""
+    """The owner's machine must compute no microbatches, for this reason. Empty: it may compute again."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class SumsFetched:
-    """`FetchSums` is done: the reduced buckets of `step` lie here, each as it was sent when the step was reduced."""
+    """`FetchSums` is done: the reduced buckets of `step` are here, as they were sent when the step was reduced."""
 
     stage: StageIndex
     step: StepNumber
@@ -267,7 +269,7 @@ PeerInput = (
 
 @dataclass(frozen=True, slots=True)
 class OpenSeats(Action):
-    """Run this number of peers in this process, if it has room for them."""
+    """Run this number of peers in this process, if there is room for them."""
 
     seats: int
     reason: str
@@ -275,10 +277,10 @@ class OpenSeats(Action):
 
 @dataclass(frozen=True, slots=True)
 class LoadState(Action):
-    """Load `stage` at `version`: fetch it from all `donors` at once, or as a saved checkpoint from the `archive` of a
-    coordinator, or initialise it (version 0, neither) → StateLoaded or StateFailed.
+    """Load `stage` at `version` → StateLoaded or StateFailed.
 
-    Donors keep a copy of their state while it is fetched, and train on.
+    Fetch it from all `donors` at once, or as a checkpoint from the `archive` of a coordinator. If neither is given,
+    initialise version 0. Donors keep a copy of their state while it is fetched, and continue to train.
     """
 
     stage: StageIndex
@@ -289,20 +291,21 @@ class LoadState(Action):
 
 @dataclass(frozen=True, slots=True)
 class Begin(Action):
-    """A pass begins: zero the accumulator; drop the graphs, tasks and frames of every other pass."""
+    """A pass begins: zero the accumulator; drop the graphs, tasks and frames of all other passes."""
 
     pass_id: PassId
     kind: PassKind
     codecs: tuple[CodecPair, ...] = ()
-    """As in Open: frames that cross a boundary with another codec are refused."""
+    """As in Open. Frames that cross a boundary with another codec are refused."""
     nonfinite: bool = False
-    """As in Open. If False, a non-finite result is a ComputeFailed, and a non-finite frame is refused."""
+    """As in Open. If False, a non-finite result causes a ComputeFailed, and a non-finite frame is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forward(Action):
-    """Compute a microbatch → ForwardDone. On the last stage of a TRAIN pass: forward, loss and backward together →
-    BackwardDone.
+    """Compute the forward of a microbatch → ForwardDone.
+
+    The last stage of a TRAIN pass computes forward, loss and backward together → BackwardDone.
     """
 
     pass_id: PassId
@@ -317,9 +320,9 @@ class Forward(Action):
 
 @dataclass(frozen=True, slots=True)
 class Backward(Action):
-    """Backward of a forwarded microbatch → BackwardDone. It goes before forward work.
+    """Compute the backward of a forwarded microbatch → BackwardDone. It has priority over forwards.
 
-    It adds to the accumulator, or leaves that to `Weights`.
+    The result is added to the accumulator now, or later by `Weights`.
     """
 
     pass_id: PassId
@@ -329,9 +332,9 @@ class Backward(Action):
 
 @dataclass(frozen=True, slots=True)
 class Weights(Action):
-    """Compute the weight gradients that a backward left due, add them to the accumulator → WeightsDone.
+    """Compute the weight gradients that a backward left out, and add them to the accumulator → WeightsDone.
 
-    It goes after backward and forward work: no peer waits for it before the reduction.
+    It has the lowest priority, because no peer needs the result before the reduction.
     """
 
     pass_id: PassId
@@ -340,7 +343,7 @@ class Weights(Action):
 
 @dataclass(frozen=True, slots=True)
 class Discard(Action):
-    """Forget the graph, input, due weight gradients and queued work of a microbatch that was given up."""
+    """Drop the graph, input, due weight gradients and queued work of a microbatch that was given up."""
 
     pass_id: PassId
     microbatch: Microbatch
@@ -353,14 +356,14 @@ class EncodePart(Action):
     attempt: Attempt
     bucket: int
     carried: bool = False
-    """Whether to add the residual that compressing this peer's share left in the step before."""
+    """True: add the residual that compressing this peer's share left in the step before."""
     warm: bool = False
-    """True if every member of the roster carries a residual from the step before."""
+    """True if every member of the roster has a residual from the step before."""
 
 
 @dataclass(frozen=True, slots=True)
 class SumBucket(Action):
-    """Add this peer's own share and the `parts` of the others for `bucket` → BucketSummed."""
+    """Add this peer's own share of `bucket` and the `parts` of the others → BucketSummed."""
 
     attempt: Attempt
     bucket: int
@@ -369,14 +372,16 @@ class SumBucket(Action):
     place: int = 0
     """Number of `parts` that come before this peer's own share."""
     carried: bool = False
-    """As in EncodePart, for this peer's own share; also the residual of compressing this bucket's sum, if any."""
+    """As in EncodePart, for this peer's own share, and for the residual of compressing this bucket's sum, if there is
+    one.
+    """
     warm: bool = False
     """As in EncodePart."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSum(Action):
-    """Put a reduced bucket into the separate buffer of `attempt`."""
+    """Copy a reduced bucket into the separate buffer of `attempt`."""
 
     attempt: Attempt
     bucket: int
@@ -385,7 +390,7 @@ class StoreSum(Action):
 
 @dataclass(frozen=True, slots=True)
 class Assemble(Action):
-    """All buckets of `attempt` are stored: digest and norm → Assembled."""
+    """All buckets of `attempt` are stored. Compute the digest and the norm → Assembled."""
 
     attempt: Attempt
 
@@ -399,7 +404,9 @@ class CancelReduce(Action):
 
 @dataclass(frozen=True, slots=True)
 class Apply(Action):
-    """Run the optimizer step on the reduced buffer of `attempt` → AppliedStep. The pass's frames may be dropped."""
+    """Run the optimizer step on the reduced buffer of `attempt` → AppliedStep. The frames of the pass may be
+    dropped.
+    """
 
     decision: Decision
     attempt: Attempt
@@ -407,7 +414,9 @@ class Apply(Action):
 
 @dataclass(frozen=True, slots=True)
 class SettleBases(Action):
-    """`step` is applied: keep the reconstructions `kept` as bases; forget `dropped` and the rest of the step."""
+    """`step` is applied. Keep the reconstructions `kept` as bases; drop those in `dropped` and all others of the
+    step.
+    """
 
     step: StepNumber
     kept: tuple[BaseKey, ...]
@@ -416,7 +425,7 @@ class SettleBases(Action):
 
 @dataclass(frozen=True, slots=True)
 class Lend(Action):
-    """Keep what listeners of this stage need and cannot get later. It replaces the order before.
+    """Keep what listeners of this stage need and cannot get later. The order replaces the one before.
 
     If `pass_id.version` is one of `versions`, copy the state before the step is applied; drop the copies of other
     versions. Drop the reduced buckets of steps before `since`.
@@ -426,15 +435,15 @@ class Lend(Action):
     versions: tuple[int, ...]
     since: int
     sums: bool
-    """Whether to keep the reduced buckets when the step is applied, encoded as for another replica."""
+    """True: keep the reduced buckets when the step is applied, encoded as for another replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchSums(Action):
     """Fetch the reduced buckets of a decided step from `donors`, and keep them on disk → SumsFetched or SumsMissing.
 
-    A repeated order while the fetch runs changes the donors. A repeated order after it is done means that the fetched
-    sums differ from the decided digest. A LoadState of another version or stage drops all fetched sums.
+    If the order is repeated during the fetch, it only changes the donors. If it is repeated after the fetch, the
+    fetched sums differed from the decided digest. A LoadState of another version or stage drops all fetched sums.
     """
 
     stage: StageIndex
@@ -445,27 +454,27 @@ class FetchSums(Action):
 
 @dataclass(frozen=True, slots=True)
 class RestoreSums(Action):
-    """Put the fetched buckets of a step into the separate buffer of `attempt` → Assembled. Drop all work of passes."""
+    """Copy the fetched buckets of a step into the separate buffer of `attempt` → Assembled. Drop all work of passes."""
 
     attempt: Attempt
     whole: bool = False
-    """True if the sums are uncompressed in a run that compresses: one replica took the step alone."""
+    """True if the sums are uncompressed in a run that compresses, because a single replica computed the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class SaveCheckpoint(Action):
-    """Snapshot now, write in the background → CheckpointSaved, or StateSpoilt."""
+    """Copy the state now and write it in the background → CheckpointSaved or StateSpoilt."""
 
     version: int
     proven: int = 0
-    """The newest version that is known here to be sound (swarm/protocol/soundness.py). The newest checkpoint up to it
-    is kept beside the newest of all.
+    """The newest version that this peer knows to be sound (swarm/protocol/soundness.py). The newest checkpoint up to
+    this version is kept in addition to the newest of all.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class ShowState(Action):
-    """Make the checksum of the held version, keyed with `nonce` → StateShown."""
+    """Compute the checksum of the held version, keyed with `nonce` → StateShown."""
 
     version: int
     nonce: int

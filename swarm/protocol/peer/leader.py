@@ -1,7 +1,7 @@
-"""The coordinator that a peer obeys: of the coordinators that the manifest names, the one that leads the highest term.
+"""The coordinator that a peer obeys: among the coordinators that the manifest names, the leader of the highest term.
 
-Each term belongs to one coordinator. A message of an older term is void whatever its sender: that sender has been
-replaced and may not know it yet.
+Each term belongs to one coordinator. A message of an older term is void whoever sends it: its sender has been replaced
+and may not know this yet.
 """
 
 from __future__ import annotations
@@ -41,19 +41,21 @@ Control = (
 
 
 class Leader:
-    """`group`: all coordinators. `first`: the coordinator to take for the leader until one sends an order."""
+    """`group`: all coordinators. `first`: the coordinator that counts as leader until one sends an order."""
 
     def __init__(self, first: Actor, group: tuple[Actor, ...]) -> None:
         self.actor = first
         self.term = -1
-        """The highest term heard of; −1: none yet."""
+        """The highest term known; −1: none yet."""
         self.group = group or (first,)
 
     def includes(self, actor: Actor) -> bool:
         return actor in self.group
 
     def obeys(self, sender: Actor, message: Control) -> bool:
-        """True if the peer must obey a control message. A message of a higher term makes its sender the leader."""
+        """Return True if the peer must obey a control message. A message of a higher term makes its sender the
+        leader.
+        """
         if sender not in self.group:
             return False
         if len(self.group) == 1:

@@ -1,10 +1,10 @@
-"""A peer's part in one pass: its microbatches, the frames that it lacks, and the frames that it keeps for others.
+"""A peer's microbatches in one pass, with the frames that it lacks and the frames that it keeps for other peers.
 
-A frame moves only when a peer wants it. A peer sends WANT for the inputs of its assigned microbatches in ascending
+A frame is sent only if a peer wants it. A peer sends WANT for the inputs of its assigned microbatches in ascending
 order, as many as it has slots for. The holder answers at once, or when it has computed the frame. WANT is also the only
-recovery: the peer sends it again when an amendment changes the holder of a frame, when a connection comes back, and
-when a deadline passes. The smallest unfinished microbatch may always be wanted, so full slots cannot lock the pipeline.
-Gradients are pushed, always admitted, and wanted only in recovery.
+recovery: the peer sends it again when an amendment changes the holder of a frame, when a connection is restored, and
+when a deadline passes. The smallest unfinished microbatch may always be wanted, so full slots cannot block the
+pipeline. Gradients are sent without a WANT, are always accepted, and are wanted only in recovery.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from swarm.protocol.peer.pass_context import PassContext
 from swarm.protocol.slots import unasked
 
 LOOKAHEAD = 2
-"""Number of forwards handed to the compute queue at once. The rest stays here, where it can still be released."""
+"""Number of forwards in the compute queue at once. The others wait here, where they can still be released."""
 
 
 class Phase(enum.IntEnum):
@@ -43,7 +43,9 @@ class Phase(enum.IntEnum):
     FORWARDED = 4
     BACKWARD = 5
     WEIGHTS = 6
-    """The gradient is on the way to the stage before. The microbatch counts when its weight gradients are summed."""
+    """The gradient was sent to the stage before. The microbatch is finished when its weight gradients are
+    accumulated.
+    """
     FINISHED = 7
     RELEASED = 8
 
@@ -54,16 +56,22 @@ class Work:
 
     phase: Phase = Phase.NEEDED
     moved: bool = False
-    """An amendment gave it to this peer. The stage before may have its gradient already: send it only on a WANT."""
+    """True if an amendment assigned it to this peer. The stage before may already have its gradient, so the gradient is
+    sent only on a WANT.
+    """
     ask: bool = False
-    """Whether to ask for its gradient: no peer pushes it, since its microbatch moved here or in the next stage."""
+    """True if this peer must ask for its gradient: no peer sends it unasked, since the microbatch moved here or in the
+    next stage.
+    """
     asked_again: bool = False
     input: Payload | None = field(default=None, repr=False)
     gradient: Payload | None = field(default=None, repr=False)
 
 
 class Microbatches:
-    """State of one open pass at one peer. `amend` replaces `tables[s]`; stages may learn of it in any order."""
+    """The state of one open pass at one peer. `amend` replaces `tables[s]`; the tables of different stages may arrive
+    in any order.
+    """
 
     def __init__(
         self,
@@ -80,15 +88,17 @@ class Microbatches:
         self.kind = opening.kind
         self.tables = list(opening.tables)
         self.rosters = [frozenset(table.roster) for table in self.tables]
-        """By stage, according to the current tables."""
+        """The rosters of the stages, according to the current tables."""
         self.numbers = tuple(table.number for table in self.tables)
         self.fenced = me not in self.rosters[stage]
         self.done = 0
         self.forwarded = 0
-        """Bit m is set when microbatch m was forwarded here, in training; in the last stage, if it is not done yet."""
+        """Bit m is set if this peer has forwarded microbatch m in training; in the last stage, if its weight gradients
+        are still due.
+        """
         self.crossings = crossings
         self.unreachable: set[Actor] = set()
-        """Actors whose connection broke and is not back: they forward no messages."""
+        """Actors whose connection broke and is not restored. They are not used to forward messages."""
         self.work: dict[Microbatch, Work] = {}
         self._is_up = context.is_up
         self._is_paused = context.is_paused
@@ -98,7 +108,7 @@ class Microbatches:
         self._frame_cache = FrameCache(context.out)
         self._reported: set[Actor] = set()
         self._results: list[Result] = []
-        """The results reported so far in this pass, if it is forward-only."""
+        """The results reported so far, in a forward-only pass."""
         for m in sorted(self.tables[stage].assigned_to(me)):
             self.work[m] = Work()
         if self._first and not self.table.number:
@@ -114,17 +124,17 @@ class Microbatches:
         return self.tables[self.stage]
 
     def serves(self, actor: Actor) -> bool:
-        """Return True if an actor has a part in this pass."""
+        """Return True if the actor has a part in this pass."""
         return any(actor in roster for roster in self.rosters)
 
     @property
     def sealed(self) -> bool:
-        """True if all microbatches assigned here, and no others, are in the accumulator."""
+        """True if the accumulator contains exactly the microbatches assigned to this peer."""
         return not self.fenced and all(work.phase is Phase.FINISHED for work in self.work.values())
 
     @property
     def queued(self) -> int:
-        """Number of microbatches that this peer could compute now; while it pauses, only those that it has begun."""
+        """Number of microbatches that this peer could compute now. During a pause, only those that it has begun."""
         at_hand = [Phase.SUBMITTED, Phase.BACKWARD, Phase.WEIGHTS]
         if not self._is_paused():
             at_hand.append(Phase.INPUT)
@@ -141,7 +151,7 @@ class Microbatches:
     # ------------------------------------------------------------ pulling
 
     def pull(self, now: float) -> None:
-        """WANT the inputs that have a slot, lowest microbatch first."""
+        """WANT the inputs for which there is a slot, lowest microbatch first."""
         busy = sum(Phase.NEEDED < work.phase < Phase.FINISHED for work in self.work.values())
         wanted: dict[Actor, list[Key]] = {}
         unfinished_before = False
@@ -172,7 +182,7 @@ class Microbatches:
         return self.coordinator if self._first else self.tables[self.stage - 1].assignee(key.microbatch)
 
     def _lacking(self) -> list[FrameKey]:
-        """Every frame that this peer waits for."""
+        """All frames that this peer waits for."""
         keys = []
         for m, work in self.work.items():
             if work.phase is Phase.WANTED:
@@ -190,7 +200,7 @@ class Microbatches:
         )
 
     def ask_again(self, now: float, *, of: Actor) -> None:
-        """WANT every missing frame that `of` holds, because the connection to it changed."""
+        """WANT every missing frame that `of` holds, because the connection to `of` changed."""
         self._want_again([key for key in self._lacking() if self._holder(key) == of], now)
 
     def _want_again(self, keys: list[FrameKey], now: float, *, again: bool = False) -> None:
@@ -203,7 +213,7 @@ class Microbatches:
             self._out.send(holder, self._want(grouped, again=again))
 
     def tick(self, now: float) -> None:
-        """Ask again for overdue frames; from the second time on also through another actor."""
+        """Ask again for overdue frames; from the second time on, also through another actor."""
         if self.fenced:
             return
         direct: list[FrameKey] = []
@@ -235,10 +245,10 @@ class Microbatches:
         return min(self._asked.deadlines(self._lacking()).values(), default=None)
 
     def detour(self, other: Actor) -> Actor | None:
-        """An actor that can forward messages to `other`: a sibling of either end, or another peer that both ends know.
+        """An actor that can forward messages to `other`: a sibling of either peer, or another peer that both know.
 
-        First choice is an actor that is connected to this peer. If there is none, take the coordinator, which all peers
-        reach but whose bandwidth has other uses. Last comes an actor that this peer never tried to reach: if it came
+        An actor connected to this peer is preferred. The second choice is the coordinator, which all peers can reach
+        but whose bandwidth is limited. The last choice is an actor that this peer never tried to reach; if it came
         first, every peer would dial every newcomer behind a router.
         """
         there = next((stage for stage, roster in enumerate(self.rosters) if other in roster), None)
@@ -274,7 +284,7 @@ class Microbatches:
             self.crossings.arrived(key.microbatch, frame.lineage)
             work.input = frame.payload
             if work.phase is Phase.NEEDED:
-                return  # tokens that come unasked wait here for a slot
+                return  # tokens that were sent unasked wait here for a slot
             self._arrived(key, sender, now)
             work.phase = Phase.INPUT
             self._submit()
@@ -287,7 +297,7 @@ class Microbatches:
             self._backward_if_ready(key.microbatch, work)
 
     def on_pending(self, sender: Actor, keys: tuple[FrameKey, ...], now: float) -> None:
-        """The holder answers that overdue frames are not made yet. So the link to the holder works."""
+        """The holder answers that overdue frames are not computed yet. So the link to the holder works."""
         lacking = set(self._lacking())
         for key in keys:
             if key in lacking and self._holder(key) == sender and self._asked.in_vain(key):
@@ -306,7 +316,7 @@ class Microbatches:
             self._out.emit(FrameRecovered(str(key), str(sender)))
 
     def resume(self) -> None:
-        """A pause is over: begin what was there meanwhile."""
+        """A pause is over. Begin the work that arrived meanwhile."""
         if self.fenced:
             return
         for m in sorted(self.work):
@@ -314,7 +324,7 @@ class Microbatches:
         self._submit()
 
     def _submit(self) -> None:
-        """Hand the lowest inputs to the compute queue, a few at a time."""
+        """Put the lowest inputs into the compute queue, a few at a time."""
         if self._is_paused():
             return
         running = sum(work.phase is Phase.SUBMITTED for work in self.work.values())
@@ -339,7 +349,7 @@ class Microbatches:
     def on_want(self, sender: Actor, key: FrameKey, via: Actor | None, base: int = 0) -> bool:
         """Answer from the cache, or remember the want until the frame is computed. A direct route is kept.
 
-        Returns whether this peer is yet to compute the frame.
+        Return True if this peer has yet to compute the frame.
         """
         if self._frame_cache.answer(sender, key, via, base) or not self._mine_to_answer(key):
             return False
@@ -385,7 +395,7 @@ class Microbatches:
         self.pull(now)
 
     def tell_results_again(self) -> None:
-        """Send the results again: for a lost result the coordinator would wait until it gives up the pass."""
+        """Send the results again. If one was lost, the coordinator would otherwise wait until it aborts the pass."""
         for result in self._results:
             self._out.send(self.coordinator, result)
 
@@ -396,7 +406,7 @@ class Microbatches:
             return
         if done.weights_due:
             work.phase = Phase.WEIGHTS
-            self.forwarded |= 1 << m  # in the last stage this is the first progress that the coordinator can hear of
+            self.forwarded |= 1 << m  # in the last stage this is the first progress that the coordinator can see
         else:
             self._accumulate(m, work)
         lineage = self.crossings.accumulated(m, done.received)
@@ -430,7 +440,7 @@ class Microbatches:
     # ------------------------------------------------------------ tables change
 
     def amend(self, stage: int, table: StageTable, now: float) -> None:
-        """Take a newer table of any stage."""
+        """Process a newer table of any stage."""
         before = self.tables[stage]
         if table.number <= before.number:
             return
@@ -444,7 +454,7 @@ class Microbatches:
             changed = [self._input_key(m) for m in self.work if before.assignee(m) != table.assignee(m)]
         elif stage == self.stage + 1:
             changed = [self._gradient_key(m) for m in self.work if before.assignee(m) != table.assignee(m)]
-            for key in changed:  # its new assignee there pushes nothing by itself
+            for key in changed:  # the new assignee does not send the gradient unasked
                 self.work[key.microbatch].ask = True
         else:
             return
@@ -457,7 +467,7 @@ class Microbatches:
         for m in [m for m in self.work if m not in mine]:
             dropped = self.work.pop(m)
             if dropped.phase in (Phase.BACKWARD, Phase.WEIGHTS, Phase.FINISHED) and self.kind is PassKind.TRAIN:
-                self.fenced = True  # its gradient may be in the accumulator: this peer's sums are void in this pass
+                self.fenced = True  # its gradient may be in the accumulator, so this peer's sums are void in this pass
             if dropped.phase not in (Phase.NEEDED, Phase.WANTED, Phase.RELEASED):
                 self._out.add(Discard(self.pass_id, m))
                 self.crossings.forget(m)
@@ -466,8 +476,8 @@ class Microbatches:
         for m in sorted(mine):
             held = self.work.get(m)
             if held is None or held.phase is Phase.RELEASED:
-                # The stage before does not know of a microbatch that was given up and assigned here again: it does not
-                # ask for its gradient.
+                # The stage before does not know that a microbatch was given up and assigned here again, so it does not
+                # ask for the gradient.
                 self.work[m] = Work(moved=held is None, ask=True)
                 self.forwarded &= ~(1 << m)
         self.pull(now)
@@ -476,7 +486,9 @@ class Microbatches:
         self._want_again([key for key in lacking if key not in self._asked], now)
 
     def release(self, number: int, microbatches: tuple[Microbatch, ...]) -> None:
-        """Give up the microbatches that are not accumulated yet, and reply which. A repeat gets the same reply."""
+        """Give up those of the microbatches that are not accumulated, and report them. A repeated request gets the same
+        answer.
+        """
         if self.fenced or number != self.table.number:
             return
         given = []
@@ -489,7 +501,7 @@ class Microbatches:
                     self._out.add(Discard(self.pass_id, m))
                     self.crossings.forget(m)
                 self.work[m] = Work(phase=Phase.RELEASED)
-                self._asked.forget(self._gradient_key(m))  # drop a gradient that comes now, even if m stays here
+                self._asked.forget(self._gradient_key(m))  # ignore a gradient that arrives now, even if m stays here
             if self.work[m].phase is Phase.RELEASED:
                 given.append(m)
         self._out.send(self.coordinator, Released(self.pass_id, number, tuple(given)))

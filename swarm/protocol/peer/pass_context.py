@@ -1,4 +1,4 @@
-"""What a pass needs of the peer that takes part in it."""
+"""The objects of a peer that its passes use."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from swarm.protocol.timeouts import Observed
 
 @dataclass(frozen=True, slots=True)
 class PassContext:
-    """It stays the same while the pass goes on. `slots` and `waits` outlive the pass."""
+    """Does not change during a pass. `slots` and `waits` outlive the pass."""
 
     me: Actor
     coordinator: Actor
     settings: Settings
     slots: Slots
     waits: Observed
-    """The waits for frames so far: deadlines follow from them."""
+    """The waiting times for frames so far. Deadlines follow from them."""
     is_up: Callable[[Actor], bool]
-    """Whether the connection to an actor is open."""
+    """Returns True if the connection to an actor is open."""
     out: Outbox
     is_paused: Callable[[], bool] = lambda: False
-    """Whether this peer may begin no work for now."""
+    """Returns True if this peer may begin no work now."""

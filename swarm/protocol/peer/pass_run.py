@@ -1,7 +1,7 @@
-"""A peer's share in one pass: its microbatches, then the reduction, up to a prepared gradient.
+"""A peer's part in one pass: it computes its microbatches and takes part in the reduction, up to a prepared gradient.
 
-It is made when the pass begins here, and left when the next pass begins. Every change of the work assignment in this
-peer's stage voids the attempt to reduce that was made under the old table.
+The object exists from the beginning of the pass at this peer to the beginning of the next one. Every change of the
+assignment in this peer's stage voids the reduction attempt made under the old table.
 """
 
 from __future__ import annotations
@@ -41,11 +41,13 @@ from swarm.protocol.peer.pass_context import PassContext
 from swarm.protocol.residuals import Carry
 
 MAX_UNDELIVERED = 256
-"""Number of frames and parts that are held for one actor to which no route is known."""
+"""Number of frames and parts that are kept for one actor while no route to it is known."""
 
 
 class PassRun:
-    """`prepared`: the reduced gradient of this stage lies ready to be applied. None again when its attempt is void."""
+    """`prepared`: set when the reduced gradient of this stage is ready to be applied. None again when its attempt
+    becomes void.
+    """
 
     def __init__(
         self,
@@ -67,11 +69,13 @@ class PassRun:
         self._buckets = buckets
         self._carry = carry
         self._fence_said = False
-        """True if the fence was reported: a peer can be fenced for several reasons, and only the first is reported."""
+        """True if the fence was reported as an event. A peer can be fenced for several reasons; only the first is
+        reported.
+        """
         self._out = out = context.out
         self._early = EarlyMessages()
         self._undelivered: dict[Actor, list[WithPayload]] = {}
-        """By actor that cannot be reached: the messages that wait for a route to it."""
+        """For each unreachable actor, the messages that wait for a route to it."""
         context.slots.new_pass(stage)
         out.add(Begin(opening.pass_id, opening.kind, opening.codecs, opening.nonfinite))
         out.routes.clear()
@@ -79,27 +83,27 @@ class PassRun:
         self.go_around(tuple(unreachable), now)
 
     def leave(self) -> None:
-        """Leave the pass: it is over here."""
+        """Leave the pass, which is over for this peer."""
         self._cancel_reduction("the pass is over")
 
     def serves(self, actor: Actor) -> bool:
-        """Return True if an actor has a part in this pass."""
+        """Return True if the actor has a part in this pass."""
         return self.microbatches.serves(actor)
 
     @property
     def reduced(self) -> int:
-        """Number of parts and sums of the current attempt to reduce that were made here or received."""
+        """Number of parts and sums of the current attempt that this peer has made or received."""
         return self.reduction.progress if self.reduction is not None else 0
 
     @property
     def awaited(self) -> tuple[Actor, ...]:
-        """The actors whose parts or sums of this attempt are missing."""
+        """The actors whose parts or sums of the current attempt are missing."""
         return self.reduction.awaited if self.reduction is not None else ()
 
     # ------------------------------------------------------------ told by the coordinator
 
     def amend(self, tables: Iterable[tuple[int, StageTable]], reason: str, now: float) -> None:
-        """Take tables by stage, of which some may be new. A new attempt number voids the current attempt to reduce."""
+        """Process the tables of some stages, which may be new. A new attempt number voids the current attempt."""
         before = self._attempt
         for stage, table in tables:
             self.microbatches.amend(stage, table, now)
@@ -122,7 +126,9 @@ class PassRun:
         self.reduce_if_sealed(now)
 
     def fence(self, reason: str) -> None:
-        """Leave the work of this pass: parameters stay, the accumulator is dropped, frames are still served."""
+        """Stop the work of this pass: keep the parameters, drop the accumulator, but still answer requests for
+        frames.
+        """
         self.microbatches.fenced = True
         self._cancel_reduction(reason)
         self.prepared = None
@@ -171,7 +177,7 @@ class PassRun:
     # ------------------------------------------------------------ reducing
 
     def reduce_if_sealed(self, now: float) -> None:
-        """Begin the reduction once all that is assigned here, and nothing else, is in the accumulator."""
+        """Begin the reduction once the accumulator contains exactly the assigned microbatches."""
         microbatches = self.microbatches
         if microbatches.kind is not PassKind.TRAIN or self.reduction is not None or not microbatches.sealed:
             return
@@ -199,27 +205,27 @@ class PassRun:
         for _, part in self._early.take():
             if isinstance(part, ReducePart):
                 self.on_part(part)
-        if self._early.dropped:  # the other end of the pipeline may be done long before and have sent many parts
+        if self._early.dropped:  # the other end of the pipeline may have finished long before and sent many parts
             self._early.dropped = False
             self.reduction.ask_again()
 
     @property
     def _attempt(self) -> Attempt:
-        """The attempt under the tables that are known here."""
+        """The attempt under the tables known to this peer."""
         microbatches = self.microbatches
         return attempt_under(
             microbatches.tables, microbatches.pass_id, microbatches.stage, self._settings.partner(microbatches.stage)
         )
 
     def _reduces_here(self, actor: Actor) -> bool:
-        """Return True if an actor belongs to this stage, or to the stage that shares parameters with it."""
+        """Return True if the actor belongs to this stage, or to the stage that shares parameters with it."""
         partner = self._settings.partner(self.microbatches.stage)
         return actor in self.microbatches.table.roster or (
             partner is not None and actor in self.microbatches.tables[partner].roster
         )
 
     def _is_of_use(self, part: ReducePart) -> bool:
-        """True if a part is valid for this peer's attempt, or for an attempt under tables that have not arrived here
+        """Return True if a part is valid for this peer's attempt, or for an attempt under tables that have not arrived
         yet.
 
         A part made under an older table is valid if its contributor has the same microbatches in the current table.
@@ -235,7 +241,7 @@ class PassRun:
     def _parts_outlive_tables(self) -> bool:
         """True if a part stays valid under a new table that does not change its contributor's microbatches.
 
-        False for parts with residuals, which count for one attempt only, and in a stage that shares parameters.
+        False for parts with residuals, which are valid for one attempt only, and in a stage that shares parameters.
         """
         return not self._settings.averages_compressed and self._settings.partner(self.microbatches.stage) is None
 
@@ -249,7 +255,7 @@ class PassRun:
     # ------------------------------------------------------------ from other peers
 
     def on_want(self, sender: Actor, key: FrameKey | PartKey | SumKey, via: Actor | None, base: int = 0) -> bool:
-        """Answer a want. Returns whether it is a frame that this peer is yet to compute."""
+        """Answer a want. Return True if it is for a frame that this peer has yet to compute."""
         if isinstance(key, FrameKey):
             return self.microbatches.on_want(sender, key, via, base)
         if self.reduction is not None and key.attempt == self.reduction.attempt:
@@ -272,7 +278,9 @@ class PassRun:
     # ------------------------------------------------------------ links and time
 
     def undelivered(self, other: Actor, messages: Iterable[WithPayload]) -> None:
-        """Keep the messages, and send them once a detour is known. Else `other` asks for them after a deadline."""
+        """Keep messages that could not be sent until a detour is known. Otherwise, `other` asks for them after a
+        deadline.
+        """
         waiting = self._undelivered.setdefault(other, [])
         waiting += [message for message in messages if self._counts(message)]
         del waiting[MAX_UNDELIVERED:]  # `other` asks for the rest
@@ -280,7 +288,7 @@ class PassRun:
             self.deliver(other)
 
     def deliver(self, other: Actor) -> None:
-        """A route to `other` exists, direct or by a detour: send what waits for it."""
+        """A route to `other` exists, direct or by a detour: send the messages kept for it."""
         for message in self._undelivered.pop(other, ()):
             if self._counts(message) and self.serves(other):
                 self._out.send(other, message)
@@ -295,7 +303,7 @@ class PassRun:
         return mine or attempt == self.reduction.attempt
 
     def reconnected(self, other: Actor, now: float) -> None:
-        """A connection is back: ask again for what may have been lost in flight."""
+        """A connection is restored. Ask again for what may have been lost in transit."""
         self.microbatches.unreachable.discard(other)
         if not self.microbatches.fenced:
             self.microbatches.ask_again(now, of=other)
@@ -303,7 +311,9 @@ class PassRun:
             self.reduction.ask_again()
 
     def go_around(self, others: Collection[Actor], now: float) -> None:
-        """The connections to `others` do not come back: find detours. If one is dead, an amendment follows."""
+        """The connections to `others` were not restored in time: find detours. If one of them is dead, an amendment
+        follows.
+        """
         self.microbatches.unreachable.update(others)
         routes = self._out.routes
         stranded = [to for to, via in routes.items() if via in others and to not in others]

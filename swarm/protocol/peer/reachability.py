@@ -1,4 +1,6 @@
-"""The actors that this peer can reach directly: connections that broke, and those that did not come back in time."""
+"""Tracks which actors this peer can reach directly: connections that broke, and those that were not restored in
+time.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from swarm.protocol.ids import Actor
 
 
 class Reachability:
-    """An actor is unreachable from `grace_s` after its connection broke until the connection is up again."""
+    """An actor becomes unreachable if its broken connection is not restored within `grace_s` seconds."""
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
@@ -20,7 +22,9 @@ class Reachability:
         self._met.add(other)
 
     def up(self, other: Actor) -> bool:
-        """A connection is up. True if there was one before: messages in flight at the break may be lost."""
+        """A connection is up. Return True if there was one before, because messages in transit at the break may be
+        lost.
+        """
         self._forget_older(other)
         self._lost_at.pop(other, None)
         self._unreachable.discard(other)
@@ -29,18 +33,20 @@ class Reachability:
         return again
 
     def is_up(self, other: Actor) -> bool:
-        """True if there is a connection, as far as is known. False for an actor that this peer never tried to reach."""
+        """Return True if there is a connection, as far as known. False for an actor that this peer never tried to
+        reach.
+        """
         return other in self._met and other not in self._lost_at and other not in self._unreachable
 
     def _forget_older(self, other: Actor) -> None:
-        """Forget earlier incarnations of a process that is here again: they do not come back."""
+        """Forget earlier incarnations of a restarted process: they do not return."""
         for old in [a for a in self._met if a.peer == other.peer and a.incarnation < other.incarnation]:
             self._met.discard(old)
             self._unreachable.discard(old)
             self._lost_at.pop(old, None)
 
     def given_up(self, now: float) -> list[Actor]:
-        """The actors whose grace time is over, each returned once."""
+        """The actors whose grace time has passed. Each is returned once."""
         if not self._lost_at:
             return []
         over = [other for other, at in self._lost_at.items() if now >= at + self._grace_s]

@@ -1,9 +1,10 @@
-"""How a peer leaves when its owner wants the machine back. On the first request it stays while needed; on the second it
-goes.
+"""Shutdown: a peer leaves because its owner wants the machine back. After a first request it stays while it is needed;
+a second request ends it at once.
 
-It reports that it is leaving. The coordinator reassigns the work that it has not begun, keeps it out of the next view,
-and dismisses it when nothing depends on it any more. If that takes longer than `leave_s`, or if no coordinator is there
-to dismiss it, the peer goes by itself: its work in the open step is then done again, as after a death.
+The peer reports that it is leaving. The coordinator reassigns the work that the peer has not begun, keeps it out of the
+next view, and dismisses it when nothing depends on it any more. If that takes longer than `leave_s`, or if no
+coordinator is reachable, the peer leaves by itself: its work in the open step must then be done again, as after a
+death.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from swarm.protocol.outbox import Outbox
 
 
 class Shutdown:
-    """`begun`: this peer is leaving. Its last messages are `Leave` and `Stop`."""
+    """`begun`: True while this peer is leaving. Its last messages are `Leave` and `Stop`."""
 
     def __init__(self, me: Actor, coordinators: tuple[Actor, ...], leave_s: float, out: Outbox) -> None:
         self.begun = False
         self.gone = False
-        """True if the last messages are sent: no message may follow them."""
+        """True once the last messages are sent. No message may follow them."""
         self._me = me
         self._coordinators = coordinators
         self._leave_s = leave_s
@@ -32,7 +33,9 @@ class Shutdown:
         self._until = math.inf
 
     def asked(self, reason: str, stage: int | None, needed: bool, now: float) -> None:
-        """The owner asks for the machine. `needed`: other peers may depend on this peer, which holds `stage`."""
+        """The owner asks for the machine. `needed`: True if other peers may depend on this peer, which holds
+        `stage`.
+        """
         again, self.begun = self.begun, True
         self._reason = reason
         if again:
@@ -48,7 +51,7 @@ class Shutdown:
             self._go(why)
 
     def abandoned(self) -> None:
-        """The coordinator is out of reach: it could neither dismiss this peer nor use its results."""
+        """The coordinator is unreachable, so it can neither dismiss this peer nor use its results."""
         if self.begun:
             self._go("the coordinator is out of reach; this peer's part in the open step, if any, is done again")
 

@@ -1,6 +1,6 @@
-"""How a peer shows that it holds its stage: it answers the coordinator's Prove when it holds the version that is named.
+"""Proves that a peer holds its stage: it answers the coordinator's Prove when the peer holds the requested version.
 
-The coordinator compares the answer with a sibling's, before it deals this peer any work
+The coordinator compares the answer with a sibling's before it gives this peer any work
 (swarm/protocol/coordinator/proofs.py).
 """
 
@@ -13,7 +13,7 @@ from swarm.protocol.peer.held_stage import HeldStage
 from swarm.protocol.peer.io import ShowState, StateShown
 
 _MOST = 32
-"""Requests that are kept for a later version: the newest ones."""
+"""Number of requests for later versions that are kept: the newest ones."""
 
 
 class StateProofs:
@@ -21,12 +21,14 @@ class StateProofs:
         self._held_stage = held_stage
         self._out = out
         self._due: dict[int, Prove] = {}
-        """By nonce, the requests for a version that is yet to be reached."""
+        """By nonce, the requests for versions that are not reached yet."""
         self._shown: dict[int, int] = {}
-        """By nonce, the answers that were given about the state held here."""
+        """By nonce, the answers about the state held here."""
 
     def asked(self, prove: Prove, coordinator: Actor, applying: bool) -> None:
-        """`applying`: a step is being applied, so the held version is about to be gone."""
+        """A proof is requested. `applying`: True while a step is being applied, so that the held version is about to
+        change.
+        """
         held, version = self._held_stage, self._held_stage.version
         at = held.loading if version is None else version + applying
         if prove.nonce in self._shown:
@@ -42,7 +44,7 @@ class StateProofs:
                 del self._due[next(iter(self._due))]
 
     def reached(self, coordinator: Actor) -> None:
-        """Another version is held. Call it before that one is changed."""
+        """The peer holds another version. Call this before that version changes."""
         due, self._due = self._due, {}
         for prove in due.values():
             self.asked(prove, coordinator, applying=False)
@@ -55,7 +57,9 @@ class StateProofs:
         self._out.send(coordinator, Proof(event.nonce, event.checksum))
 
     def is_wrong(self, nonce: int, coordinator: Actor) -> bool:
-        """True if a disproved answer is about the state held here. Otherwise the coordinator is told that it is not."""
+        """Return True if a disproved answer is about the state held here. Otherwise tell the coordinator that it is
+        not.
+        """
         if nonce in self._shown:
             return True
         self._out.send(coordinator, Proof(nonce))

@@ -1,4 +1,6 @@
-"""The reports of a peer to the coordinator, and when it sends them. The coordinator reconciles its state with them."""
+"""The reports of a peer to the coordinator, and when they are sent. The coordinator compares them with its own
+state.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,14 @@ class Saved:
 
     stage: StageIndex
     version: int = -1
-    """−1 for a checkpoint that an earlier process left: after a rollback its version may have another content."""
+    """−1: the checkpoint was left by an earlier process. After a rollback, its version may have had another content."""
     digest: str = ""
-    """Hash of its file: equal on every replica."""
+    """Hash of its file; equal on every replica."""
 
 
 class StatusReports:
-    """A Status at every heartbeat, on progress up to five times as often, and at once when anything else changed.
+    """Sends a Status at every heartbeat, after progress up to five times as often, and at once when anything else
+    changed.
 
     Until this peer has a stage or the order to stand by, it sends a Join instead.
     """
@@ -39,9 +42,9 @@ class StatusReports:
         self.means = Means()
         self._preferred = saved.stage if saved is not None else None
         self._saved = saved
-        """The newest checkpoint, made by this process or found on disk."""
+        """The newest checkpoint, saved by this process or found on disk."""
         self._spoilt = -1
-        """The last version held here that is not finite."""
+        """The last version held here whose state was not finite."""
         self._measured = LinksMeasured(None)
         self._fetched = 0
         self._sequence = 0
@@ -51,17 +54,17 @@ class StatusReports:
         self._paused = ""
 
     def leaves(self, now: float) -> None:
-        """The peer is leaving: report it at once, and in every report from now on."""
+        """The peer is leaving. Report it at once, and in every further report."""
         self._leaving = True
         self.next_at = now
 
     def pauses(self, reason: str, now: float) -> None:
-        """The peer pauses, or resumes if `reason` is empty: report it at once."""
+        """The peer pauses, or resumes if `reason` is empty. Report it at once."""
         self._paused = reason
         self.next_at = now
 
     def has(self, means: Means, now: float) -> None:
-        """The peer's share of its machine has changed: report it at once."""
+        """The peer's share of its machine has changed. Report it at once."""
         self.means = means
         self.next_at = now
 
@@ -69,30 +72,30 @@ class StatusReports:
         self._saved = checkpoint
 
     def spoilt(self, version: int, now: float) -> None:
-        """The state of this version is not finite: report it at once, and as long as it is held."""
+        """The state of this version is not finite. Report it at once, and as long as the version is held."""
         self._spoilt = version
         self.next_at = now
 
     def measured(self, links: LinksMeasured) -> None:
-        """Included in the next report."""
+        """Include the link rates in the next report."""
         self._measured = links
 
     def fetched(self, nbytes: int) -> None:
-        """Included in the next report."""
+        """Include the number of fetched bytes in the next report."""
         self._fetched = nbytes
 
     def newest_saved(self, stage: StageIndex | None) -> int:
-        """Version of the newest checkpoint of `stage`, −1 for none."""
+        """Version of the newest checkpoint of `stage`; −1: none."""
         return self._saved.version if self._saved is not None and self._saved.stage == stage else -1
 
     def takes_up(self, version: int) -> None:
-        """A state of `version` is loaded: forget a later checkpoint, because a rollback undid its steps."""
+        """A state of `version` is loaded. Forget a later checkpoint, because a rollback undid its steps."""
         self._spoilt = -1
         if self._saved is not None and self._saved.version > version:
             self._saved = None
 
     def again(self, now: float) -> None:
-        """The coordinator is back, perhaps restarted: report at once."""
+        """The coordinator can be reached again and may have restarted. Report at once."""
         self._last = None
         self.next_at = now
 

@@ -1,7 +1,7 @@
-"""The organiser's requests to one member of a group of coordinators, kept until the leader has answered.
+"""Requests of the organiser to one member of a group of coordinators, kept until the leader has answered.
 
-The member sends a request to the leader repeatedly, and to the next leader if that one dies. The name of a request
-makes its repeats one command.
+The member sends a request to the leader repeatedly, and to the next leader if that one dies. Because every request has
+an id, its repetitions cause only one command.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from swarm.protocol.coordinator.io import ControlRequested
 from swarm.protocol.ids import Actor
 
 MOST = 64
-"""Number of requests that wait for an answer. Requests beyond it are dropped; their senders repeat them."""
+"""Number of requests that may wait for an answer. Further requests are dropped; their senders repeat them."""
 
 
 @dataclass(slots=True)
 class Asked:
     event: ControlRequested
     origin: Actor | None
-    """The member that was asked; None: this one."""
+    """The member that received the request from the organiser; None: this one."""
     since: float
     told_at: float = -math.inf
 
 
 class ForwardedControls:
     def __init__(self, again_s: float, patience_s: float) -> None:
-        """A request is sent every `again_s` seconds, and given up after `patience_s` seconds."""
+        """A request is sent every `again_s` seconds, and abandoned after `patience_s` seconds."""
         self._again_s = again_s
         self._patience_s = patience_s
         self._asked: dict[str, Asked] = {}
@@ -44,7 +44,7 @@ class ForwardedControls:
             self._asked[event.request] = Asked(event, origin, now)
 
     def again(self) -> None:
-        """Another member leads: send all requests at once."""
+        """Another member leads. Send all requests at once."""
         for asked in self._asked.values():
             asked.told_at = -math.inf
 
@@ -56,7 +56,7 @@ class ForwardedControls:
         return [asked.event for asked in those]
 
     def given_up(self, now: float) -> list[ControlRequested]:
-        """This member's requests without an answer for `patience_s`. Late requests of others are dropped."""
+        """This member's own requests without an answer for `patience_s`. Late requests of other members are dropped."""
         late = [asked for asked in self._asked.values() if now >= asked.since + self._patience_s]
         for asked in late:
             if asked.origin is not None:
@@ -64,5 +64,5 @@ class ForwardedControls:
         return [asked.event for asked in late if asked.origin is None]
 
     def answered(self, request: str) -> Asked | None:
-        """A request is answered: stop repeating it. None if it was not waiting."""
+        """A request is answered. Stop repeating it. Return None if it was not waiting."""
         return self._asked.pop(request, None)

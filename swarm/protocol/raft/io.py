@@ -20,7 +20,7 @@ from swarm.protocol.messages import Entry, Offer
 
 @dataclass(frozen=True, slots=True)
 class GroupWritten:
-    """The `WriteGroup` of this number, and all before it, are on disk."""
+    """The `WriteGroup` with this number and all earlier ones are on disk."""
 
     number: int
 
@@ -42,14 +42,14 @@ GroupInput = (
 class WriteGroup(Action):
     """Make this member's part of the group's record durable, atomically and in order → GroupWritten.
 
-    `entries` replace the log from index `first` on. Entries up to `committed` are final: a rollback among them also
-    ends the archive's later versions.
+    `entries` replace the log from index `first` on. Entries up to `committed` are final. If they contain a rollback,
+    the later versions in the archive become void too.
     """
 
     number: int
     ballot: int
     vote: str
-    """Peer id that got this member's vote in `ballot`; empty: none."""
+    """The peer id that got this member's vote in `ballot`; empty: none."""
     first: int
     entries: tuple[Entry, ...]
     committed: int
@@ -57,7 +57,7 @@ class WriteGroup(Action):
 
 @dataclass(frozen=True, slots=True)
 class SendEntries(Action):
-    """Send an Append with the entries from index `first` on, read from disk: as many as fit into a message."""
+    """Read the entries from index `first` on from disk, and send as many in an Append as fit into a message."""
 
     to: Actor
     ballot: int

@@ -1,6 +1,6 @@
 """The replicated log of a group of coordinators: the committed state, and the entries that may still change.
 
-A member has the whole log on disk. In memory it has the ballots by index, and the entries that are not settled yet.
+A member has the whole log on disk. In memory it keeps the ballots by index, and the entries that are not settled yet.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ class Standing:
     decision: Decision | None = None
     """The last committed decision. None: the next step is 0."""
     rolled_back_in: int = 0
-    """The term of the last rollback, 0 for none."""
+    """The term of the last rollback; 0: none."""
     archived: ArchivedEntry | None = None
     """The newest checkpoint that a majority holds."""
     since_archived: tuple[Decision, ...] = ()
-    """Decisions from the one that made the oldest of `older` and `archived` on. A rollback goes back to one of these,
-    or to version 0.
+    """The decisions since the oldest checkpoint in `older` and `archived`, including the one that led to it.
+
+    A rollback returns to the version of one of these decisions, or to version 0.
     """
     controls: Controls = field(default_factory=Controls)
     """The organiser's commands. A rollback does not undo them."""
     older: tuple[ArchivedEntry, ...] = ()
-    """Checkpoints before `archived`: the newest one that is known to be sound, and all after it."""
+    """Checkpoints before `archived`: the newest one that is known to be sound, and all later ones."""
     soundness: Soundness = field(default_factory=Soundness)
 
     @property
@@ -47,7 +48,7 @@ class Standing:
 
     @property
     def last_sound(self) -> int:
-        """The newest checkpoint that a majority holds and that is known to be sound; 0: the initial state."""
+        """The newest checkpoint that is known to be sound and that a majority holds; 0: the initial state."""
         return max((c.version for c in self.checkpoints if c.version <= self.soundness.proven), default=0)
 
     def after(self, entry: Entry) -> Standing:
@@ -80,9 +81,9 @@ class Stored:
 
     ballot: int = 0
     vote: str = ""
-    """Peer id that got this member's vote in `ballot`; empty: none."""
+    """The peer id that got this member's vote in `ballot`; empty: none."""
     committed: int = 0
-    """Entries up to this index are committed, as far as this member had heard."""
+    """Entries up to this index are committed, as far as this member knew."""
     standing: Standing = Standing()
     """The state after the committed entries."""
     starts: tuple[tuple[int, int], ...] = ()
@@ -92,7 +93,7 @@ class Stored:
 
 
 class RaftLog:
-    """Entries are counted from 1. Entries up to `base` are only on disk, later ones also in memory."""
+    """Entries are numbered from 1. Entries up to `base` are only on disk, later ones also in memory."""
 
     def __init__(self, stored: Stored) -> None:
         self.base = stored.committed
@@ -109,13 +110,13 @@ class RaftLog:
         return self._starts[-1][1] if self._starts else 0
 
     def ballot_at(self, index: int) -> int:
-        """Ballot of an entry of this log; 0 before the first."""
+        """The ballot of an entry of this log; 0 before the first entry."""
         if index <= 0:
             return 0
         return self._starts[bisect_right(self._starts, index, key=lambda start: start[0]) - 1][1]
 
     def agrees(self, index: int, ballot: int) -> bool:
-        """Return True if this log has an entry of `ballot` at `index`: then all entries before it are the same too."""
+        """Return True if this log has an entry of `ballot` at `index`. Then all entries before it are equal too."""
         return index <= self.last and self.ballot_at(index) == ballot
 
     def extend(self, entries: Iterable[Entry]) -> None:
@@ -125,20 +126,20 @@ class RaftLog:
             self._tail.append(entry)
 
     def cut(self, first: int) -> None:
-        """Forget the entries from index `first` on. None of them is settled."""
+        """Remove the entries from index `first` on. They must not be settled."""
         assert first > self.base, "committed entries are never cut"
         del self._tail[first - self.base - 1 :]
         while self._starts and self._starts[-1][0] >= first:
             self._starts.pop()
 
     def entries(self, first: int, last: int | None = None) -> tuple[Entry, ...]:
-        """The entries from index `first`, which is in memory, to `last` or the end."""
+        """The entries from index `first` to `last`, or to the end. `first` must be in memory."""
         assert first > self.base
         stop = None if last is None else last - self.base
         return tuple(self._tail[first - self.base - 1 : stop])
 
     def release(self, index: int) -> None:
-        """Entries up to this index are on disk and committed: drop them from memory."""
+        """Entries up to this index are on disk and committed. Drop them from memory."""
         if index > self.base:
             del self._tail[: index - self.base]
             self.base = index

@@ -1,8 +1,9 @@
-"""A member of a group of coordinators: it keeps the decision record with the others, and coordinates while it leads.
+"""A member of a group of coordinators: it maintains the decision record with the others, and coordinates while it
+leads.
 
 The leader starts a `CoordinatorCore` from the state of the record, under a term that a majority has on disk before any
-peer hears of it. The group appends to its log what that core would write to its own disk. The other members hear
-the swarm's peers too, keep copies of the archive, and wait.
+peer learns of it. Whatever that core would write to its own disk is appended to the group's log. The other members
+receive the peers' reports too, keep copies of the archive, and wait.
 """
 
 from __future__ import annotations
@@ -71,16 +72,15 @@ from swarm.protocol.settings import Settings
 
 FINISHED = "the run is finished"
 _KEPT = 4
-"""Number of checkpoints that this member remembers to hold."""
+"""Number of checkpoints, held by this member, that it remembers."""
 _FRESH = 4
-"""Number of heartbeats for which a silent peer still counts as present."""
+"""A peer counts as present if it was heard within this number of heartbeats."""
 
 
 class GroupMember:
-    """One life of one member.
+    """One process of one member.
 
-    `group`: all members, in the manifest's order.
-    `holds`: {version: digests of the archive's files, by stage}.
+    `group`: all members, in the manifest's order. `holds`: {version: digests of the archive's files, by stage}.
     """
 
     def __init__(
@@ -104,16 +104,16 @@ class GroupMember:
         self._orders: dict[int, CollectCheckpoint] = {}
         """The last order for each checkpoint that is to be fetched."""
         self._pending: Offer | None = None
-        """A checkpoint that this leader holds, and a majority not yet."""
+        """A checkpoint that this leader holds, but a majority does not yet."""
         self._copy_at = 0.0
         self._reports: dict[Actor, tuple[float, Join | Status]] = {}
-        """(time, report): the last report of every peer, for when this member leads."""
+        """(time, report) of each peer's last report, for the case that this member becomes the leader."""
         self._halting = False
         self._halt_stands = False
         self._ending_since: float | None = None
-        """When this leader could first have stopped."""
+        """When this leader could have stopped for the first time."""
         self._unheard_since: float | None = None
-        """Since when this leader hears less than half as many peers as another member."""
+        """Since when this leader has heard less than half as many peers as another member."""
         self._said = ""
         self._followed: Actor | None = None
         self._leaderless_since: float | None = None
@@ -138,7 +138,7 @@ class GroupMember:
 
     @property
     def members(self) -> Members:
-        """The members of the swarm, if this member leads; else empty."""
+        """The members of the swarm if this member leads; otherwise empty."""
         return Members() if self.core is None else self.core.members
 
     @property
@@ -152,7 +152,7 @@ class GroupMember:
 
     @property
     def known(self) -> frozenset[Actor]:
-        """Peers that have introduced themselves: the archive is open to them."""
+        """Peers that have introduced themselves. They may read the archive."""
         return frozenset(self._reports) | (frozenset() if self.core is None else self.core.known)
 
     @property
@@ -167,7 +167,7 @@ class GroupMember:
             beat_s = self.settings.heartbeat_s / 2
             grace_s = self.settings.reconnect_grace_s
             self._record = Raft(self.actor, self._group, beat_s, grace_s, self._stored, now)
-        self.record.tick(now)  # first of all: a member that stood still may have lost its leadership
+        self.record.tick(now)  # first, because a member that stood still may have lost its leadership
         self._step_down()
         match event:
             case Received(sender, Canvass() | Vote() | Append() | Appended() | Adjourn() as message):
@@ -254,7 +254,7 @@ class GroupMember:
                 self._tell_core(Recalled(peer, report), now)
 
     def _compare_audience(self, now: float) -> None:
-        """Resign if this leader hears less than half as many peers as another member for a long time."""
+        """Resign if this leader has heard less than half as many peers as another member for a long time."""
         record = self.record
         fresh_s = _FRESH * self.settings.heartbeat_s
         record.peers = sum(now - at < fresh_s for at, _ in self._reports.values())
@@ -308,7 +308,7 @@ class GroupMember:
         self.record.hear(sender, message, now)
 
     def _on_peer(self, sender: Actor, message: Message, now: float) -> None:
-        """Remember which peers are present, even if another member leads."""
+        """Remember which peers are present, even while another member leads."""
         match message:
             case Join() | Status() if message.actor == sender:
                 before = self._reports.get(sender)
@@ -334,7 +334,9 @@ class GroupMember:
                 self._pass_on(action, now)
 
     def _pass_on(self, action: CoordinatorAction, now: float) -> None:
-        """The core's writes go into the record. A message that ends the run waits until a majority agrees."""
+        """Forward an action of the core. Its writes go into the record. A message that ends the run waits until a
+        majority agrees.
+        """
         ballot = self.record.ballot
         match action:
             case WriteTerm(term, rollback_to):
@@ -346,9 +348,9 @@ class GroupMember:
             case AnswerControl():
                 self._answer(action)
             case Send(_, Halt(expelled=False)) if not self._halt_stands:
-                self._confirm_halt()  # the order is repeated
+                self._confirm_halt()  # the core repeats the order
             case Stop(reason, failed):
-                if self._may_adjourn(failed, now):  # if not, the order is repeated
+                if self._may_adjourn(failed, now):  # if not, the core repeats the order
                     self._adjourn(reason, failed)
             case CollectCheckpoint():
                 self._collect(action)
@@ -358,15 +360,19 @@ class GroupMember:
                 self._out.append(cast(GroupAction, action))
 
     def _confirm_halt(self) -> None:
-        """A replaced leader must not end the run for all peers: one more entry proves that this member still leads."""
+        """Confirm that this member still leads, by committing one more entry: a replaced leader must not end the
+        run.
+        """
         assert self.core is not None
         if not self._halting:
             self._halting = True
             self.record.propose(TermEntry(self.record.ballot, Term(self.core.history.term + 1)))
 
     def _may_adjourn(self, failed: bool, now: float) -> bool:
-        """A failed run ends when a majority agrees. A finished run ends when all members that are present hold its last
-        checkpoint, or after a step budget.
+        """Return True if the run may end now.
+
+        A failed run ends once a majority agrees. A finished run ends once all present members hold its last checkpoint,
+        or after a step budget.
         """
         if failed:
             return self._halt_stands
@@ -382,7 +388,7 @@ class GroupMember:
         self._out.append(Stop(reason, failed))
 
     def _on_settled(self, entry: object, now: float) -> None:
-        """An entry is committed, on this disk too."""
+        """An entry is committed, and its commit is on this disk."""
         mine = self.core is not None and getattr(entry, "ballot", 0) == self.record.ballot
         match entry:
             case TermEntry(term=term, rollback_to=rollback_to):
@@ -405,13 +411,13 @@ class GroupMember:
                 if mine:
                     self._tell_core(CommandWritten(command), now)
                 elif self.core is not None:
-                    self._emit(given(command))  # the former leader may have died before it could report it
+                    self._emit(given(command))  # the former leader may have died before it could report the command
 
     # ------------------------------------------------------------ commands of the organiser
 
     def _on_request(self, request: ControlRequested, now: float) -> None:
         try:
-            check_words(request)  # check it before sending it to any member
+            check_words(request)  # before it is sent to any member
         except ValueError as error:
             self._emit(refused(request, str(error)))
             self._out.append(AnswerControl(request.request, error=str(error)))
@@ -421,7 +427,7 @@ class GroupMember:
     def _on_steering(self, sender: Actor, message: Steer | Steered, now: float) -> None:
         match message:
             case Steer(request, command, value, by, why):
-                if self.core is not None:  # otherwise the member repeats it to the next leader
+                if self.core is not None:  # otherwise the other member repeats it to the next leader
                     self._forwarded_controls.ask(ControlRequested(request, command, value, by, why), sender, now)
             case Steered(request, number, text, error):
                 if sender == self.leader:
@@ -437,7 +443,7 @@ class GroupMember:
                 self._out.append(Send(leader, Steer(*fields)))
         reached = f"{self.record.reached(now)} of {len(self._group)} coordinators can be reached"
         for request in self._forwarded_controls.given_up(now):
-            error = f"no leading coordinator has answered ({reached}); see later with `control status` if it counts"
+            error = f"no leading coordinator has answered ({reached}); later, `control status` shows if it took effect"
             self._answer(AnswerControl(request.request, error=error, unsure=True))
 
     def _answer(self, answer: AnswerControl) -> None:
@@ -453,7 +459,7 @@ class GroupMember:
     # ------------------------------------------------------------ the archive
 
     def _collect(self, order: CollectCheckpoint) -> None:
-        """Fetch a checkpoint, unless an older one that is stored here still waits for a majority to hold it."""
+        """Fetch a checkpoint, unless an older one that is stored here still waits until a majority holds it."""
         if self._pending is None or order.version <= self._pending.version:
             self._orders[order.version] = order
             self._out.append(order)
@@ -469,7 +475,7 @@ class GroupMember:
             self._pending = Offer(version, term, order.digests)
 
     def _archive(self, now: float) -> None:
-        """Let all members hold the same checkpoints."""
+        """Ensure that all members hold the same checkpoints."""
         record = self.record
         if self.core is None:
             offer = record.offered
@@ -508,7 +514,7 @@ class GroupMember:
 
 
 def recorded(decision: Decision, leader: Actor | None) -> DecisionRecorded:
-    """The event by which a member that does not lead reports a decision."""
+    """The event with which a member that does not lead reports a decision."""
     return DecisionRecorded(
         decision.term,
         decision.step,

@@ -1,13 +1,13 @@
-"""One member's part in a replicated record, so that a minority may die or be cut off.
+"""One member's part in a replicated record that survives the death or isolation of a minority.
 
-A member leads under a *ballot*, a number that only grows. It needs the votes of a majority. Each member gives one vote
-per ballot, durably, and only to a candidate whose log is not behind its own. The leader appends entries. An entry of
-its own ballot that a majority has on disk is committed, with all entries before it. Every later leader got the vote of
-a member that has the entry, so its log has the entry too.
+A member leads under a *ballot*, a number that only increases. It needs the votes of a majority. Each member gives one
+vote per ballot, durably, and only to a candidate whose log is not behind its own. The leader appends entries. An entry
+of the leader's own ballot that a majority has on disk is committed, with all entries before it. Every later leader has
+the vote of a member with this entry, so the later leader's log contains the entry too.
 
 This is Raft: Ongaro and Ousterhout, "In Search of an Understandable Raft Algorithm", 2014, sections 5.2–5.4, with its
 9.6 and Ongaro's dissertation 6.2 and 9.6: members ask before they vote, and a leader that hears no majority steps down.
-Nothing is random: a member that comes earlier in the group waits less before it stands for election.
+Nothing is random: a member that comes earlier in the group waits for a shorter time before it stands for election.
 
 A message about a member's log or ballot is sent only once all earlier changes are on disk.
 """
@@ -37,7 +37,9 @@ class Part(enum.Enum):
 
 
 class Raft:
-    """`beat_s`: interval of the leader's messages. After `patience_s` without a message, the leader counts as gone."""
+    """`beat_s`: interval of the leader's messages. After `patience_s` seconds without a message, the leader counts as
+    gone.
+    """
 
     def __init__(
         self, me: Actor, group: tuple[Actor, ...], beat_s: float, grace_s: float, stored: Stored, now: float
@@ -47,23 +49,23 @@ class Raft:
         self.part = Part.FOLLOWS
         self.ballot = stored.ballot
         self.leader: Actor | None = None
-        """The leader of `ballot` that this member hears; itself while it leads."""
+        """The leader of `ballot` that this member hears; the member itself while it leads."""
         self.log = RaftLog(stored)
         self.committed = stored.committed
         self.settled = stored.committed
-        """Entries up to this index are committed, and their commit is on disk here."""
+        """Entries up to this index are committed, and their commit is on this member's disk."""
         self.standing = stored.standing
         """The state after the committed entries."""
         self.why_not = ""
-        """Why this member does not lead any more."""
+        """Why this member lost its leadership, as text."""
         self.offer: Offer | None = None
         """Set by the leader's driver: a checkpoint that all members should copy."""
         self.held: Offer | None = None
-        """Set by a follower's driver: the leader's offer, once this member holds it."""
+        """Set by a follower's driver: the leader's offer, once this member has copied it."""
         self.holders: set[Actor] = set()
         """Members that hold the leader's offer."""
         self.peers = 0
-        """Set by the driver: number of peers of the swarm that this member hears."""
+        """Set by the driver: the number of the swarm's peers that this member hears."""
         self.listeners: dict[Actor, int] = {}
         """While this member leads: the number of peers that each other member reports to hear."""
         self.offered: Offer | None = None
@@ -84,16 +86,16 @@ class Raft:
         self._matched: dict[Actor, int] = {}
         self._next: dict[Actor, int] = {}
         self._durable = self.log.last
-        """The leader's log is on its own disk up to this index."""
+        """The leader's own disk contains its log up to this index."""
         self._out: list[GroupAction] = []
         self._number = 0
         self._written = 0
         self._write_from: int | None = None
         self._changed = False
         self._under_way: deque[tuple[int, int, int]] = deque()
-        """(number, last index, committed) of writes that are not on disk yet."""
+        """Writes that are not on disk yet, as (number, last index, committed)."""
         self._held_back: deque[tuple[int, Send]] = deque()
-        """Messages, each with the number of the write that must be on disk before it is sent."""
+        """Messages that wait for a write, each with the number of that write."""
         self._fresh: list[Entry] = []
 
     # ------------------------------------------------------------ for the driver
@@ -107,13 +109,13 @@ class Raft:
         return len(self.group) // 2 + 1
 
     def reached(self, now: float) -> int:
-        """Number of members heard lately, this one included."""
+        """Number of members heard recently, this one included."""
         return 1 + sum(now - self._heard_at[member] < self.patience_s for member in self._others)
 
     def prospect(self) -> Standing:
-        """The state after all entries of this log. A new leader continues from it.
+        """The state after all entries of this log. A new leader starts from it.
 
-        These entries are committed together with the leader's first one.
+        These entries are committed together with the leader's first own entry.
         """
         standing = self.standing
         for entry in self.log.entries(self.committed + 1):
@@ -121,14 +123,14 @@ class Raft:
         return standing
 
     def propose(self, entry: Entry) -> None:
-        """Append the leader's next entry. It is committed when `take_settled` returns it, or never."""
+        """Append the leader's next entry. Once it is committed, `take_settled` returns it; this may never happen."""
         assert self.leads and entry.ballot == self.ballot
         self._append((entry,))
         for member in self._others:
             self._send_log(member)
 
     def take(self) -> list[GroupAction]:
-        """The actions since the last call: first the writes, then the messages."""
+        """The actions since the last call: writes first, then messages."""
         if self._changed:
             self._changed = False
             self._number += 1
@@ -142,12 +144,12 @@ class Raft:
         return out
 
     def take_settled(self) -> list[Entry]:
-        """Entries whose commit is on this disk now, each once, in order."""
+        """Entries whose commit has reached this member's disk, each once, in order."""
         fresh, self._fresh = self._fresh, []
         return fresh
 
     def resign(self, now: float, reason: str) -> None:
-        """Let another member lead, and do not stand for election again at once."""
+        """Let another member lead, and stand for election again only after a while."""
         self._follow(None, now, reason)
         self._stand_at = now + 4 * self.patience_s
 
@@ -170,10 +172,10 @@ class Raft:
             case Appended():
                 self._on_appended(sender, message, now)
             case Adjourn():
-                pass  # for the driver
+                pass  # handled by the driver
 
     def written(self, number: int) -> None:
-        """The write of this number is on disk, and so are all before it."""
+        """The write with this number and all earlier ones are on disk."""
         self._written = max(self._written, number)
         while self._under_way and self._under_way[0][0] <= number:
             _, last, committed = self._under_way.popleft()
@@ -185,7 +187,9 @@ class Raft:
             self._commit()
 
     def lost(self, other: Actor, now: float) -> None:
-        """The connection to another member broke. If it led, it is most likely gone, so this member waits less."""
+        """The connection to another member broke. If that member led, it is probably gone, so this member waits for a
+        shorter time.
+        """
         if other == self.leader and self.part is Part.FOLLOWS:
             self._led_at = now - self.patience_s
             self._stand_at = min(self._stand_at, now + self._grace_s + self._place * self.beat_s / 2)
@@ -204,11 +208,13 @@ class Raft:
     # ------------------------------------------------------------ elections
 
     def _turn_s(self) -> float:
-        """Seconds without a leader until this member asks for votes; the first of the group waits least."""
+        """Seconds without a leader until this member asks for votes. The first member of the group waits for the
+        shortest time.
+        """
         return self.patience_s + self._place * 2 * self.beat_s
 
     def _ask(self, now: float) -> None:
-        """Ask which members would vote for this one. The ballot changes only when a majority would."""
+        """Ask which members would vote for this one. The ballot increases only if a majority would."""
         self.part = Part.ASKS
         self.leader = None
         self._yes = {self.me}
@@ -254,7 +260,7 @@ class Raft:
             self._newer(vote.ballot, now, f"{sender} knows ballot {vote.ballot}")
 
     def _count_votes(self) -> None:
-        """A candidate's own vote counts like any other: once it is on disk."""
+        """Count the votes. A candidate's own vote counts only once it is on disk, like any other."""
         if len(self._yes) < self.majority:
             return
         if self.part is Part.ASKS:
@@ -297,7 +303,7 @@ class Raft:
         self._changed = True
 
     def _send_log(self, member: Actor) -> None:
-        """Send a member the entries that it lacks, as far as known. The message also shows that this member leads."""
+        """Send a member the entries that it lacks, as far as known. The message is also the leader's heartbeat."""
         first = self._next[member]
         if first <= self.log.base and first <= self.log.last:
             self._out.append(SendEntries(member, self.ballot, first, self.committed, self.offer))
@@ -316,7 +322,7 @@ class Raft:
         self._follow(sender, now)
         self._led_at = now
         self._stand_at = now + self._turn_s()
-        if append.before < self.committed:  # the committed entries are the same in every log
+        if append.before < self.committed:  # committed entries are equal in all logs
             skipped = min(self.committed - append.before, len(append.entries))
             entries, before = append.entries[skipped:], append.before + skipped
         else:
@@ -364,7 +370,7 @@ class Raft:
     def _commit(self) -> None:
         """Commit an entry of this ballot that a majority has on disk, with all entries before it.
 
-        An entry of an older ballot is never committed by itself: a later leader may still lack it.
+        An entry of an older ballot is never committed by itself, because a later leader may still lack it.
         """
         places = sorted((self._durable, *self._matched.values()), reverse=True)
         common = min(places[self.majority - 1], self.log.last)
@@ -388,7 +394,7 @@ class Raft:
     # ------------------------------------------------------------ saying
 
     def _say(self, to: Actor, message: Message) -> None:
-        """Send a message once all changes before it are on disk."""
+        """Send a message once all earlier changes are on disk."""
         number = self._number + self._changed
         self._held_back.append((number, Send(to, message)))
 

@@ -1,4 +1,4 @@
-"""Check that peers work only on the pass that they have begun last, and begin passes in order."""
+"""Checks that peers work only on the pass that they began last, and begin passes in order."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from swarm.simulation.kernel.violation import Violation
 
 
 class BegunPasses:
-    """By process id, the pass and the attempt that a peer has begun last."""
+    """For each process id, the pass and the attempt that the peer began last."""
 
     def __init__(self) -> None:
         self._passes: dict[int, PassId] = {}
         self._attempts: dict[int, Attempt] = {}
 
     def began(self, peer: PeerView, begin: Begin) -> None:
-        """`peer` begins a pass."""
+        """A peer begins a pass."""
         pass_id, kind = begin.pass_id, begin.kind
         before = self._passes.get(peer.pid)
         if before is not None and pass_id <= before:
@@ -28,7 +28,7 @@ class BegunPasses:
             raise Violation("atomic", f"{peer.label} begins {pass_id} holding version {peer.held_stage}")
 
     def is_in_pass_of(self, peer: PeerView, other: PeerView) -> bool:
-        """Return True if both have begun the same pass last."""
+        """Return True if both peers began the same pass last."""
         return self._passes.get(peer.pid) == self._passes.get(other.pid)
 
     def works_on(self, peer: PeerView, pass_id: PassId, what: str) -> None:

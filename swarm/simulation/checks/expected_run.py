@@ -1,4 +1,4 @@
-"""The run that the toy model gives without faults, as far as it depends on what was decided."""
+"""The result of the toy model without faults, given the decisions that influence the result."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from swarm.simulation.toy.toy_model import Ideal, IdealStep, ideal_run
 
 
 class ExpectedRun:
-    """The ideal run. A decision that brings a new rate, key frames, codecs, contributions or SKIP changes it."""
+    """The ideal run. A decision with a new rate, key frames, codecs, contributions or SKIP changes it."""
 
     def __init__(self, world: WorldView, steps: Callable[[], int]) -> None:
-        """`steps` tells after how many steps the run is to end."""
+        """`steps` returns the number of steps after which the run should end."""
         self._world, self._steps = world, steps
         self._skipped: frozenset[int] = frozenset()
         self._key_frames: dict[int, tuple[int, ...]] = {}
         self._contributions: dict[int, tuple[tuple[Contribution, ...], ...]] = {}
         self._codecs: dict[int, tuple[CodecPair, ...]] = {}
         self._rates: dict[int, float] = {}
-        """By step, as it was decided; so are the other dictionaries."""
+        """For each step, the rate in its decision. The dictionaries above hold the other parts of the decisions."""
         self._unlike = UnlikeRun(world.settings) if world.unlike else None
         self.ideal = self._computed()
 
@@ -32,7 +32,7 @@ class ExpectedRun:
             self._unlike.reduced(stage, digest, sums)
 
     def of(self, decision: Decision) -> tuple[IdealStep, tuple[int, ...]]:
-        """The step that this decision decides, and the state of each stage after it."""
+        """The ideal step of this decision, and the state of each stage after it."""
         if self._unlike is not None:
             return self._unlike.of(decision)
         return self.ideal.steps[decision.step], self.ideal.states[decision.step + 1]
@@ -60,7 +60,7 @@ class ExpectedRun:
             self.compute_again()
 
     def decided(self, decision: Decision) -> None:
-        """`decision` is on record."""
+        """`decision` is recorded."""
         if decision.skip != (decision.step in self._skipped):
             self._skipped ^= {decision.step}
             self.compute_again()

@@ -1,4 +1,4 @@
-"""Where results are not finite in a run, and whether that was found twice."""
+"""Where results are not finite in a run, and whether a second attempt confirmed them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from swarm.simulation.faults.diverging import Diverging
 
 
 class Nonfinite:
-    """The non-finite results that a scenario plants, and the steps in which they were found."""
+    """The non-finite results that a scenario plants, and the steps in which peers found them."""
 
     def __init__(self, diverging: Diverging | None, rate: Callable[[], float]) -> None:
-        """`rate` tells the commanded learning rate, by which a run diverges or not."""
+        """`rate` returns the commanded learning rate, on which the divergence depends."""
         self._diverging, self._rate = diverging, rate
         self.gradients: dict[tuple[int, int], int | None] = {}
-        """{(stage, step): term}: gradients that are not finite, in one term or (None) always."""
+        """{(stage, step): term}: gradients that are not finite, in one term or (None) in every term."""
         self.overflowing: set[tuple[int, int]] = set()
-        """(stage, step): results for a neighbour are not finite."""
+        """(stage, step) pairs whose results for a neighbour are not finite."""
         self.reproduced: set[int] = set()
         """Steps with non-finite results in two terms."""
         self._first_term: dict[int, int] = {}
-        """By step, the term in which a non-finite result was found first."""
+        """For each step, the term in which a non-finite result was found first."""
 
     def is_finite(self, stage: int, pass_id: PassId) -> bool:
         """Return True if the peers of `stage` find their reduced gradient finite in this pass."""

@@ -1,4 +1,4 @@
-"""Check that the members of a group of coordinators keep one record."""
+"""Checks that the members of a group of coordinators maintain a single record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from swarm.simulation.kernel.violation import Violation
 
 
 class Recorded(Protocol):
-    """Hears what the group has committed."""
+    """Receives what the group has committed."""
 
     archived: int
 
@@ -35,7 +35,7 @@ class Recorded(Protocol):
 
 
 class OneRecord:
-    """The check of the invariant "one record". In a run with a single coordinator it stays empty."""
+    """The check of the invariant "one record". In a run with a single coordinator, it has nothing to check."""
 
     def __init__(self, world: WorldView, recorded: Recorded) -> None:
         self._world = world
@@ -43,21 +43,21 @@ class OneRecord:
         self.standing: list[Entry] = []
         """The committed entries."""
         self._leaders: dict[int, Actor] = {}
-        """By ballot."""
+        """The leader of each ballot."""
         self._votes: dict[tuple[Actor, int], Actor] = {}
         self._terms: dict[int, Actor] = {}
         """The coordinator of each term."""
 
     def is_replaced(self, term: int) -> bool:
-        """Return True if a later term is on record."""
+        """Return True if the record contains a later term."""
         return bool(self._terms) and term < max(self._terms)
 
     def speaks(self, sender: Actor, message: Message) -> None:
-        """A coordinator gives orders only under its own term."""
+        """Check that a coordinator gives orders only under its own term."""
         if self._terms and isinstance(message, Control):
             term = term_of(message)
             if self._terms.get(term) != sender:
-                raise Violation("one record", f"{sender} speaks under term {term}, which is not its own")
+                raise Violation("one record", f"{sender} gives orders under term {term}, which is not its own")
 
     def leads(self, member: Actor, ballot: int) -> None:
         if self._leaders.setdefault(ballot, member) != member:
@@ -65,16 +65,16 @@ class OneRecord:
 
     def votes(self, member: Actor, ballot: int, candidate: Actor) -> None:
         if self._votes.setdefault((member, ballot), candidate) != candidate:
-            raise Violation("one record", f"{member} votes for {candidate} too under ballot {ballot}")
+            raise Violation("one record", f"{member} also votes for {candidate} under ballot {ballot}")
 
     def stands(self, index: int, entry: Entry) -> None:
         """A member has entry `index` (counted from 0) on its disk as committed."""
         if index < len(self.standing):
             if self.standing[index] != entry:
-                raise Violation("one record", f"{entry} stands where {self.standing[index]} stood")
+                raise Violation("one record", f"{entry} is committed in place of {self.standing[index]}")
             return
         if index > len(self.standing):
-            raise Violation("one record", f"entry {index} stands, and {len(self.standing)} before it")
+            raise Violation("one record", f"entry {index} is committed after only {len(self.standing)} entries")
         self.standing.append(entry)
         match entry:
             case TermEntry(ballot=ballot, term=term, rollback_to=rollback_to):
@@ -86,13 +86,17 @@ class OneRecord:
                     self._recorded.rolled_back(rollback_to)
             case DecisionEntry(ballot=ballot, decision=decision):
                 if self._terms.get(decision.term) != self._leaders[ballot]:
-                    raise Violation("one record", f"step {decision.step} is decided under {decision.term}, not its own")
+                    raise Violation(
+                        "one record", f"step {decision.step} is decided under term {decision.term} of another leader"
+                    )
                 self._recorded.writes(decision)
                 self._recorded.decided(decision)
             case ArchivedEntry(version=version):
                 stages, archives = range(self._world.settings.stages), self._world.archives
                 held = sum(all((stage, version) in archive for stage in stages) for archive in archives)
                 if 2 * held <= len(archives):
-                    raise Violation("bounded loss", f"checkpoint {version} counts, and {held} coordinators hold it")
+                    raise Violation(
+                        "bounded loss", f"checkpoint {version} counts, but only {held} coordinators hold it"
+                    )
             case CommandEntry(command=command):
                 self._recorded.commanded(command)

@@ -1,4 +1,4 @@
-"""Check that peers that are asked to leave cost the run no work and no state."""
+"""Checks that a peer that is asked to leave costs the run no work and no state."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from swarm.simulation.checks.watched import PeerView, WorldView
 from swarm.simulation.kernel.violation import Violation
 
 ENOUGH_TO_LEAVE_S = 2.0
-"""Virtual seconds in which a step is over and a state handed on."""
+"""Virtual seconds that suffice to finish a step and to copy a state to another peer."""
 
 
 class OrderlyLeave:
-    """The check of the invariant "orderly leave": it holds in runs that are calm but for requests to leave."""
+    """The check of the invariant "orderly leave". It applies to runs without disturbances other than requests to
+    leave.
+    """
 
     def __init__(self, world: WorldView) -> None:
         self._world = world
         self.disturbed = False
-        """True if something beyond requests to leave has happened: work and states may be lost."""
+        """True if anything other than requests to leave has happened. Then work and states may be lost."""
         self._accumulated: Counter[tuple[PassId, int, int]] = Counter()
-        """(pass, stage, microbatch) → number of peers."""
+        """(pass, stage, microbatch) → number of peers that accumulated it."""
         self._dismissed: set[Actor] = set()
 
     @property
     def _orderly(self) -> bool:
-        """True if leaving must cost nothing: there is time for it, and nothing else happens."""
+        """True if leaving must cost nothing: there is enough time, and nothing else happens."""
         world = self._world
         return not self.disturbed and world.network.weather is None and world.settings.leave_s >= ENOUGH_TO_LEAVE_S
 
@@ -37,10 +39,13 @@ class OrderlyLeave:
     def leaves(self, peer: PeerView) -> None:
         """`peer`, which was asked to leave, is gone."""
         if self._orderly and peer.actor not in self._dismissed and peer.version is not None:
-            raise Violation("orderly leave", f"{peer.label} was not let go in {self._world.settings.leave_s:g} s")
+            raise Violation(
+                "orderly leave", f"{peer.label} was not dismissed within {self._world.settings.leave_s:g} s"
+            )
 
     def dismisses(self, actor: Actor, needed: int, archived: int) -> None:
-        """Nothing may depend on `actor`: others hold its stage, it can be made anew, or no peer could take it up.
+        """Check that nothing depends on `actor`: others hold its stage, it can be made again, or no peer could take it
+        up.
 
         `needed`: the version that the next pass starts from.
         """
@@ -58,10 +63,10 @@ class OrderlyLeave:
         spare = sum(count if where is None else count - 1 for where, count in counts.items())
         bereft = set(range(world.settings.stages)) - held - {stage}
         if counts[stage] or spare > len(bereft):  # another stage without holders may need the spare peers
-            raise Violation("orderly leave", f"{actor} is let go with the only copy of stage {stage}")
+            raise Violation("orderly leave", f"{actor} is dismissed with the only copy of stage {stage}")
 
     def decided(self, decision: Decision) -> None:
-        """Nothing of a decided step was accumulated twice."""
+        """Check that no work of a decided step was accumulated twice."""
         if not self._orderly or self._world.settings.averages_compressed:
             return
         for (pass_id, stage, m), times in self._accumulated.items():

@@ -1,4 +1,4 @@
-"""Check that the records of steps name who contributed what, in a run that averages compressed gradients."""
+"""Checks that the records of steps name the contributors, in a run that averages compressed gradients."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class RecordedContributions:
 
     def __init__(self) -> None:
         self._rosters: dict[int, tuple[Decision, tuple[tuple[Actor, ...], ...]]] = {}
-        """By step, the rosters that decided it."""
+        """For each step, the rosters that decided it."""
         self._absent: dict[int, set[str]] = defaultdict(set)
-        """By step, the peers that had died when it was decided."""
+        """For each step, the peers that had died when it was decided."""
 
     def died(self, step: int, actors: Iterable[str]) -> None:
         """These peers had died when `step` was decided."""
         self._absent[step].update(actors)
 
     def check(self, decision: Decision, tables: Sequence[StageTable]) -> None:
-        """The record must name the contributor of every microbatch, and the residuals that counted."""
+        """Check that the record names the contributor of every microbatch, and the residuals that entered."""
         before, rosters = self._rosters.get(decision.step - 1, (None, ()))
         goes_on = before is not None and before.term == decision.term and not before.skip
         for stage, (outcome, table) in enumerate(zip(decision.outcomes, tables, strict=True)):

@@ -1,4 +1,4 @@
-"""Check that the tables that a coordinator sends are consistent."""
+"""Checks that the tables that a coordinator sends are consistent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SentTables:
         self._fenced: dict[PassId, set[Actor]] = defaultdict(set)
 
     def fences(self, fenced_from: str, fenced: str) -> None:
-        """The actor called `fenced` has no part in the pass called `fenced_from` any more."""
+        """The actor named `fenced` has no part in the pass named `fenced_from` any more."""
         for (pass_id, _), table in self.newest.items():
             if str(pass_id) == fenced_from:
                 self._fenced[pass_id].update(actor for actor in table.roster if str(actor) == fenced)

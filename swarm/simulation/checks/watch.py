@@ -1,13 +1,16 @@
-"""The watch: checks every invariant of the protocol at the very event that could break it.
+"""The watch: checks every invariant of the protocol at each event that could break it.
 
 Parameters change only in `Apply` and `LoadState`, decisions only in `WriteRecord`, tables only in `Open` and `Amend`.
-So a check at each of these equals a check after every event.
+So a check at each of these is as good as a check after every event.
 
 The invariants: exactly once, atomic, replicas agree, same answer, progress, no zombies, bounded loss, one record,
-orderly leave, commands, honest stay, contract. `commands`: the organiser's commands are recorded once each, and later
-openings and decisions obey them. `orderly leave`: in an otherwise calm run, a peer that is asked to leave costs no work
-and no state. `honest stay`: audits expel nobody who does not lie. `contract`: a core orders what no driver could carry
-out (backward without forward, apply without a buffer).
+orderly leave, commands, honest stay, contract. docs/protocol.md describes most of them. The others are:
+
+* `commands`: each of the organiser's commands is recorded once, and later openings and decisions obey it.
+* `orderly leave`: in a run without other disturbances, a peer that is asked to leave costs no work and no state.
+* `honest stay`: audits expel only peers that lie.
+* `contract`: a core gives only orders that a driver can carry out (no backward without a forward, no apply without a
+  buffer).
 """
 
 from __future__ import annotations
@@ -55,19 +58,21 @@ from swarm.simulation.toy.toy_model import (
 )
 
 GOODBYE = "goodbye"
-"""Why a process is asked to leave before the end of the run."""
+"""The reason with which a process is asked to leave before the end of the run."""
 
 
 class Watch:
-    """What the actors of one world have done so far, and the checks against it. Each concern has a file beside this."""
+    """What the actors of one world have done so far, and the checks against it. Other files here contain the separate
+    checks.
+    """
 
     def __init__(self, world: WorldView) -> None:
         self._world = world
         self.controls = Controls()
-        """After the recorded commands."""
+        """The effect of the recorded commands."""
         self._requests: set[str] = set()
         self._rate_of: dict[PassId, float] = {}
-        """The commanded rate when the pass opened."""
+        """The commanded rate when each pass opened."""
         self._codecs_of: dict[PassId, tuple[CodecPair, ...]] = {}
         self.passes = BegunPasses()
         self.tables = SentTables()
@@ -77,21 +82,21 @@ class Watch:
         self._expected = ExpectedRun(world, lambda: self.steps)
         self._contributions = RecordedContributions()
         self.decisions: dict[int, Decision] = {}
-        """The decisions that stand, by step; a rollback voids those after its version."""
+        """The valid decisions, by step. A rollback voids those after its version."""
         self._ever_decided: set[Decision] = set()
         self.archived = 0
         self.stored: set[int] = set()
         """Checkpoints that the coordinator knows to be in its archive."""
         self._soundness = Soundness()
         self._goes_back = ""
-        """The coordinator's reason to go back, as just reported."""
+        """The coordinator's most recently reported reason for a rollback."""
         self.rollbacks = 0
         self.caught_up = 0
         """Number of steps that were applied from fetched sums."""
         self.moves = 0
-        """Number of peers that were told to leave their stage for another one."""
+        """Number of peers that were told to move to another stage."""
         self.diverged = False
-        """True if the run has ended as diverged: not all steps are decided."""
+        """True if the run has ended as diverged, so that not all steps are decided."""
 
     @property
     def ideal(self) -> Ideal:
@@ -99,7 +104,7 @@ class Watch:
 
     @property
     def steps(self) -> int:
-        """Number of steps after which the run is to end, as commanded by now."""
+        """Number of steps after which the run should end, according to the commands so far."""
         return self.controls.end(self._world.settings)
 
     def commanded(self, command: Command) -> None:
@@ -113,7 +118,7 @@ class Watch:
         self.controls = self.controls.after(command)
         if command.name in ("steps", "stop_after"):
             if self.steps < len(self.decisions):
-                raise Violation("commands", f"the run is to end after {self.steps} of {len(self.decisions)} steps")
+                raise Violation("commands", f"the run should end after {self.steps} of {len(self.decisions)} steps")
             self._expected.compute_again()
 
     def is_expelled(self, actor: Actor) -> bool:
@@ -124,7 +129,9 @@ class Watch:
     def began(self, peer: PeerView, begin: Begin) -> None:
         """`peer` begins a pass."""
         if begin.codecs != self._codecs_of.get(begin.pass_id):
-            raise Violation("same answer", f"{peer.label} begins {begin.pass_id} with {begin.codecs}, others do not")
+            raise Violation(
+                "same answer", f"{peer.label} begins {begin.pass_id} with {begin.codecs}, but others use other codecs"
+            )
         self.passes.began(peer, begin)
 
     def reduced(self, stage: int, digest: str, sums: tuple[int, ...]) -> None:
@@ -136,13 +143,17 @@ class Watch:
         assert peer.stage is not None
         step, stage = decision.step, peer.stage
         if decision not in self._ever_decided:
-            raise Violation("atomic", f"{peer.label} applies step {step} (term {decision.term}), never decided")
+            raise Violation(
+                "atomic", f"{peer.label} applies step {step} (term {decision.term}), which was never decided"
+            )
         if peer.version != step + 1:
             raise Violation("atomic", f"{peer.label} applies step {step} at version {peer.version}")
         world = self._world
         may_differ = world.diverging is not None or (world.pausing and self.rollbacks > 0)
         if may_differ and self.decisions.get(step) != decision:
-            return  # of a rolled-back history, with another rate or another wiring: it has yet to hear of that
+            # the decision belongs to a rolled-back history with another rate or assignment, and the peer does not know
+            # this yet
+            return
         ideal, states = self._expected.of(decision)
         for bucket, expected in enumerate(ideal.sums[stage]):
             if sums[bucket] != expected:
@@ -154,7 +165,7 @@ class Watch:
         self._holds(peer, states)
 
     def holds(self, peer: PeerView) -> None:
-        """`peer` has a state: equal at equal versions means equal to the ideal one."""
+        """`peer` has a state. It must be equal to the ideal state of its version."""
         assert peer.version is not None
         self._holds(peer, self.ideal.states[peer.version])
 
@@ -166,22 +177,22 @@ class Watch:
     # ------------------------------------------------------------ coordinator
 
     def coordinator_stops(self, stop: Stop) -> None:
-        """The coordinator ends the run: only because it is done."""
+        """The coordinator ends the run. The only valid reason is that the run is complete."""
         if stop.reason.startswith(GOODBYE):
-            return  # it was asked to, and comes back
+            return  # it was asked to leave, and will return
         if stop.failed:
             self.gives_up("the coordinator", stop.reason)
         elif len(self.decisions) != self.steps:
             raise Violation("progress", f"the coordinator stops after {len(self.decisions)} steps: {stop.reason}")
 
     def gives_up(self, who: str, reason: str) -> None:
-        """A process ends as failed: the only valid reason is that the run has diverged."""
+        """A process ends as failed. The only valid reason is that the run has diverged."""
         if not (reason.startswith(DIVERGED) and self._may_end_diverged()):
             raise Violation("progress", f"{who} gives up after {len(self.decisions)} steps: {reason}")
         self.diverged = True
 
     def _may_end_diverged(self) -> bool:
-        """True if the run diverges, goes back no more, and the remaining decisions led to a finite checkpoint."""
+        """True if the run diverges, may not go back again, and the remaining decisions lead to a finite checkpoint."""
         section, retreats = self._world.settings.divergence, self.controls.retreats
         tried = section.action == "stop" or retreats == section.times
         return self._world.diverging is not None and tried and not self.nonfinite.is_unusable(len(self.decisions))
@@ -194,14 +205,18 @@ class Watch:
         if step > 0 and step - 1 not in self.decisions:
             raise Violation("atomic", f"step {step} is decided before step {step - 1}")
         if step >= self.steps:
-            raise Violation("commands", f"step {step} is decided, and the run ends after {self.steps}")
+            raise Violation("commands", f"step {step} is decided, although the run ends after {self.steps}")
         if decision.rate != (opened := self._rate_of.get(pass_id)):
-            raise Violation("commands", f"step {step} is decided with rate {decision.rate}, and opened under {opened}")
+            raise Violation("commands", f"step {step} is decided with rate {decision.rate}, but opened with {opened}")
         boundaries = self._world.settings.stages - 1 if self._world.visits is not None else 0
         if len(decision.key_frames) != boundaries:
-            raise Violation("same answer", f"step {step} is decided with key frames of {len(decision.key_frames)} cuts")
+            raise Violation(
+                "same answer", f"step {step} is decided with key frames of {len(decision.key_frames)} boundaries"
+            )
         if decision.codecs != self._codecs_of.get(pass_id):
-            raise Violation("same answer", f"step {step} is decided with {decision.codecs}, and crossed with others")
+            raise Violation(
+                "same answer", f"step {step} is decided with {decision.codecs}, but its frames used other codecs"
+            )
         if self._world.settings.averages_compressed:
             stages = range(len(decision.outcomes))
             self._contributions.check(decision, [self.tables.newest[pass_id, stage] for stage in stages])
@@ -225,7 +240,7 @@ class Watch:
         self.decisions[decision.step] = decision
         self._ever_decided.add(decision)
         if self._soundness.skipped >= self._world.settings.divergence.skips:
-            raise Violation("progress", f"step {decision.step} comes after {self._soundness.skipped} that were skipped")
+            raise Violation("progress", f"step {decision.step} follows {self._soundness.skipped} skipped steps")
         self._soundness = self._soundness.after(decision)
         self._expected.decided(decision)
 
@@ -251,41 +266,43 @@ class Watch:
             self.tables.sends(message.pass_id, message.stage, message.table)
 
     def _obeys(self, message: Open) -> None:
-        """The commands must allow a pass that opens."""
+        """Check that the commands allow the pass that opens."""
         pass_id = message.pass_id
         if self.controls.paused is not None:
             raise Violation("commands", f"{pass_id} opens while the run is paused")
         if message.kind is PassKind.TRAIN and pass_id.step >= self.steps:
-            raise Violation("commands", f"{pass_id} opens, and the run ends after {self.steps} steps")
+            raise Violation("commands", f"{pass_id} opens, although the run ends after {self.steps} steps")
         void = [a for table in message.tables for a in table.roster if self.is_expelled(a)]
         if void:
-            raise Violation("commands", f"{void[0]} is expelled, and has a part in {pass_id}")
+            raise Violation("commands", f"{void[0]} is expelled, but has a part in {pass_id}")
 
     def _opens(self, message: Open) -> None:
-        """All openings of a pass, to any actor, must name the same codecs."""
+        """Check that all openings of a pass, to any actor, name the same codecs."""
         if len(message.codecs) != (self._world.settings.stages - 1 if self._world.choosing else 0):
             raise Violation("same answer", f"{message.pass_id} opens with codecs of {len(message.codecs)} boundaries")
         if self._codecs_of.setdefault(message.pass_id, message.codecs) != message.codecs:
             raise Violation("same answer", f"{message.pass_id} opens with two different choices of codecs")
 
     def emitted(self, event: Any) -> None:
-        """An event of the coordinator's log."""
+        """The coordinator writes an event to its log."""
         if isinstance(event, RolledBack):
             self._goes_back = event.reason
         if isinstance(event, ControlGiven) and event.number > self.controls.count:
-            raise Violation("commands", f"number {event.number} is in force, and not in the record")
+            raise Violation("commands", f"number {event.number} is in force, but not in the record")
         if isinstance(event, StepDecided):
             self._contributions.died(event.step, event.without)
         if isinstance(event, PeerFenced):
             self.tables.fences(event.pass_id, event.actor)
 
     def moves_peer(self, event: PeerMoved, core: CoordinatorCore) -> None:
-        """A peer is told to move: between passes, one at a time, and never one that its stage cannot do without."""
+        """A peer is told to move. This may happen only between passes, to one peer at a time, and never to a peer that
+        its stage needs.
+        """
         self.moves += 1
         # The open pass may just have opened.
         served = core.open_pass.pass_state.actors if core.open_pass is not None else []
         if any(str(actor) == event.actor for actor in served):
-            raise Violation("no zombies", f"{event.actor} is to move, and has a part in the open pass")
+            raise Violation("no zombies", f"{event.actor} should move, but has a part in the open pass")
         version, decision = core.history.version, core.history.decision
         crew = [m for m in core.members.of_stage(event.source) if str(m.actor) != event.actor and m.lost_at is None]
         everybody = [m for m in core.members if m.lost_at is None]
@@ -299,7 +316,7 @@ class Watch:
         for member in everybody:
             under_way = member.move_number > 0 and not member.has_worked and not member.given_up
             if member is not mine and under_way and self._world.now - member.placed_at < 4.0:
-                raise Violation("progress", f"{event.actor} is to move while {member.actor} is under way")
+                raise Violation("progress", f"{event.actor} should move while {member.actor} is moving")
 
     def _held_last(self, event: PeerMoved) -> bool:
         """Return True if the moving peer has the current version of the stage it leaves, or can apply the decision."""
@@ -311,7 +328,7 @@ class Watch:
         )
 
     def closed(self, pass_id: PassId, kind: PassKind, loss_sum: float, token: int) -> None:
-        """A forward-only pass is complete: its result is a function of the version, and of its codecs."""
+        """A forward-only pass is complete. Its result must follow from the version and the pass's codecs."""
         count = self._world.settings.evaluate_microbatches if kind is PassKind.EVALUATE else 1
         inputs = [tokens_payload(pass_id.index, pass_id.step, m) for m in range(count)]
         chosen = self._codecs_of.get(pass_id, ())
@@ -322,10 +339,12 @@ class Watch:
             raise Violation("same answer", f"generation {pass_id} gives token {token}, ideal {token_of(outputs[0])}")
 
     def at_the_end(self, peers: Sequence[PeerView]) -> None:
-        """The run is done: every decided step is applied everywhere, and the answer is the ideal one."""
+        """The run is complete. Every decided step must be applied everywhere, and the result must be the ideal one."""
         steps = self.steps
         if self.archived < self.controls.checkpoint:
-            raise Violation("commands", f"checkpoint {self.controls.checkpoint} is wanted, archived {self.archived}")
+            raise Violation(
+                "commands", f"checkpoint {self.controls.checkpoint} was requested, but only {self.archived} is archived"
+            )
         for step in range(steps):
             if step not in self.decisions:
                 raise Violation("progress", f"the run ended without a decision of step {step}")
@@ -334,13 +353,15 @@ class Watch:
             ideal = self.ideal.states[steps][stage]
             archives = [archive.get((stage, steps)) for archive in self._world.archives]
             archived = 2 * archives.count(ideal) > len(archives)
-            if not held and not archived:  # the last holder may have died since
+            if not held and not archived:  # the last holder may have died in the meantime
                 raise Violation("atomic", f"the run ended, but version {steps} of stage {stage} is lost")
         if self._world.network.weather is None:
             settled = self._world.now - self._world.settings.step_budget_s
             for peer in peers:
                 if peer.stage is not None and peer.disturbed_at < settled and peer.version != steps:
-                    raise Violation("atomic", f"the run ended, but {peer.label}, always well, lacks the last decision")
+                    raise Violation(
+                        "atomic", f"the run ended, but {peer.label}, which was not disturbed, lacks the last decision"
+                    )
 
     def takes_term(self, before: int, write: WriteTerm) -> None:
         """The coordinator is about to make a term durable, perhaps with a rollback."""
@@ -369,21 +390,25 @@ class Watch:
         raise Violation("bounded loss", f"rolls back to {version} though every stage has a healthy replica")
 
     def _check_retreat(self, version: int) -> None:
-        """The run has diverged and goes back: to the newest sound checkpoint, which must be in the archive."""
+        """The run has diverged and goes back. The target must be the newest sound checkpoint, which must be in the
+        archive.
+        """
         if self._world.diverging is None:
-            raise Violation("progress", f"goes back to {version}, and nothing has diverged: {self._goes_back}")
+            raise Violation("progress", f"goes back to {version}, although nothing has diverged: {self._goes_back}")
         stages = range(self._world.settings.stages)
         held = [archive for archive in self._world.archives if all((stage, version) in archive for stage in stages)]
         if version and 2 * len(held) <= len(self._world.archives):
             raise Violation("bounded loss", f"goes back to {version}, which is not in the archive any more")
         if version > self._soundness.proven:
-            raise Violation("bounded loss", f"goes back to {version}, good is {self._soundness.proven}")
+            raise Violation(
+                "bounded loss", f"goes back to {version}, but only versions up to {self._soundness.proven} are sound"
+            )
         best = max((stored for stored in self.stored if stored <= self._soundness.proven), default=0)
         if version < best:
-            raise Violation("bounded loss", f"goes back to {version}, though checkpoint {best} is good")
+            raise Violation("bounded loss", f"goes back to {version}, though checkpoint {best} is sound")
 
     def rolled_back(self, version: int) -> None:
-        """The rollback is durable: the decisions after its version do not stand any more."""
+        """The rollback is durable. The decisions after its version become void."""
         self.rollbacks += 1
         self._soundness = self._soundness.rolled_back(version)
         self.stored = {stored for stored in self.stored if stored <= version}

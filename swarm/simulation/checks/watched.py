@@ -1,4 +1,4 @@
-"""The view that the watch has of a simulated world, and of a peer in it."""
+"""The parts of a simulated world, and of a peer in it, that the checks use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PeerView(Protocol):
     stage: int | None
     version: int | None
     held_stage: int | None
-    """The version after the applies that are queued."""
+    """The version after the queued applies."""
     state: int
     deceived: bool
     disturbed_at: float
@@ -31,7 +31,7 @@ class PeerView(Protocol):
 
 
 class WorldView(Protocol):
-    """A run, as the checks see it. For the meaning of each member see `World`."""
+    """A run, as the checks see it. `World` explains the members."""
 
     settings: Settings
     visits: Visits | None

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 class Diverging(NamedTuple):
     version: int
-    """The first such version."""
+    """The first version with non-finite results."""
     above: float
-    """As long as the rate is above this; 0: forever."""
+    """The run diverges while the rate is above this; 0: always."""
     shows: bool
     """True if parameters and moments are not finite either, so that the run need not wait for skipped steps."""
 

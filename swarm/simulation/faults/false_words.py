@@ -1,4 +1,6 @@
-"""An insider's false messages: in place of its core's message it sends none, or a false one within the bounds."""
+"""The false messages of an insider: instead of its core's message, it sends none, or a false one within the valid
+bounds.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def said(peer: PeerBody, to: Actor, message: Message) -> Message | None:
 
 
 def _victim(peer: PeerBody) -> Actor | None:
-    """The first honest sibling of the pass that it knows."""
+    """The first honest sibling of the pass that the insider knows."""
     pass_run = peer.core.pass_run
     roster: tuple[Actor, ...] = pass_run.microbatches.table.roster if pass_run is not None else ()
     for actor in roster:
@@ -55,7 +57,7 @@ def _status(peer: PeerBody, status: Status) -> Status:
 
 
 def _extreme(peer: PeerBody, status: Status) -> Status:
-    """One thing in it is false."""
+    """The status with one false value."""
     rng = peer.world.random
     everything = (1 << peer.world.settings.microbatches) - 1
     others = tuple(actor for actor, p in peer.world.by_actor.items() if p.alive and actor != peer.actor)

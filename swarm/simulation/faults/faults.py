@@ -1,7 +1,7 @@
-"""Faults: their kinds, the moments at which they strike, their targets, and their effect on a world.
+"""Faults: their kinds, the moments at which they occur, their targets, and their effects on a world.
 
-A fault waits for its moment (a phase of the run, at a process of a role, for the n-th time) and then strikes. The table
-of fault × phase × role lists the moments that make sense, and the reason against each other one.
+A fault waits for its moment (a phase of the run, at a process with a role, for the n-th time) and then occurs. The
+table of fault × phase × role lists the meaningful moments, and why the others are left out.
 """
 
 from __future__ import annotations
@@ -70,8 +70,11 @@ GROUP_KINDS = (
     "cut from peers",
     "members late",
 )
-"""In runs with several coordinators. `member cut off`: from all other coordinators. `cut from peers`: from some.
-`members late`: their messages to each other come late, twice and out of order.
+"""Faults in runs with several coordinators.
+
+* `member cut off`: one member is cut off from all others.
+* `cut from peers`: one member is cut off from some peers.
+* `members late`: the members' messages to each other are late, repeated and out of order.
 """
 GROUP_PHASES = (*PHASES, "voted")
 GROUP_ROLES = ("leader", "follower")
@@ -89,8 +92,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class SimFault:
-    """`occurrence`: how often the moment passes before it strikes; `delay`: seconds after the moment; `seconds`: how
-    long the fault lasts (stall, partition, bad weather) or how long the machine is away (restart).
+    """One planned fault.
+
+    * `occurrence`: how often the moment passes before the fault occurs.
+    * `delay`: seconds after the moment.
+    * `seconds`: duration of the fault (stall, partition, bad weather), or of the absence of the machine (restart).
     """
 
     cell: Cell
@@ -100,15 +106,15 @@ class SimFault:
 
 
 def nonsense(cell: Cell) -> str | None:
-    """Why there is no such fault; None for cells that make sense."""
+    """Why there is no such fault; None for meaningful cells."""
     kind, phase, role = cell.kind, cell.phase, cell.role
     if kind == "stranger":
-        return None if role == "coordinator" else "a stranger talks to everybody, at any process's moment"
+        return None if role == "coordinator" else "a stranger sends to all processes, so its role does not matter"
     if kind in ("decision unsent", "decision half sent"):
         return None if (phase, role) == ("deciding", "coordinator") else "only the coordinator decides"
     if role == "coordinator":
         if kind == "crash":
-            return "a run without its coordinator is over; it comes back in `restart`"
+            return "a run without its coordinator cannot continue; `restart` covers its return"
         if kind in ("last replica", "exception"):
             return "the coordinator holds no stage and computes nothing"
         if kind in ("partition", "one-way partition"):
@@ -127,26 +133,28 @@ def nonsense(cell: Cell) -> str | None:
     if phase == "weights" and (role in ("coordinator", "standby") or kind in _ON_LINKS):
         return "weight gradients are computed locally, and nothing is sent"
     if kind == "swallow" and (role in ("coordinator", "standby") or phase not in _WORKING):
-        return "work is swallowed where there is some"
+        return "only a process with work can swallow it"
     if kind == "exception" and phase not in ("forward", "backward", "weights", "applying"):
-        return "an exception is thrown where something is computed"
+        return "only a computation can raise an exception"
     return None
 
 
 CELLS = tuple(cell for cell in itertools.starmap(Cell, itertools.product(KINDS, PHASES, ROLES)) if not nonsense(cell))
-"""Every fault × phase × role that makes sense: all of them must occur."""
+"""All meaningful combinations of fault × phase × role. Each of them must occur."""
 
 
 GROUP_CELLS = tuple(itertools.starmap(Cell, itertools.product(GROUP_KINDS, GROUP_PHASES, GROUP_ROLES)))
 
 
 class Injector:
-    """Watches the phases of a run and strikes. `respawn` starts the next incarnation of a process that died."""
+    """Watches the phases of a run and causes the faults. `respawn` starts the next incarnation of a process that
+    died.
+    """
 
     def __init__(self, world: World, faults: tuple[SimFault, ...], respawn: Callable[[Process, float], None]) -> None:
         self.struck: list[Cell] = []
         self.quiet_at = 0.0
-        """When the last fault is over."""
+        """When the last fault ends."""
         self._world = world
         self._respawn = respawn
         self._waiting: dict[str, list[list[object]]] = {}
@@ -178,7 +186,7 @@ class Injector:
                 self._world.at(self._world.now + fault.delay, None, (self._strike, (fault, target)))
 
     def _target(self, cell: Cell, process: Process) -> Process | None:
-        """The process that the fault hits when `process` reaches its phase."""
+        """The process that the fault hits when `process` reaches the fault's phase."""
         world = self._world
         if cell.role == "coordinator":
             return world.coordinator
@@ -226,7 +234,7 @@ class Injector:
             world.note(f"*** fault: {fault.cell} hits {target.label} for {fault.seconds:.3f} s")
         target.disturbed_at = world.now
         if kind not in ("leave", "slow") or target is world.coordinator or (kind == "leave" and target.leaving):
-            world.watch.leaving.disturbed = True  # a process that is asked twice goes at once
+            world.watch.leaving.disturbed = True  # a process that is asked twice leaves at once
         match kind:
             case "crash":
                 self.kill(target, None)
@@ -290,7 +298,9 @@ class Injector:
                 stranger.start()
 
     def kill(self, target: Process, away: float | None) -> None:
-        """Kill one process; it comes back after `away` seconds, or (None) only if a stage would have no peer."""
+        """Kill a process. It returns after `away` seconds; None: it returns only if a stage would otherwise have no
+        peer.
+        """
         for process in target.mates:
             process.disturbed_at = self._world.now
         self._world.crash(target)
@@ -314,12 +324,12 @@ class Injector:
         self._keep_staffed(away)
 
     def keep_staffed(self, after: float) -> None:
-        """A peer is sent away."""
+        """A peer was expelled or dismissed. Ensure that every stage can be held."""
         self.quiet_at = max(self.quiet_at, self._world.now)
         self._keep_staffed(after)
 
     def _keep_staffed(self, after: float) -> None:
-        """A run continues while volunteers come back: check later that every stage can be held."""
+        """Volunteers return during a run: check later that every stage can be held."""
         self._world.at(self._world.now + after, None, (self._staff, None))
 
     def _staff(self, _: None) -> None:
@@ -337,7 +347,9 @@ class Injector:
             self._keep_staffed(0.5)
 
     def _has_siblings(self, target: SimPeer) -> bool:
-        """Replicas find a flipped bit by comparing digests; a stage's only peer cannot."""
+        """Return True if the target has a sibling. Replicas find a flipped bit by comparing digests; a stage's only
+        peer cannot.
+        """
         return any(p is not target and isinstance(p, SimPeer) and p.stage == target.stage for p in self._world.alive())
 
     def _burst(self, kind: str, target: Process, seconds: float) -> None:
@@ -373,11 +385,11 @@ class Injector:
         world.network.partition(a, b, heal, one_way=kind == "one-way partition", noticed_after=noticed)
 
     def _members(self) -> list[Process]:
-        """Living coordinators of a group."""
+        """The living coordinators of a group."""
         return [p for p in self._world.alive() if p.role == "coordinator"]
 
     def _cut_member(self, kind: str, target: Process, seconds: float) -> None:
-        """Cut one coordinator of a group from another, from all others, or from some peers."""
+        """Cut one coordinator of a group off from another one, from all others, or from some peers."""
         world, rng = self._world, self._random
         if kind == "cut from peers":
             peers = [p for p in world.network.connected(target) if isinstance(p, SimPeer)]
@@ -394,7 +406,7 @@ class Injector:
             world.network.partition(a, b, world.now + seconds, one_way=one_way, noticed_after=noticed)
 
     def _cut_coordinator(self, target: Process, seconds: float) -> None:
-        """Cut a peer from the coordinator; or the coordinator from all peers."""
+        """Cut a peer off from the coordinator, or the coordinator from all peers."""
         world = self._world
         assert world.coordinator is not None
         those = world.network.connected(target) if target is world.coordinator else [target]

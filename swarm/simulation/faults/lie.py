@@ -1,4 +1,4 @@
-"""Peers that misbehave inside the run: their numbers look sound and are wrong, or they delay others."""
+"""Peers that misbehave inside the run: they compute plausible but wrong numbers, or they delay others."""
 
 from __future__ import annotations
 
@@ -23,47 +23,57 @@ FACTORS: Mapping[About, tuple[int, int]] = {
     "exaggerated": (-300, 1),
     "enormous": (10**20, 1),
 }
-"""What its contribution to its stage's sums is multiplied by: numerator and denominator."""
+"""Factor (numerator, denominator) for the peer's contribution to its stage's sums."""
 WRONG: tuple[About, ...] = (*LIES, *FACTORS, "constant")
-"""Everything that makes numbers wrong: only audits find it."""
+"""All kinds of wrong numbers, which only audits can find."""
 NEWCOMERS: tuple[About, ...] = ("gift", "proof")
-"""What concerns those that come while others train."""
+"""Kinds that concern peers that join while others train."""
 INSIDERS: tuple[About, ...] = (*WRONG, *DISTURBANCES, *SAID)
-"""Everything that an insider may do while its stage has honest peers of several people."""
+"""All kinds that an insider may use while its stage has honest peers of several people."""
 LIE = (1 << 90) + (1 << 63) + 1
-"""Added to a sum, or a part of one, to make it wrong. Odd, since no wrong sum that is in bounds is 0 modulo 2^64."""
+"""Added to a sum, or to a part of one, to make it wrong. It is odd, so that no wrong sum within the bounds is 0 modulo
+2^64.
+"""
 SLOW = 15.0
-"""So many times as long takes somebody who is slow on purpose."""
+"""A peer that is slow on purpose takes this many times as long."""
 HUGE = 1 << 80
-"""A finite gradient with which every sum of its receiver overflows."""
+"""A finite gradient that makes every sum of its receiver overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lie:
     about: About
-    """The wrong result: for the next stage, for the stage before, a part for a reducer, a sum as a reducer, or the
-    sketch of its own sums. Or a factor of its own sums (`FACTORS`), or activations that are `constant`.
+    """The kind of misbehaviour.
 
-    `huge`: results for the stage before are so large that they overflow there. `failed`: it reports that every
-    computation failed. `mute`: it trains, and ignores forward-only passes. `nan`: its contribution to its stage's sums
-    is not finite. `lazy`: it reports that it is there, and computes nothing. `unreduced`: it has no part in a reduce.
-    `withholding`: it keeps its parts and sums from one sibling. `slow`: it takes long, and reports that it does not.
-    `flapping`: it restarts, or its links break, again and again. `status`: it reports extreme or false things.
-    `hoarding`: it gives up its state after a step and fetches one, again and again and for ever.
-
-    `checksum`, `proof`, `digest`, `copy`: it reports a false one, the same as all others that do. `gift`: it gives
-    newcomers a false state. `spoilt`: it reports that its state is not finite, and saves none. `unsendable`: it reports
-    that its results for others are not finite, and sends a mark instead.
+    * `activations`, `gradients`, `sums`, `totals`, `sketch`: a wrong result: for the next stage, for the stage before,
+      of its own part, as a reducer, or in the sketch of its own sums.
+    * A key of `FACTORS`: its own sums are multiplied by that factor.
+    * `constant`: its activations do not depend on the input.
+    * `huge`: its gradients for the stage before are so large that they overflow there.
+    * `failed`: it reports that every computation failed.
+    * `mute`: it trains, but ignores forward-only passes.
+    * `nan`: its contribution to its stage's sums is not finite.
+    * `lazy`: it reports that it is present, but computes nothing.
+    * `unreduced`: it takes no part in reductions.
+    * `withholding`: it does not send its parts and sums to one sibling.
+    * `slow`: it is slow and reports that it is not.
+    * `flapping`: it restarts, or its connections break, again and again.
+    * `status`: it reports extreme or false values.
+    * `hoarding`: it gives up its state after a step and fetches one, again and again.
+    * `checksum`, `proof`, `digest`, `copy`: it reports a false one; all such peers report the same.
+    * `gift`: it gives newcomers a false state.
+    * `spoilt`: it reports that its state is not finite, and saves none.
+    * `unsendable`: it reports that its results for others are not finite, and sends a marker instead.
     """
     how_often: float = 1.0
     shy: bool = False
-    """Only while all replicas of its stage take part, so never during a search for it."""
+    """True if it lies only while all replicas of its stage take part, so never during a search for it."""
     stage: int | None = None
-    """Only if it gets this stage first; None: any stage."""
+    """The peer misbehaves only if this is its first stage; None: in any stage."""
     since: int = 0
-    """Only once it holds this version."""
+    """The peer misbehaves only once it holds this version."""
 
     @property
     def of_itself(self) -> bool:
-        """True if it lies about its own state or sums: others may have to do without its state."""
+        """True if it lies about its own state or sums. Others may then have to do without its state."""
         return self.about in ("nan", "spoilt", "status", "hoarding", *SAID)

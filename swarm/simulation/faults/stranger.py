@@ -1,8 +1,8 @@
 """A stranger: an admitted actor that takes no part in the run and sends arbitrary messages to everyone for a while.
 
-The handshake admits it, as it admits anyone with the manifest. Its messages name real things (the open pass, its
-actors, its tables) as often as impossible ones, so that only the sender shows that they are false. It never claims the
-state that it would need to get work: an actor that does is a replica, not a stranger.
+The handshake admits it, as it admits anyone who has the manifest. Its messages name existing things (the open pass, its
+actors, its tables) as often as invented ones, so that only the sender shows that they are false. It never claims to
+hold the state that it would need to get work: an actor that does is a replica, not a stranger.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from swarm.simulation.runs.world import World
 
 _MESSAGES = 40
 _NOWHERE = 10**6
-"""Beyond every stage, version, microbatch and token of a run."""
+"""Greater than every stage, version, microbatch and token of a run."""
 
 
 class Stranger(Process):
-    """Sends for `seconds` from its start, then is gone. It has no core, and ignores all messages."""
+    """Sends messages for `seconds` after its start, then exits. It has no core, and ignores all messages."""
 
     role = "stranger"
     world: World
@@ -50,7 +50,7 @@ class Stranger(Process):
         self.world.at(self.world.now, self, (self._say, _MESSAGES))
 
     def feed(self, item: Any) -> None:
-        """Ignores its input."""
+        """Ignore the input."""
 
     def _say(self, left: int) -> None:
         world = self.world
@@ -137,7 +137,7 @@ class Stranger(Process):
     # ------------------------------------------------------------ names, true and invented
 
     def _pass_id(self) -> PassId:
-        """Of the open pass, of a possible later one, or of none."""
+        """The id of the open pass, of a possible later pass, or of no pass."""
         coordinator, rng = self.world.coordinator, self._random
         core = coordinator.core if coordinator is not None else None
         known = PassId(Term(1), StepNumber(0))

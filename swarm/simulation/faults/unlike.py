@@ -2,8 +2,8 @@
 machines.
 
 So the result of a step is not known beforehand. A decision is right if it contains each microbatch once and equals what
-a stage reduced; from then on every replica must hold it. A step that is done again after a rollback may have another
-result.
+a stage reduced. From then on, every replica must hold this result. A step that is done again after a rollback may have
+another result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from swarm.simulation.toy.toy_model import (
 
 
 class UnlikeRun:
-    """Call `reduced` for every result of a stage, and `decide` for each decision in turn: then `ideal` knows it."""
+    """Call `reduced` for every result of a stage, and `decide` for each decision in order. Then `ideal` contains the
+    results.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -33,21 +35,23 @@ class UnlikeRun:
         self._steps: list[IdealStep] = []
         self._of: dict[Decision, tuple[IdealStep, tuple[int, ...]]] = {}
         self._sums: dict[tuple[int, str], tuple[int, ...]] = {}
-        """{(stage, digest): by bucket}"""
+        """{(stage, digest): sums by bucket}"""
 
     @property
     def ideal(self) -> Ideal:
         return Ideal(tuple(self._states), tuple(self._steps))
 
     def of(self, decision: Decision) -> tuple[IdealStep, tuple[int, ...]]:
-        """The step, and the states after it. A peer that was cut off may apply it after another decision."""
+        """The step of a decision, and the states after it. A peer that was cut off may apply it after another
+        decision.
+        """
         return self._of[decision]
 
     def reduced(self, stage: int, digest: str, sums: tuple[int, ...]) -> None:
         self._sums[stage, digest] = sums
 
     def decide(self, decision: Decision) -> str:
-        """Returns what is wrong with it, if anything."""
+        """Return what is wrong with the decision, as text; empty: nothing."""
         step, stages = int(decision.step), self._settings.stages
         digests = tuple(outcome.digest for outcome in decision.outcomes)
         if any(key not in self._sums for key in enumerate(digests)):
@@ -68,5 +72,5 @@ class UnlikeRun:
 
 
 def _shares(sums: tuple[int, ...]) -> tuple[int, ...]:
-    """The values of the buckets, given the first."""
+    """The values of all buckets, computed from the first one."""
     return tuple(bucket_share(sums[0], bucket) for bucket in range(len(sums)))

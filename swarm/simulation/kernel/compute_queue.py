@@ -1,4 +1,4 @@
-"""A simulated peer's one compute thread: one task at a time: control, backward, forward, weight gradients."""
+"""The only compute thread of a simulated peer. It runs one task at a time, in the order of `Priority`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Task:
     run: Callable[[Any], None]
     seconds: float
     void: bool = False
-    """Its result is void; if it runs already, it runs to its end."""
+    """True if the result is void. A running task still runs to its end."""
 
 
 class ComputeQueue:
-    """Tasks of `process`, in virtual time: a stalled process computes nothing, a slow one takes longer."""
+    """The tasks of `process`, in virtual time. A stalled process computes nothing, a slow one takes longer."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -37,14 +37,14 @@ class ComputeQueue:
         self._running: Task | None = None
 
     def add(self, priority: Priority, action: Any, run: Callable[[Any], None], seconds: float) -> None:
-        """`run(action)` when it is done, `seconds` of work from its start."""
+        """Call `run(action)` when the task is done. `seconds`: its duration from the start."""
         self._count += 1
         heappush(self._heap, (priority, self._count, Task(action, run, seconds)))
         if self._running is None:
             self._next()
 
     def cancel(self, what: Callable[[Any], bool], *, running: bool = True) -> None:
-        """Void the tasks whose action satisfies `what`; the running one only if `running`."""
+        """Void the tasks whose action satisfies `what`; the running task only if `running`."""
         for task in self._tasks(running):
             if what(task.action):
                 task.void = True

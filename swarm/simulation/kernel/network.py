@@ -1,8 +1,8 @@
 """The network between processes: delays, losses, repeats, reordering, partitions, and the transport's notifications.
 
-A pair of processes is connected when one first sends to the other; both are told LinkUp. Over a healthy link messages
-arrive in order. It behaves as a real transport does: everyone connected to a killed process notices it (LinkLost after
-a few milliseconds), but not a stalled one; a partition may be noticed after longer, or never.
+Two processes are connected when one first sends to the other; both are told LinkUp. Over a healthy link, messages
+arrive in order. The network behaves like a real transport: everyone connected to a killed process notices its death
+(LinkLost after a few milliseconds), but nobody notices a stalled process; a partition may be noticed later, or never.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from swarm.simulation.kernel.timeline import Process, Timeline
 
 @dataclass(slots=True)
 class SimLink:
-    """One direction of a pair."""
+    """One direction of the link between two processes."""
 
     delay: float
     last_at: float = 0.0
     blocked_until: float = 0.0
     holds: bool = True
-    """While blocked: messages are retransmitted after the heal (True) or lost (False)."""
+    """While the link is blocked: True if messages are retransmitted afterwards, False if they are lost."""
 
 
 @dataclass(slots=True)
@@ -43,13 +43,15 @@ class Burst:
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """Disturbances of any message at any time, with or without faults. Fractions of the messages."""
+    """Disturbances of any message at any time, with or without faults. All values except `late_s` are fractions of all
+    messages.
+    """
 
     drop: float = 0.0
     late_repeat: float = 0.0
-    """Arrives, and again up to `late_s` later."""
+    """The message arrives, and again up to `late_s` later."""
     overtaken: float = 0.0
-    """Arrives up to `late_s` late, after others."""
+    """The message arrives up to `late_s` late, so that later ones overtake it."""
     late_s: float = 2.0
 
 
@@ -60,20 +62,20 @@ class SimNetwork:
         self._world = world
         self.weather: Weather | None = None
         self.far: dict[str, float] = {}
-        """By peer id, average extra delay in seconds of all messages to and from it."""
+        """By peer id, the average additional delay of all messages to and from it, in seconds."""
         self.payload_s: dict[str, float] = {}
-        """By peer id, seconds in which its uplink sends one payload; 0 for other peers."""
+        """By peer id, the seconds that its uplink needs for one payload; 0 for other peers."""
         self._free_at: dict[int, float] = {}
-        """By process, when its uplink has sent all waiting payloads."""
+        """By process, when its uplink will have sent all waiting payloads."""
         self._waiting: set[tuple[int, Actor, Key]] = set()
-        """Payloads that wait for their turn there, or are being sent."""
+        """Payloads that wait for an uplink or are being sent."""
         self._links: dict[tuple[int, int], SimLink] = {}
         self._neighbours: dict[int, set[int]] = {}
         self._bursts: list[Burst] = []
         self._told: set[tuple[int, Actor]] = set()
 
     def send(self, source: Process, to: Actor, message: Message) -> None:
-        """As a real peer's network: a payload that still waits for its turn is not queued twice."""
+        """Send a message as a real peer's network does: a payload that is still waiting is not queued twice."""
         data = message.message if isinstance(message, Relay) else message
         seconds = self.payload_s.get(source.actor.peer, 0.0)
         if not seconds or not isinstance(data, WithPayload):
@@ -93,7 +95,7 @@ class SimNetwork:
             self.carry(source, waits[1], message)
 
     def carry(self, source: Process, to: Actor, message: Message) -> None:
-        """The message leaves."""
+        """The message leaves the sender."""
         world = self._world
         target = world.by_actor.get(to)
         if target is None or not target.alive:
@@ -151,7 +153,9 @@ class SimNetwork:
             world.at(arrival + 0.2 * rng.random(), target, (self._arrive, (source, target, received)))
 
     def _hand_back(self, source: Process, to: Actor, message: Message) -> None:
-        """As a transport returns messages that it could never begin to send, unless there was a connection before."""
+        """Return a message that was never sent to its sender, as a transport does if there has never been a
+        connection.
+        """
         if isinstance(source.core, PeerCore) and isinstance(message, WithPayload):
             later = self._world.now + source.core.settings.reconnect_grace_s
             self._world.at(later, source, Undelivered(to, (message,)))
@@ -163,18 +167,20 @@ class SimNetwork:
         target.feed(received)
 
     def connected(self, process: Process) -> list[Process]:
-        """Living processes that `process` has talked to."""
+        """Living processes that have exchanged messages with `process`."""
         processes = self._world.processes
         return [processes[pid] for pid in sorted(self._neighbours.get(process.pid, ())) if processes[pid].alive]
 
     def cut(self, a: Process, b: Process) -> bool:
-        """Return True if messages between the two are blocked now, in any direction."""
+        """Return True if messages between the two are blocked now, in either direction."""
         now = self._world.now
         pairs = self._links.get((a.pid, b.pid)), self._links.get((b.pid, a.pid))
         return any(link is not None and link.blocked_until > now for link in pairs)
 
     def partition(self, a: Process, b: Process, heal: float, *, one_way: bool, noticed_after: float | None) -> None:
-        """Cut a → b (and b → a unless `one_way`) until `heal`. `noticed_after` None: no notification, TCP survives."""
+        """Cut a → b (and b → a unless `one_way`) until `heal`. `noticed_after` None: no notification, the TCP
+        connection survives.
+        """
         world = self._world
         both = (a, b), (b, a)
         for source, target in both:
@@ -187,7 +193,7 @@ class SimNetwork:
             world.at(world.now + noticed_after, None, (self._notice, (a, b, heal)))
 
     def flap(self, a: Process, b: Process, seconds: float) -> None:
-        """The connection breaks and comes back; messages in between are lost."""
+        """The connection breaks and is restored. Messages in between are lost."""
         self.partition(a, b, self._world.now + seconds, one_way=False, noticed_after=0.0)
 
     def burst(self, burst: Burst) -> None:
@@ -204,13 +210,15 @@ class SimNetwork:
             world.at(world.now + delay, None, (self._tell_dead, (other, process)))
 
     def _tell_dead(self, pair: tuple[Process, Process]) -> None:
-        """Unless the dead one is back under the same name (a coordinator keeps it): then the connection is new."""
+        """Report the death, unless the process has restarted under the same name, as coordinators do: then the
+        connection is new.
+        """
         process, dead = pair
         if self._world.by_actor[dead.actor] is dead:
             process.accept(LinkLost(dead.actor))
 
     def introduce(self, process: Process, delay: float) -> None:
-        """`process` dials everyone alive again (a coordinator that came back is found by its peers)."""
+        """`process` connects to all living processes again, as peers find a restarted coordinator."""
         for other in self._world.alive():
             if other is not process:
                 later = delay * (0.5 + self._world.random.random())
@@ -252,7 +260,7 @@ class SimNetwork:
         return first
 
     def _refused(self, source: Process, to: Actor, target: Process | None) -> None:
-        """Dialling a dead process fails: the sender is told once."""
+        """Connecting to a dead process fails. The sender is told once."""
         if (source.pid, to) in self._told:
             return
         if target is not None:

@@ -1,6 +1,6 @@
-"""Virtual time: one clock, one heap of events, one source of randomness, and the processes that live in it.
+"""Virtual time: one clock, one heap of events, one source of randomness, and the processes that use them.
 
-Events are ordered by (time, number), so a run is a function of its plan alone and replays exactly.
+Events are ordered by (time, number), so a run depends only on its plan and can be replayed exactly.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Timeline:
         self.actions = 0
         self.crash_at_event = 0
         self.crash_at_action = 0
-        """After the event, before the action of this number, `on_crash_point` is called (0: never)."""
+        """`on_crash_point` is called after the event, or before the action, with this number (0: never)."""
         self.on_crash_point: Callable[[Process | None], None] = lambda process: None
         self.trace: list[str] | None = [] if tracing else None
         self.processes: list[Process] = []
@@ -39,7 +39,7 @@ class Timeline:
         self._sequence = 0
 
     def at(self, time: float, process: Process | None, item: Any) -> None:
-        """Schedule `item` for `process`; without a process, `item` is a (function, argument) pair of the world."""
+        """Schedule `item` for `process`. Without a process, `item` is a (function, argument) pair of the world."""
         self._sequence += 1
         heappush(self._heap, (time, self._sequence, process, item))
 
@@ -51,7 +51,7 @@ class Timeline:
         return [process for process in self.processes if process.alive]
 
     def note(self, text: str) -> None:
-        """A line of the readable trace. Call only while tracing."""
+        """Add a line to the readable trace. Call it only while tracing."""
         if self.trace is not None:
             self.trace.append(f"{self.now:9.4f}  {text}")
 
@@ -62,7 +62,7 @@ class Timeline:
         self.at(self.now + delay, process, LinkUp(other))
 
     def run(self, until: float, max_events: int, stop: Callable[[], bool]) -> None:
-        """Handle events until `stop()`, the virtual time `until`, or (a violation of progress) `max_events`."""
+        """Handle events until `stop()` is true or the virtual time is `until`. `max_events` events violate progress."""
         heap = self._heap
         while heap and heap[0][0] <= until:
             self.now, _, process, item = heappop(heap)
@@ -74,7 +74,7 @@ class Timeline:
                 self.crash_at_event = 0
                 self.on_crash_point(None)
             if self.events >= max_events:
-                raise Violation("progress", f"{max_events} events and no end")
+                raise Violation("progress", f"the run did not end within {max_events} events")
             if stop():
                 return
 
@@ -85,7 +85,7 @@ class Process:
     stage: int | None = None
     """The stage that it holds, if any."""
     version: int | None = None
-    """Of that stage."""
+    """The version of that stage."""
 
     def __init__(self, world: Timeline, actor: Actor, core: Any) -> None:
         self.world = world
@@ -94,16 +94,18 @@ class Process:
         self.alive = True
         self.stalled = False
         self.finished = False
-        """True if its core ordered Stop: the run is done."""
+        """True if its core ordered Stop because the run is complete."""
         self.slowness = 1.0
         self.leaving = False
         """True if its owner has asked for the machine."""
         self.replaced = False
-        """True if its machine is back, or will be, with another process."""
+        """True if its machine has started another process, or will."""
         self.disturbed_at = world.now
-        """When a fault last touched this process: until it has had time to recover, others cannot be blamed."""
+        """When a fault last touched this process. Until it has had time to recover, other processes cannot be
+        blamed.
+        """
         self.loses_last_words = False
-        """True if messages in flight at its death are lost with it."""
+        """True if messages in transit at its death are lost with it."""
         self.pid = len(world.processes)
         self._backlog: list[Any] = []
         self._tick_at = math.inf
@@ -117,16 +119,16 @@ class Process:
 
     @property
     def role(self) -> str:
-        """Its role in the run."""
+        """The role of the process in the run."""
         return "process"
 
     @property
     def mates(self) -> list[Process]:
-        """All processes that share this one, the one that it was started for first: they die together."""
+        """All processes that share one process with this one, starting with the first one. They die together."""
         return [self]
 
     def accept(self, item: Any) -> None:
-        """One event reaches the process: an input of the core, or (method, argument) of the driver itself."""
+        """An event reaches the process: an input of the core, or a (method, argument) pair of the driver itself."""
         if not self.alive:
             return
         if self.stalled:
@@ -139,7 +141,7 @@ class Process:
             return
         if item is _TICK:
             if self._tick_at != self.world.now:
-                return  # an older alarm, already replaced
+                return  # an older alarm that was replaced
             self._tick_at = math.inf
             due = self.core.next_wakeup()
             if due is None or due > self.world.now:
@@ -148,12 +150,12 @@ class Process:
             self._spins = self._spins + 1 if due == self._spun_at else 0
             self._spun_at = due
             if self._spins > _SPIN_LIMIT:
-                raise Violation("progress", f"{self.name} asks to be woken at {due} over and over")
+                raise Violation("progress", f"{self.name} asks again and again to be woken at {due}")
         self.world.events += 1
         self.feed(item)
 
     def feed(self, item: Any) -> None:
-        """Pass an input to the core and carry out its orders, in order."""
+        """Give an input to the core and carry out its orders in sequence."""
         world = self.world
         actions = self.core.handle(item, world.now)
         if world.trace is not None:
@@ -170,7 +172,7 @@ class Process:
             self._rearm(self.core.next_wakeup())
 
     def start(self) -> None:
-        """The first input of a fresh process."""
+        """Give the first input to a new process."""
         self.feed(_TICK)
 
     def stall(self) -> None:
@@ -178,7 +180,7 @@ class Process:
         self.disturbed_at = math.inf
 
     def resume(self) -> None:
-        """SIGCONT: everything that came in the meantime is handled now, in order."""
+        """Continue after a stall (SIGCONT): handle everything that arrived in the meantime, in order."""
         if not self.alive or not self.stalled:
             return
         self.stalled = False
@@ -195,15 +197,15 @@ class Process:
         return None
 
     def snapshot(self, stage: int, version: int) -> int | None:
-        """The state that this process gives to another: the trained one, or its own checkpoint."""
+        """The state that this process gives to another one: the trained state, or its own checkpoint."""
         return None
 
     def can_hold(self, version: int) -> bool:
-        """Return True if it holds this version of its stage, or needs only the last decision."""
+        """Return True if it holds this version of its stage, or lacks only the last decision."""
         return False
 
     def wiped(self) -> None:
-        """The process is gone; subclasses settle half-written data."""
+        """The process is gone. Subclasses decide which unfinished writes reached the disk."""
 
     def _rearm(self, due: float | None) -> None:
         if due is None or due >= self._tick_at:

@@ -1,4 +1,4 @@
-"""Readable lines: inputs and orders, short enough that a whole run can be read top to bottom."""
+"""Readable lines for inputs and orders, short enough that a whole run can be read from top to bottom."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def describe_input(item: Any) -> str:
 
 
 def describe_action(action: Any) -> str:
-    """Empty for actions that only repeat another line."""
+    """One line for an action; empty if it would only repeat another line."""
     match action:
         case io.Send(to, message):
             if isinstance(message, msg.Status):

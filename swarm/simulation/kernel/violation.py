@@ -1,4 +1,4 @@
-"""Violation: an invariant is broken."""
+"""The exception that reports a broken invariant."""
 
 from __future__ import annotations
 
@@ -12,5 +12,7 @@ class Violation(AssertionError):
         self.detail = detail
 
     def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
-        """Exceptions are rebuilt from their `args`, the one text; benchmarks receive this one from other processes."""
+        """Needed because exceptions are rebuilt from `args`, which holds only the text; benchmarks receive this
+        exception from other processes.
+        """
         return type(self), (self.invariant, self.detail)

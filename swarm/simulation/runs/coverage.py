@@ -1,4 +1,4 @@
-"""Coverage: counts of faults by fault × phase × role over many runs, and the cells that are still empty."""
+"""Counts how often each fault × phase × role occurred over many runs, and lists the cells that are still empty."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from swarm.simulation.faults.faults import CELLS, KINDS, PHASES, ROLES, Cell, nonsense
 
 ENOUGH_SEEDS = 2100
-"""After this number of mixed runs no cell may be empty; after fewer, many are. Each is planned three times by then."""
+"""After this number of mixed runs, no cell may be empty: each is planned three times by then."""
 
 
 class Coverage:
-    """Counts of the cells that were struck."""
+    """Counts of the cells that occurred."""
 
     def __init__(self) -> None:
         self.counts: Counter[Cell] = Counter()
@@ -21,12 +21,14 @@ class Coverage:
         self.counts.update(struck)
 
     def empty(self, kinds: Iterable[str] = KINDS) -> list[Cell]:
-        """Cells that make sense and were never struck."""
+        """Meaningful cells that never occurred."""
         wanted = set(kinds)
         return [cell for cell in CELLS if cell.kind in wanted and not self.counts[cell]]
 
     def table(self) -> str:
-        """A row per fault and role, a column per phase; `·` if there is no such fault, `0!` if one is missing."""
+        """One row per fault and role, one column per phase. `·`: there is no such fault; `0!`: the fault never
+        occurred.
+        """
         width = max(len(kind) for kind in KINDS)
         head = f"{'fault':<{width}}  {'role':<11}  " + "  ".join(f"{phase:>13}" for phase in PHASES)
         lines = [head, "-" * len(head)]

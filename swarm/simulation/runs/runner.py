@@ -1,4 +1,4 @@
-"""Runs plans: one seed, a replay with its trace, many seeds over several processes, and a crash at every event.
+"""Runs plans: a single seed, a replay with its trace, many seeds in several processes, and a crash at every event.
 
 `run_seed(scenario, seed)` is the whole simulator in one call; everything else repeats it.
 """
@@ -39,12 +39,12 @@ from swarm.simulation.toy.toy_model import LADDERS, Cycle, initial_state, state_
 MAX_EVENTS = 60_000
 TRACE_TAIL = 60
 _PATIENCE_S = 240.0
-"""Virtual seconds that a run may take once the last fault is over."""
+"""Virtual seconds that a run may take after the last fault has ended."""
 _COORDINATOR = Actor("coord", 0)
 
 
 class CrashPoint(NamedTuple):
-    """Kill `victim` (a peer id) when the run's event or action of this number is reached."""
+    """Kill `victim` (a peer id) when the run reaches the event or action with this number."""
 
     victim: str
     event: int = 0
@@ -53,7 +53,7 @@ class CrashPoint(NamedTuple):
 
 
 class Volunteer(NamedTuple):
-    """The peer of a process that is started. `host`: the process to start it in, if that exists already."""
+    """A peer to be started. `host`: the existing process to start it in; None: a new one."""
 
     name: str
     disk: Disk
@@ -66,7 +66,7 @@ class Volunteer(NamedTuple):
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of one run. `invariant` is empty if all is well."""
+    """The result of one run. `invariant`: the broken one; empty if none."""
 
     scenario: str
     seed: int
@@ -87,7 +87,7 @@ class Outcome:
 
 
 class Run:
-    """One world, staffed as its plan says."""
+    """One world with the processes of its plan."""
 
     def __init__(self, plan: Plan, *, tracing: bool = False, scribe: Scribe | None = None) -> None:
         self.plan = plan
@@ -143,7 +143,7 @@ class Run:
             self.world.at(pause.at, None, (self._pause, pause))
 
     def _pause(self, pause: Pause) -> None:
-        """The machine of a peer is hot, or busy, for a while; not if it is away."""
+        """A peer's machine is hot or busy for a while, if the peer is present."""
         name, world = f"peer{pause.peer + 1}", self.world
         for process in world.alive():
             if process.actor.peer == name:
@@ -151,7 +151,7 @@ class Run:
                 world.at(world.now + pause.seconds, process, PauseChanged(""))
 
     def respawn(self, process: Process, away: float) -> None:
-        """Start the process again, `away` seconds from now, as a supervisor or its owner would."""
+        """Start the process again after `away` seconds, as a supervisor or its owner would."""
         at = self.world.now + away
         process.replaced = True
         if isinstance(process, SimPeer):
@@ -163,19 +163,21 @@ class Run:
             self.world.at(at, None, (self._start_coordinator, process.record))
 
     def _flap(self, process: SimPeer) -> None:
-        """An insider's process restarts, or loses a link, and soon does so again."""
+        """An insider's process restarts or loses a connection, and soon does so again."""
         world, rng = self.world, self.world.random
         if not process.alive or world.finished_at <= world.now or process.leaving:
             return
         others = [p for p in world.network.connected(process) if p.alive]
         if rng.random() < 0.3 or not others:
             self.injector.kill(process, rng.choice((0.05, 0.3, 1.0)))
-            return  # the next one goes on
+            return  # the new process continues
         world.network.flap(process, rng.choice(others), rng.choice((0.02, 0.1, 0.5)))
         world.at(world.now + rng.random(), None, (self._flap, process))
 
     def crash_at(self, point: CrashPoint) -> None:
-        """Kill a process at an exact place of the run. An empty victim means the one that acts there."""
+        """Kill a process at an exact point of the run. If the victim's name is empty, kill the process that acts
+        there.
+        """
         world = self.world
 
         def strike(acting: Process | None) -> None:
@@ -232,12 +234,12 @@ class Run:
         process = SimMember(world, actor, core, disk)
         world.add(process)
         if world.trace is not None:
-            world.note(f"*** {process.label} starts: ballot {disk.ballot}, {disk.committed} entries stand")
+            world.note(f"*** {process.label} starts: ballot {disk.ballot}, {disk.committed} entries committed")
         world.network.introduce(process, 0.05)
         process.start()
 
     def _open_seat(self, host: SimPeer, number: int) -> None:
-        """A further peer in the process of `host`, which needs a moment to start."""
+        """Start a further peer in the process of `host`, after a short time."""
         name = seat_name(host.actor.peer, number)
         disk = self._disks.setdefault(name, Disk())
         seat = Volunteer(name, disk, host.speed, spare=True, host=host)
@@ -282,11 +284,11 @@ class Run:
         process.start()
 
     def finish(self) -> None:
-        """Run to the end and check it. Raises Violation."""
+        """Run to the end and check the result. Raises Violation."""
         world = self.world
         world.run(_PATIENCE_S + 60.0, MAX_EVENTS, self._over)
         if not self._over():
-            raise Violation("progress", f"{world.now:.0f} virtual seconds and no end")
+            raise Violation("progress", f"the run did not end within {world.now:.0f} virtual seconds")
         if world.watch.diverged:
             return
         peers = [p for p in world.processes if isinstance(p, SimPeer) and not p.is_liar and (p.alive or p.finished)]
@@ -297,7 +299,7 @@ class Run:
 
 
 def _admissions(plan: Plan) -> list[Command]:
-    """With which pass each peer came, as the record tells."""
+    """The commands of the record that name the pass of each peer."""
     found = []
     for index, person in enumerate(plan.people):
         device = Device(f"{person:032x}", len(plan.people), f"peer{index + 1}")
@@ -308,7 +310,9 @@ def _admissions(plan: Plan) -> list[Command]:
 def run_plan(
     plan: Plan, *, tracing: bool = False, crash: CrashPoint | None = None, scribe: Scribe | None = None
 ) -> Outcome:
-    """One run, from the start to the end or to the first broken invariant. `scribe`: gets the coordinators' events."""
+    """One run, from the start to the end or to the first broken invariant. `scribe`: receives the coordinators'
+    events.
+    """
     outcome = Outcome(plan.scenario, plan.seed)
     run = Run(plan, tracing=tracing, scribe=scribe)
     world = run.world
@@ -318,7 +322,7 @@ def run_plan(
         run.finish()
     except Violation as violation:
         outcome.invariant, outcome.detail = violation.invariant, violation.detail
-    except Exception as error:  # any error of a core is a failure with a seed
+    except Exception as error:  # any error of a core is a failure of the seed
         outcome.invariant, outcome.detail = "contract", f"{type(error).__name__}: {error}"
         world.note(traceback.format_exc())
     outcome.events, outcome.actions, outcome.virtual_s = world.events, world.actions, world.now
@@ -330,10 +334,10 @@ def run_plan(
 
 
 def run_seed(scenario: str, seed: int, *, tracing: bool = False, log: Path | None = None) -> Outcome:
-    """The run of a seed: the same one every time, in every process.
+    """The run of a seed. It is the same every time and in every process.
 
-    `log`: a folder for the event logs of its coordinators, as SEED/ACTOR/events.jsonl. Raises FileExistsError if it has
-    some already.
+    `log`: a folder for the event logs of its coordinators, as SEED/ACTOR/events.jsonl. Raises FileExistsError if the
+    folder already contains such logs.
     """
     if log is None:
         return run_plan(plan_of(scenario, seed), tracing=tracing)
@@ -345,7 +349,7 @@ def run_seed(scenario: str, seed: int, *, tracing: bool = False, log: Path | Non
 
 
 def run_seeds(scenario: str, seeds: Iterable[int], jobs: int = 1, log: Path | None = None) -> Iterator[Outcome]:
-    """Outcomes of many seeds, in order, computed by `jobs` processes. `log`: as for `run_seed`."""
+    """The outcomes of many seeds, in order, computed by `jobs` processes. `log`: as for `run_seed`."""
     if jobs <= 1:
         for seed in seeds:
             yield run_seed(scenario, seed, log=log)
@@ -375,7 +379,7 @@ def crash_points(plan: Plan) -> list[CrashPoint]:
 
 
 def crash_plan() -> Plan:
-    """The run of the exhaustive test: two stages of two replicas, and the events after its first step."""
+    """The run of the exhaustive test: two stages of two replicas, one step and the events after it."""
     settings = small_settings(stages=2, microbatches=2, steps=1, replicas=2)
     return Plan("crash-everywhere", 0, settings, 0, (1.0, 1.0, 1.0, 1.0), ())
 

@@ -1,7 +1,7 @@
-"""Plans: the shape of a small run and its faults, as a function of (scenario, seed) alone.
+"""Plans: the shape of a small run and its faults. They depend only on (scenario, seed).
 
-The first fault of seed `n` is the `n`-th cell of the coverage table, shuffled, so that consecutive seeds cover the
-whole table; up to two more are drawn at random.
+The first fault of seed `n` is the `n`-th cell of the shuffled coverage table, so that consecutive seeds cover the whole
+table. Up to two more faults are drawn at random.
 """
 
 from __future__ import annotations
@@ -26,36 +26,35 @@ SCENARIOS = (
     *("moves", "audited", "seats", "controls", "unlike", "insiders", "passes", "alone", "diverging", "pausing"),
     *(kind.replace(" ", "-") for kind in KINDS),
 )
-"""The scenarios:
+"""The scenarios. "As mixed" means: with the faults of `mixed`.
 
 * `mixed`: one to three faults.
-* `calm`: none.
-* `storm`: four to eight in bad weather.
+* `calm`: no faults.
+* `storm`: four to eight faults in bad weather.
 * `imported`: as mixed, in a run whose version 0 comes from the archive.
 * `delta`: as mixed, in runs whose codec builds on earlier visits.
 * `averaging`: as mixed, in runs that average compressed gradients.
 * `auto`: as mixed, in runs whose codecs are chosen from step to step.
-* `tied`: as mixed, in runs whose first and last stage share parameters, every other one as in delta.
-* `group`: as mixed, in runs with three coordinators, or sometimes five, and with faults of and between these.
-* `election`: three or five coordinators that hear each other late, and die and return as they have voted.
-* `joining`: as mixed, in runs that peers join while the others train, over links on which a state takes longer than a
-  step, one run in four each as in averaging, delta and tied.
-* `moves`: as mixed, in longer runs of unequal peers, more than planned, some of which are killed: others move to their
-  stages.
-* `audited`: as mixed, in runs whose every step, or every other one, is computed again by other peers.
-* `seats`: as mixed, in runs with fewer machines than stages, whose processes take further peers, and that more machines
-  may join.
-* `controls`: as mixed, in runs whose organiser gives commands, every other one with three coordinators.
+* `tied`: as mixed, in runs whose first and last stage share parameters; every second run also as `delta`.
+* `group`: as mixed, in runs with three or sometimes five coordinators, and with faults of and between these.
+* `election`: three or five coordinators whose messages to each other are late, and which die and restart after voting.
+* `joining`: as mixed, in runs that peers join while others train, over links on which a state takes longer than a step;
+  one quarter of the runs each also as `averaging`, `delta` and `tied`.
+* `moves`: as mixed, in longer runs with more peers than planned, of different speeds. Some peers are killed, and others
+  move to their stages.
+* `audited`: as mixed, in runs in which every step, or every second one, is computed again by other peers.
+* `seats`: as mixed, in runs with fewer machines than stages, whose processes add further peers. More machines may join.
+* `controls`: as mixed, in runs whose organiser gives commands; every second run with several coordinators.
 * `unlike`: as mixed, in runs whose gradients depend on the kind of machine that computes them.
 * `insiders`: no faults, but one or two of the peers disturb the others (`lie.py`).
-* `passes`: no faults, but one person, who has one device or several, disturbs the others, or lies, in one of all ways.
-  In some stages it has more devices than all others.
-* `alone`: no faults, but all replicas of one stage report non-finite results of their stage, and others come to take
-  their place.
-* `diverging`: every other one as mixed, in runs whose results are not finite from some version on, for good or until
-  the rate is lower, every other two with three coordinators.
-* `pausing`: as mixed, in longer runs whose peers pause and go on at random moments, also all of a stage, one run in
-  four each as in averaging and delta.
+* `passes`: no faults, but one person with one or several devices disturbs the others or lies; the seed selects the kind
+  of misbehaviour. In some stages, this person has more devices than all others together.
+* `alone`: no faults, but all replicas of one stage report non-finite results of their stage, and other peers come to
+  take their place.
+* `diverging`: runs whose results are not finite from some version on, for good or until the rate is lower; every second
+  run as mixed, half of the runs with several coordinators.
+* `pausing`: as mixed, in longer runs whose peers pause and resume at random times, sometimes all peers of a stage; one
+  quarter of the runs each also as `averaging` and `delta`.
 
 All others: faults of one kind.
 """
@@ -83,11 +82,13 @@ _BESIDE_GROUP = (
     *("crash", "restart", "last replica", "leave", "stall", "decision unsent", "decision half sent", "drop", "delay"),
     *("partition", "one-way partition", "coordinator cut off", "flap", "stranger"),
 )
-"""Additional faults in runs with several coordinators; faults that do not concern these are in the other scenarios."""
+"""Additional faults in runs with several coordinators. Faults that have nothing to do with coordinators are left to the
+other scenarios.
+"""
 
 
 class Pause(NamedTuple):
-    """A peer, by its number in order of arrival, computes nothing from `at` on, for so many seconds."""
+    """The peer with this number, in order of arrival, computes nothing for `seconds`, starting at `at`."""
 
     peer: int
     at: float
@@ -100,14 +101,14 @@ class Plan:
     seed: int
     settings: Settings
     spares: int
-    """Number of peers that come after the start and stand by."""
+    """Number of peers that arrive after the start and stand by."""
     speeds: tuple[float, ...]
-    """Seconds of work per nominal second, by peer in order of arrival."""
+    """Seconds of work per nominal second, for each peer in order of arrival."""
     faults: tuple[SimFault, ...]
     weather: Weather | None = None
     """Losses, late repeats and overtaking at any time, on all links."""
     blocks: int = 0
-    """Step-blocks of an epoch, in a run whose codec builds on earlier visits. 0: it does not."""
+    """Number of step-blocks of an epoch, in a run whose codec builds on earlier visits. 0: it does not."""
     base_capacity: int = 0
     """Number of reconstructions of earlier visits that a peer keeps."""
     choosing: bool = False
@@ -116,19 +117,19 @@ class Plan:
     """Number of buckets that are reduced before the others can be computed."""
     coordinators: int = 1
     arrivals: tuple[float, ...] = ()
-    """When the spares come, seconds; empty: soon after the others."""
+    """When the spares arrive, in seconds; empty: soon after the others."""
     piece_s: float = 0.02
-    """Average seconds for a sixth of a state that is downloaded while others train."""
+    """Average seconds to download a sixth of a state while others train."""
     spoils: float = 0.0
     """Fraction of fetched sums that arrive wrong."""
     uplinks: tuple[float | None, ...] = ()
-    """By peer in order of arrival, the bytes/s that it reports as its uplink; empty: no reports."""
+    """For each peer in order of arrival, the bytes/s that it reports as its uplink; empty: no reports."""
     grows: bool = False
-    """True if processes take further peers when they are asked to."""
+    """True if processes add further peers when asked to."""
     lies: tuple[Lie | None, ...] = ()
-    """By peer in order of arrival, its misbehaviour; peers beyond the list behave."""
+    """For each peer in order of arrival, its misbehaviour. Peers beyond the end of the list behave."""
     people: tuple[int, ...] = ()
-    """By peer in order of arrival, the number of the pass that it came with; empty: passes are not known."""
+    """For each peer in order of arrival, the number of the pass that it joined with; empty: passes are unknown."""
     wishes: tuple[Wish, ...] = ()
     """The organiser's commands, one after the other."""
     unlike: bool = False
@@ -188,11 +189,11 @@ def plan_of(scenario: str, seed: int) -> Plan:
         faults += _beside_each_other(rng, stages, replicas, SHARED_BUCKETS if tied else 0)
     elif tied and rng.random() < 0.5:
         faults.append(_at_one_end(rng, replicas))
-    elif unlike and rng.random() < 0.7:  # a stage is lost, and with it steps: repeated ones have other results
+    elif unlike and rng.random() < 0.7:  # a stage and therefore steps are lost: repeated steps have other results
         lost = [cell for cell in cells if cell.kind == "last replica"]
         faults = [*(_fault(rng.choice(lost), rng, late=True) for _ in range(2)), *faults]
     diverging = None
-    if diverges:  # a stage's report about itself counts when another stage confirms it
+    if diverges:  # a stage's report about itself counts only if another stage confirms it
         stages = max(stages, 2)
         faults = faults if seed % 2 else []
         diverging = Diverging(rng.choice((1, 2, 3, 4, 5)), rng.choice((0.0, 0.3, 0.6)), rng.random() < 0.5)
@@ -201,7 +202,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
         spares = rng.choice((2, 3, 4))
         faults = faults[: rng.randrange(2)] + _some_of_a_stage(rng, replicas + spares // stages)
     faults = [fault for fault in faults if (fault.cell.kind == "bit flip") == flips]
-    if flips:  # only replicas that live to compare notice it, and of two it is unknown which flips again (seed 21067)
+    # only surviving replicas can notice it by comparison; of two, it is unknown which one was flipped (seed 21067)
+    if flips:
         faults, replicas = faults[:2], max(replicas, 1 + min(len(faults), 2))
     settings = small_settings(
         stages=stages,
@@ -227,10 +229,10 @@ def plan_of(scenario: str, seed: int) -> Plan:
         action = rng.choice(actions)
         section = DivergenceSection(skips=rng.choice((1, 2, 3)), action=action, rate=0.5, times=rng.choice((1, 2)))
         settings = replace(settings, steps=rng.choice((diverging.version, 8)), divergence=section)
-        if section.skips == 1:  # the run would wait for a result that one stage alone finds in one step
+        if section.skips == 1:  # the run would wait for a non-finite result that only one stage finds in one step
             faults = [fault for fault in faults if fault.cell.kind != "not finite"]
     arrivals: tuple[float, ...] = ()
-    if joining and seed % 3 == 1:  # steps that are long enough for a listener that has caught up to find work
+    if joining and seed % 3 == 1:  # steps long enough that a listener that has caught up finds work
         settings = replace(settings, microbatches=16, tokens_per_step=64 * 16, targets_per_step=64 * 16)
     if joining:
         spares += rng.choice((1, 2, 3))
@@ -252,7 +254,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
     weather = None
     if cells and not flips and rng.random() < (0.8 if storm else 0.4):
         weather = Weather(
-            drop=0.0 if pausing else rng.choice((0.0, 0.02, 0.1)),  # in long runs three heartbeats are lost in a row
+            drop=0.0 if pausing else rng.choice((0.0, 0.02, 0.1)),  # in long runs, three heartbeats in a row are lost
             late_repeat=rng.choice((0.0, 0.1, 0.3)),
             overtaken=rng.choice((0.0, 0.05, 0.2)),
             late_s=rng.choice((0.05, 0.3, 2.0)),
@@ -289,9 +291,9 @@ def plan_of(scenario: str, seed: int) -> Plan:
 
 
 def _insiders(seed: int) -> Plan:
-    """Two peers disturb a run in which each stage has an honest one, whatever stage they are given.
+    """Two peers disturb a run in which each stage has an honest peer, whatever stages the two get.
 
-    Only one of them makes gradients not finite: with one in each half of the replicas such steps are skipped.
+    Only one of them makes gradients non-finite: with one in each half of the replicas, such steps would be skipped.
     """
     rng = Random(f"insiders/{seed}")
     stages = rng.choice((2, 2, 3))
@@ -313,10 +315,10 @@ def _insiders(seed: int) -> Plan:
 
 
 def passes(seed: int, about: About | None = None) -> Plan:
-    """One person disturbs a run, or lies, with all of its devices; all others are of different people.
+    """One person disturbs a run, or lies, with all of the person's devices. All other peers belong to different people.
 
-    Whatever stage they are given, each has at least two of the others. A few peers come later. `about`: in what way;
-    None: it follows from the seed.
+    Whatever stages these devices get, each stage has at least two other peers. A few peers come later. `about`: the
+    kind of misbehaviour; None: it follows from the seed.
     """
     rng = Random(f"passes/{seed}")
     about = about or INSIDERS[seed % len(INSIDERS)]
@@ -345,10 +347,10 @@ def passes(seed: int, about: About | None = None) -> Plan:
 
 
 def _alone(seed: int) -> Plan:
-    """All replicas of one stage report non-finite results of their stage; the run would stop if they were believed.
+    """All replicas of one stage report non-finite results of their stage. The run would stop if they were believed.
 
-    Others stand by, come later, or hold a second stage in their process: the run ends with the answer of one
-    machine.
+    Other peers stand by, come later, or hold a second stage in their process. The run ends with the same result as on
+    one machine.
     """
     rng = Random(f"alone/{seed}")
     stages, replicas = rng.choice((2, 2, 3)), rng.choice((1, 1, 2))
@@ -390,8 +392,9 @@ def small_settings(
     max_replicas: int | None = None,
     leave_s: float = ENOUGH_TO_LEAVE_S,
 ) -> Settings:
-    """Settings of a run whose step takes a few tenths of a virtual second. Peers beyond `replicas` stand by, unless
-    `max_replicas` says otherwise.
+    """Settings of a run whose steps take a few tenths of a virtual second.
+
+    Peers beyond `replicas` stand by, unless `max_replicas` allows more.
     """
     return Settings(
         stages=stages,
@@ -417,7 +420,7 @@ def small_settings(
         ends_share=ends_share,
         averages_compressed=averages_compressed,
         leave_s=leave_s,
-        divergence=DivergenceSection(skips=1000),  # a fault of a step is no reason to end the run
+        divergence=DivergenceSection(skips=1000),  # faults of single steps must not end the run
     )
 
 
@@ -428,7 +431,7 @@ def _cells(scenario: str) -> tuple[Cell, ...]:
     if scenario not in SCENARIOS:
         raise ValueError(f"unknown scenario {scenario!r}: choose one of {', '.join(SCENARIOS)}")
     cells = [cell for cell in CELLS if scenario in (*_MIXED, cell.kind.replace(" ", "-"))]
-    if scenario in ("seats", "pausing"):  # in a stage with one peer that works, a flipped bit is not noticed
+    if scenario in ("seats", "pausing"):  # a flipped bit goes unnoticed in a stage with a single working peer
         cells = [cell for cell in cells if cell.kind != "bit flip"]
     if scenario == "group":
         cells = [cell for cell in cells if cell.kind in _BESIDE_GROUP] + list(GROUP_CELLS)
@@ -437,7 +440,7 @@ def _cells(scenario: str) -> tuple[Cell, ...]:
 
 
 def _fault(cell: Cell, rng: Random, *, late: bool = False) -> SimFault:
-    """`late`: in any step, not only in the first."""
+    """`late`: True if the fault may occur in any step, not only in the first."""
     if cell.phase in _FREQUENT:
         occurrence = rng.randrange(24 if late else 6)
     else:
@@ -451,7 +454,7 @@ def _fault(cell: Cell, rng: Random, *, late: bool = False) -> SimFault:
 
 
 def _wishes(rng: Random, steps: int) -> tuple[Wish, ...]:
-    """Up to six, in two virtual seconds or more; the last one resumes, if needed."""
+    """Up to six commands, within two virtual seconds or more. If the run is paused, the last command resumes it."""
     names = ["pause", "rate", "rate", "checkpoint", "steps", "stop_after", "dismiss", rng.choice(("expel", "rate"))]
     at, wishes, paused = 0.0, [], False
     for name in rng.sample(names, rng.randrange(1, 6)):
@@ -469,7 +472,7 @@ def _wishes(rng: Random, steps: int) -> tuple[Wish, ...]:
 
 
 def _pauses(rng: Random, peers: int) -> tuple[Pause, ...]:
-    """Several of each peer, and in one run of three one that all peers have at nearly the same time."""
+    """Several pauses of each peer. In one third of the runs, also a pause of all peers at nearly the same time."""
     found = [
         Pause(peer, 0.1 + 5.0 * rng.random(), rng.choice((0.05, 0.3, 1.0, 3.0)))
         for peer in range(peers)
@@ -487,13 +490,15 @@ def _stands_by(first: Cell | None) -> bool:
 
 
 def _some_of_a_stage(rng: Random, peers: int) -> list[SimFault]:
-    """So many replicas of one stage die that others must move there, once newcomers have shown their delay."""
+    """So many replicas of one stage die that others must move there, once newcomers have shown how long they take."""
     role, at = rng.choice(("first", "last")), rng.randrange(12, 40)
     return [SimFault(Cell("crash", "forward", role), at + n, 0.02 * n, seconds=0.0) for n in range(max(1, peers - 1))]
 
 
 def _beside_each_other(rng: Random, stages: int, replicas: int, shared: int) -> list[SimFault]:
-    """In a later step a sender goes and soon a receiver: perhaps its own, when others have used its frames."""
+    """In a later step, a sender dies and soon afterwards a receiver, perhaps of its own frames that others have already
+    used.
+    """
     step = rng.choice((1, 2))
     first, last = (buckets_of(stage, shared) * replicas for stage in (0, stages - 1))  # moments of a step that reduces
     return [
@@ -503,7 +508,7 @@ def _beside_each_other(rng: Random, stages: int, replicas: int, shared: int) -> 
 
 
 def _among_coordinators(rng: Random) -> list[SimFault]:
-    """Leaders that go or are cut off, repeatedly; often while others stand for election, or have just voted."""
+    """Leaders die or are cut off repeatedly, often while others stand for election or have just voted."""
     faults = [
         SimFault(
             Cell(rng.choice(GROUP_KINDS), rng.choice(("forward", "reduce", "deciding", "decided")), "leader"),
@@ -524,7 +529,9 @@ def _among_coordinators(rng: Random) -> list[SimFault]:
 
 
 def _votes(rng: Random) -> list[SimFault]:
-    """Two stand in one ballot when each asks before it hears of the other; then every vote counts. A voter dies."""
+    """Two members stand for election in one ballot, because each asks before it hears of the other. Then every vote
+    counts. A voter dies.
+    """
     late = [SimFault(Cell("members late", "joining", role), 0, 0.0, seconds=6.0) for role in ("leader", "follower")]
     voters = [
         SimFault(
@@ -545,7 +552,9 @@ def _votes(rng: Random) -> list[SimFault]:
 
 
 def _at_one_end(rng: Random, replicas: int) -> SimFault:
-    """A peer dies there after it has prepared, perhaps with the other end, and perhaps unnoticed."""
+    """A peer of the first or last stage dies after it has prepared, perhaps together with the other end, and perhaps
+    unnoticed.
+    """
     cell = Cell("crash", "prepared", rng.choice(("first", "last")))
     return SimFault(cell, rng.randrange(2 * replicas), 0.005 * rng.random(), seconds=0.0)
 

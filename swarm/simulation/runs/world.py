@@ -1,4 +1,4 @@
-"""The virtual world of one small run: its faulty network, the watch over its invariants, its toy archive."""
+"""The virtual world of one small run: its faulty network, the checks of its invariants, and its toy archive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from swarm.simulation.toy.scribe import Scribe
 
 
 class World(Timeline):
-    """Everything there is in one simulated run."""
+    """All objects of one simulated run."""
 
     def __init__(
         self,
@@ -36,36 +36,36 @@ class World(Timeline):
         super().__init__(seed, tracing=tracing)
         self.settings = settings
         self.piece_s = piece_s
-        """Average seconds for a piece of a state that is downloaded while others train."""
+        """Average seconds to download a piece of a state while others train."""
         self.spoils = spoils
         """Fraction of fetched sums that arrive wrong."""
         self.first_round = first_round
         """Number of buckets that are reduced before the others can be computed."""
         self.visits = visits
-        """Given if the peers' codec builds on earlier visits."""
+        """Set if the peers' codec builds on earlier visits."""
         self.choosing = choosing
-        """Whether codecs are chosen from step to step."""
+        """True if the coordinator chooses codecs from step to step."""
         self.unlike = unlike
-        """Whether gradients depend on the kind of machine that computes them."""
+        """True if gradients depend on the kind of machine that computes them."""
         self.diverging = diverging
         self.pausing = pausing
         self.on_phase: Callable[[str, Process], None] = lambda phase, process: None
         self.answered: Callable[[AnswerControl], None] = lambda answer: None
         self.coordinator: Process | None = None
-        """In a group, the one that was the last to lead."""
+        """In a group, the member that led last."""
         self.archive: dict[tuple[int, int], int] = {}
-        """The coordinator's archive, {(stage, version): state}: on disk, so it survives."""
+        """The coordinator's archive, {(stage, version): state}. It is on disk, so it survives."""
         self.archives = [self.archive]
-        """The archives of a group, if there is one."""
+        """The archives of all members, if there is a group."""
         self.network = SimNetwork(self)
         self.watch = Watch(self)
         self.scribe: Scribe | None = None
-        """Gets the coordinators' events."""
+        """Receives the coordinators' events."""
         self.finished_at = math.inf
-        """When the coordinator stopped because the run is done."""
+        """When the coordinator stopped because the run was complete."""
 
     def crash(self, process: Process) -> None:
-        """The process is gone, with its memory. Processes connected to it hear of it soon."""
+        """The process is gone, with its memory. Processes connected to it are told soon."""
         for each in process.mates:
             self._crash(each)
 

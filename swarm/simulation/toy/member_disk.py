@@ -19,7 +19,7 @@ class MemberDisk:
     archive: dict[tuple[int, int], int] = field(default_factory=dict)
     """{(stage, version): state}"""
     files: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """{version: by stage, digests}, of complete versions."""
+    """{version: digests by stage}, for complete versions."""
 
     def write(self, order: WriteGroup) -> None:
         self.ballot, self.vote, self.committed = order.ballot, order.vote, order.committed
@@ -37,14 +37,14 @@ class MemberDisk:
         return Stored(self.ballot, self.vote, self.committed, standing, tuple(starts), tail)
 
     def append(self, order: SendEntries) -> Append:
-        """The message that a driver makes of the order."""
+        """The message that a driver makes from the order."""
         before = order.first - 1
         entries = tuple(self.entries[before : before + BATCH])
         ballot = self.entries[before - 1].ballot if before else 0
         return Append(order.ballot, before, ballot, entries, order.committed, order.offer)
 
     def forget_after(self, version: int) -> None:
-        """Forget checkpoints of a rolled-back history."""
+        """Forget the checkpoints of a rolled-back history."""
         for key in [key for key in self.archive if key[1] > version]:
             del self.archive[key]
         self.files = {held: digests for held, digests in self.files.items() if held <= version}

@@ -1,6 +1,6 @@
 """The organiser of a simulated run: gives its commands one after the other, and repeats each until it is answered.
 
-In a group it asks any living coordinator. It never gives up: an unanswered command is repeated.
+In a group, it asks any living coordinator. It never gives up: an unanswered command is repeated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _AGAIN_S = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A command of a plan. `value` names a role, resolved when the command is given."""
+    """A command of a plan. `value`: its argument. The peer of `expel` and `dismiss` is drawn when the command is
+    given.
+    """
 
     at: float
     name: str
@@ -27,7 +29,9 @@ class Wish:
 
 
 class Organiser:
-    """`staff(after)`: let peers replace those that are sent away. `respawn(peer, after)`: start it once more."""
+    """`staff(after)`: let peers replace those that were expelled or dismissed. `respawn(peer, after)`: start a peer
+    again.
+    """
 
     def __init__(
         self,
@@ -37,7 +41,7 @@ class Organiser:
         respawn: Callable[[Process, float], None],
     ) -> None:
         self.given = 0
-        """Number of commands that are in force."""
+        """Number of commands that took effect."""
         self.refused = 0
         self._world = world
         self._wishes = list(wishes)
@@ -90,14 +94,14 @@ class Organiser:
         self._next()
 
     def _try_again(self, _: None) -> None:
-        """The owner of an expelled peer starts it once more."""
+        """The owner of an expelled peer starts it again."""
         for process in self._world.processes:
             gone = isinstance(process, SimPeer) and not (process.alive or process.replaced)
             if gone and self._world.watch.is_expelled(process.actor):
                 self._respawn(process, self._random.random())
 
     def _look(self, _: None) -> None:
-        """A pause that was given up as unanswered may still have taken effect."""
+        """Resume the run if it is paused: a pause that was abandoned as unanswered may still have taken effect."""
         if self._world.watch.controls.paused is not None:
             self._wishes.append(Wish(0.0, "resume"))
             self._next()

@@ -1,4 +1,4 @@
-"""Shared by the parts of a simulated peer: its place in the pipeline, its state, its queue, and its misbehaviour."""
+"""The base of a simulated peer: its place in the pipeline, its state, its compute queue, and its misbehaviour."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from swarm.simulation.runs.world import World
 
 
 class PeerBody(Process):
-    """`speed`: factor of the usual computing seconds."""
+    """`speed`: factor of the usual computing time."""
 
     world: World
 
@@ -29,10 +29,10 @@ class PeerBody(Process):
         self.accumulator = 0
         self.queue = ComputeQueue(self)
         self.lie: Lie | None = None
+        """Its misbehaviour, if it is an insider."""
         self.has_lied = False
-        """Its misbehaviour."""
         self.deceived = False
-        """True if the state that it has loaded is false: nobody can blame it for what follows."""
+        """True if the state that it loaded is false. It is not blamed for what follows."""
         self._swallows: tuple[str, float] = ("", 0.0)
         """The kind of input that it swallows (work, frames), and until when."""
 
@@ -58,11 +58,11 @@ class PeerBody(Process):
 
     @property
     def pace(self) -> float:
-        """As `slowness`, as it reports it."""
+        """The factor of computing time that the peer reports."""
         return self.speed if self.lies("slow") else self.slowness
 
     def swallow(self, what: str, until: float) -> None:
-        """A black hole: it keeps reporting that it is there, and does nothing with its input.
+        """Act as a black hole: continue to report presence, but do nothing with the input.
 
         `work`: its computations; `frames`: messages from other peers.
         """
@@ -74,11 +74,11 @@ class PeerBody(Process):
 
     @property
     def is_liar(self) -> bool:
-        """True if it misbehaves at the version it holds."""
+        """True if it misbehaves at the version that it holds."""
         return self.lie is not None and (self.version or 0) >= self.lie.since
 
     def lies(self, what: str) -> bool:
-        """Return True if it gives others a wrong result now."""
+        """Return True if it misbehaves in this way now."""
         lie = self.lie
         if lie is None or not self.is_liar or lie.about != what:
             return False
@@ -89,11 +89,11 @@ class PeerBody(Process):
         return lied
 
     def given(self) -> int:
-        """Its state, as it gives it to others."""
+        """The state that it gives to others."""
         return self.state ^ 1 if self.lies("gift") else self.state
 
     def number(self, payload: object) -> int:
-        """The toy model's tensor of a payload. Raises Violation."""
+        """The payload as the toy model's tensor. Raises Violation."""
         if not isinstance(payload, int):
             raise Violation("contract", f"{self.label} was given the payload {payload!r}")
         return payload

@@ -1,6 +1,6 @@
-"""A group of peers in one simulated process, if processes take further peers. They die and stall together.
+"""The peers in one simulated process, if processes can add further peers. They die and stall together.
 
-Each reports the others. A further peer keeps its disk for its next start.
+Each peer reports the others. A further peer keeps its disk for its next start.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ P = TypeVar("P", bound=Process)
 
 
 class ProcessGroup(Generic[P]):
-    """`open_seat` starts the peer of a number, from 2 on, in the process of the given peer."""
+    """`open_seat(peer, number)`: starts the peer with this number, from 2 on, in the process of the given peer."""
 
     def __init__(self, open_seat: Callable[[P, int], None]) -> None:
         self.peers: list[P] = []
-        """In the order of arrival; the first is the peer that the process was started for."""
+        """In order of arrival. The process was started for the first one."""
         self._open_seat = open_seat
         self._coming: set[int] = set()
 
@@ -30,7 +30,7 @@ class ProcessGroup(Generic[P]):
         return Means(1.0 / len(names), seating=Seating(names, grows=first, on_call=not first))
 
     def wanted(self, seats: int) -> None:
-        """Have this number of peers, including those on their way."""
+        """Provide this number of peers, including those that are starting."""
         there = {1, *(number_of(peer) for peer in self.peers), *self._coming}
         number = 2
         while len(there) < seats:
@@ -46,7 +46,7 @@ class ProcessGroup(Generic[P]):
         self._tell()
 
     def left(self, peer: P) -> None:
-        """It has left its seat; the others continue."""
+        """The peer has left its seat; the others continue."""
         self.peers.remove(peer)
         self._tell()
 

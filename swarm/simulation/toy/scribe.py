@@ -1,4 +1,4 @@
-"""Scribes: get the events of a simulated run's coordinators, for example to write their logs."""
+"""Scribes receive the events of a simulated run's coordinators, for example to write their logs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Scribe(Protocol):
     """Called by the world of a run, in order of time."""
 
     def told(self, coordinator: Process, event: Event, now: float) -> None:
-        """`event` belongs into that coordinator's log, at `now` virtual seconds."""
+        """`event` belongs to that coordinator's log, at `now` virtual seconds."""
 
     def settled(self, coordinator: Process) -> None:
         """The coordinator has handled an input and carried out all orders of its core."""
@@ -22,7 +22,7 @@ class Scribe(Protocol):
 class LogWriter:
     """Writes the log of each coordinator as a real one does: `folder`/ACTOR/events.jsonl, in virtual seconds.
 
-    A folder of another run's logs is not written to: raises FileExistsError.
+    Does not write to a folder that contains logs of another run: raises FileExistsError.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,7 +36,7 @@ class LogWriter:
         if log is None:
             path = self._folder / actor / "events.jsonl"
             if path.exists():
-                raise FileExistsError(f"{path} is there already: name another --log folder")
+                raise FileExistsError(f"{path} exists already: choose another --log folder")
             log = self._logs[actor] = EventLog(path, lambda: self._now)
         self._now = now
         log.append(event)

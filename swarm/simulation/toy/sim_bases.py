@@ -1,4 +1,4 @@
-"""The bases of a simulated peer: reconstructions of earlier visits, if only changes cross the boundaries."""
+"""The bases of a simulated peer: reconstructions of earlier visits, if only changes are sent over the boundaries."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from swarm.simulation.toy.toy_model import change, reconstruction_digest, rounde
 
 
 class SimBases:
-    """Of one process."""
+    """The bases of one process."""
 
     def __init__(self, peer: PeerBody) -> None:
         self._peer = peer
         self._kept: dict[BaseKey, int] = {}
         self._staged: dict[BaseKey, int] = {}
-        """Of the open pass: kept if it is decided."""
+        """Bases of the open pass. They are kept if it is decided."""
 
     def clear(self) -> None:
         """Another state is loaded."""
@@ -24,11 +24,11 @@ class SimBases:
         self._staged.clear()
 
     def begin(self) -> None:
-        """A pass begins: bases staged by another one are void."""
+        """A pass begins. Bases staged by another pass are void."""
         self._staged.clear()
 
     def discard(self, pass_id: PassId, m: Microbatch) -> None:
-        """Another peer does this microbatch."""
+        """Another peer computes this microbatch."""
         for end in End:
             self._staged.pop(BaseKey(pass_id.step, m, end), None)
 
@@ -40,7 +40,7 @@ class SimBases:
         self._staged.clear()
 
     def taken_in(self, action: peer_io.Forward, payload: int) -> int:
-        """The activation that came in, reconstructed."""
+        """The reconstruction of the received activation."""
         if action.decode_with is not None:
             payload = change(payload, self._base(action.decode_with))
         if self._peer.stage and self._remembers(action.kind):
@@ -48,7 +48,7 @@ class SimBases:
         return payload
 
     def sent(self, action: peer_io.Forward, output: int, seconds: float) -> peer_io.ForwardDone:
-        """The activation that is sent, as a change if there is a base."""
+        """The activation to send, as a change if there is a base."""
         pass_id, m = action.pass_id, action.microbatch
         if not self._remembers(action.kind):
             return peer_io.ForwardDone(pass_id, m, output, seconds)

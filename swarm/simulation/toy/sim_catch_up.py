@@ -1,7 +1,7 @@
 """What a simulated peer keeps for listeners, and what it fetches to catch up itself.
 
-Sums are fetched as in reality: from any donor that still has them; others refuse, and some sums are spoilt in transfer.
-A version is downloaded piece by piece, so it takes longer than a step, and a donor may die meanwhile.
+Sums are fetched as in reality: from any donor that still has them. Other donors refuse, and some sums are corrupted in
+transit. A version is downloaded piece by piece, so it takes longer than a step, and a donor may die meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from swarm.simulation.toy.peer_body import PeerBody
 
 _FETCH_S, _ROUND_S = 0.03, 0.1
 _ROUNDS = 8
-"""Rounds in which all donors are asked before the sums of a step count as lost."""
+"""Number of rounds in which all donors are asked before the sums of a step count as lost."""
 _PIECES = 6
 
 
@@ -30,7 +30,9 @@ class _Download:
 
 
 class Loans:
-    """Of one process. `loaded`: called with the result of a download, the state or (None) none."""
+    """Copies and sums that one process lends or borrows. `loaded`: called with the downloaded state, or None if the
+    download failed.
+    """
 
     def __init__(self, peer: PeerBody, loaded: Callable[[peer_io.LoadState, int | None], None]) -> None:
         self.copies: dict[int, int] = {}
@@ -47,7 +49,7 @@ class Loans:
         self._taken = 0
 
     def clear(self) -> None:
-        """Another state is loaded: everything kept belongs to the one before."""
+        """Another state is loaded. Everything kept belongs to the one before."""
         self.copies.clear()
         self.sums.clear()
         self._spool.clear()
@@ -65,7 +67,7 @@ class Loans:
         version = action.pass_id.version
         if version in action.versions and version not in self.copies:
             if peer.version != version:
-                raise Violation("contract", f"{peer.label} is to copy version {version}")
+                raise Violation("contract", f"{peer.label} should copy version {version}")
             self.copies[version] = peer.given()
 
     def applied(self, attempt: Attempt, sums: dict[int, int]) -> None:
@@ -121,7 +123,9 @@ class Loans:
     def spooled(self, step: int) -> dict[int, int]:
         """The sums of a step, to be restored. Raises Violation."""
         if step not in self._spool:
-            raise Violation("contract", f"{self._peer.label} is to restore sums of step {step}, which it has not")
+            raise Violation(
+                "contract", f"{self._peer.label} should restore the sums of step {step}, which it does not have"
+            )
         self._peer.world.watch.caught_up += 1
         return self._spool.pop(step)
 
@@ -137,11 +141,11 @@ class Loans:
         return any(isinstance(d, Lender) and d.loans.lends(order) for d in map(by_actor.get, _actors(order)))
 
     def download(self, action: peer_io.LoadState) -> None:
-        """Slower than a step, now and then; → `loaded`."""
+        """Download a state, often slower than a step; then call `loaded`."""
         self._pull((self._epoch, _Download(action)))
 
     def _pull(self, job: tuple[int, _Download]) -> None:
-        """One more piece has come, or no donor was there to send it."""
+        """Receive one more piece, or fail if no donor is there to send it."""
         epoch, download = job
         if epoch != self._epoch or not self._peer.alive:
             return
@@ -176,6 +180,6 @@ def _actors(order: peer_io.LoadState) -> tuple[Actor, ...]:
 
 
 class Lender(PeerBody):
-    """A peer that lends to listeners."""
+    """A peer that lends states and sums to listeners."""
 
     loans: Loans

@@ -1,4 +1,4 @@
-"""The simulated coordinator: carries out its core's orders; its decision record, term and archive survive it."""
+"""The simulated coordinator: carries out its core's orders. Its decision record, term and archive survive its death."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class SimCoordinator(Process):
             self.world.scribe.settled(self)
 
     def tell(self, event: Event) -> None:
-        """Write to its event log."""
+        """Write to the coordinator's event log."""
         if self.world.scribe is not None:
             self.world.scribe.told(self, event, self.world.now)
 
@@ -91,7 +91,7 @@ class SimCoordinator(Process):
         return core
 
     def wiped(self) -> None:
-        """Of the writes in progress at its death, a prefix is on disk."""
+        """The coordinator dies. Some of the unfinished writes, from the first on, reach the disk."""
         kept = self.world.random.randrange(len(self._pending) + 1)
         for write in self._pending[:kept]:
             self._durable(write)
@@ -109,7 +109,7 @@ class SimCoordinator(Process):
         self.world.watch.emitted(action.event)
 
     def _check_expelled(self, event: PeerExpelled) -> None:
-        """Audits expel those alone that lie."""
+        """Check that audits expel only peers that lie."""
         those = [p for p in self.world.processes if isinstance(p, PeerBody) and str(p.actor) == event.actor]
         if not event.reason.startswith(SENT_AWAY) and any(p.lie is None for p in those):
             raise Violation("honest stay", f"{event.actor} is expelled, since {event.reason}")
@@ -184,7 +184,7 @@ class SimCoordinator(Process):
 
     def _pass_closed(self, action: coordinator_io.PassClosed) -> None:
         if any(isinstance(p, PeerBody) and p.deceived for p in self.world.alive()):
-            return  # what it evaluates is wrong, and nothing follows from it
+            return  # the evaluation is wrong, but nothing depends on it
         self.world.watch.closed(action.pass_id, action.kind, action.loss_sum, action.token)
 
     def _collect(self, action: coordinator_io.CollectCheckpoint) -> None:
@@ -196,7 +196,7 @@ class SimCoordinator(Process):
         self.world.at(self.world.now + delay * (0.5 + self.world.random.random()), self, (self._collected, action))
 
     def _collected(self, action: coordinator_io.CollectCheckpoint) -> None:
-        """Store a copy of every stage, checked against the agreed digest; try again while a holder is away."""
+        """Store a copy of every stage, checked against the agreed digest. Try again while a holder is away."""
         if action.version != self._collecting:
             return
         shards = {}
@@ -217,7 +217,7 @@ class SimCoordinator(Process):
                 return
         self._store(action, shards)
         delay = self.world.random.choice((0.0, 0.0, WRITE_S, 20 * WRITE_S))
-        self.world.at(self.world.now + delay, self, (self._stored, action))  # the core may go back meanwhile
+        self.world.at(self.world.now + delay, self, (self._stored, action))  # the core may roll back meanwhile
 
     def _store(self, action: coordinator_io.CollectCheckpoint, shards: dict[int, int]) -> None:
         store(self.world.archive, action, shards)
@@ -231,10 +231,10 @@ class SimCoordinator(Process):
 
 
 def store(archive: dict[tuple[int, int], int], order: coordinator_io.CollectCheckpoint, shards: dict[int, int]) -> None:
-    """Put the shards of a whole checkpoint into an archive, and prune it as the real one does."""
+    """Put the shards of a whole checkpoint into an archive, and prune it as the real archive does."""
     for stage, state in shards.items():
         archive[stage, order.version] = state
     versions = sorted({version for _, version in archive})
-    kept = to_keep(versions, _KEEP, order.proven) | {0}  # if version 0 is there, it is imported
+    kept = to_keep(versions, _KEEP, order.proven) | {0}  # version 0 exists only if it was imported
     for key in [key for key in archive if key[1] not in kept]:
         del archive[key]

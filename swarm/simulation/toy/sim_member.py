@@ -1,4 +1,4 @@
-"""A simulated member of a group of coordinators: its core's orders, with a separate disk."""
+"""A simulated member of a group of coordinators: carries out its core's orders, with a disk of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from swarm.simulation.toy.sim_coordinator import WRITE_S, Record, SimCoordinator
 
 
 class SimMember(SimCoordinator):
-    """`disk` outlives it."""
+    """`disk` outlives the process."""
 
     core: GroupMember
 
@@ -58,7 +58,7 @@ class SimMember(SimCoordinator):
             self.world.coordinator = self
         if self.leads:
             super()._emit(action)
-        else:  # it may have lost the lead in this very action
+        else:  # it may have lost its leadership in this very action
             self.tell(event)
             self.world.watch.emitted(event)
 
@@ -80,7 +80,7 @@ class SimMember(SimCoordinator):
     # ------------------------------------------------------------ the record
 
     def _write_group(self, action: raft_io.WriteGroup) -> None:
-        """The first write of an entry of this leader is its proposal."""
+        """Write entries. When the leader first writes an entry, this is its proposal."""
         watch = self.world.watch
         for entry in action.entries:
             if self.leads and entry.ballot == action.ballot and isinstance(entry, TermEntry):

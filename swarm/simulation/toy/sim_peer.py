@@ -1,6 +1,6 @@
-"""A simulated peer: carries out its core's orders with the toy model, in virtual time, through one compute queue.
+"""A simulated peer: carries out its core's orders with the toy model, in virtual time, on one compute queue.
 
-Data that a real peer keeps on disk (checkpoints) survive a crash in `Disk`; everything else dies with the process.
+What a real peer keeps on disk (checkpoints) survives a crash in `Disk`; everything else is lost with the process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from swarm.simulation.toy.toy_model import (
 
 _FORWARD_S, _BACKWARD_S, _SMALL_S, _APPLY_S = 0.010, 0.020, 0.001, 0.004
 _WEIGHTS_S = 0.010
-"""The part of the backward that waits if it is split."""
+"""The part of the backward that is postponed if the backward is split."""
 
 
 class SimPeer(Lender):
@@ -50,26 +50,26 @@ class SimPeer(Lender):
     def __init__(self, world: World, actor: Actor, core: Any, disk: Disk, speed: float) -> None:
         super().__init__(world, actor, core, speed)
         self.uplink: float | None = None
-        """The uplink that it reports, bytes/s."""
+        """The uplink that it reports, in bytes/s."""
         self.house: ProcessGroup[SimPeer] | None = None
-        """Set if processes take further peers."""
+        """Set if processes can add further peers."""
         self.spare = False
-        """True if it came after the start, to stand by."""
+        """True if it arrived after the start, to stand by."""
         self.fails_next = False
-        """The next computation raises, half way through."""
+        """True if the next computation fails halfway."""
         self.kind = mix(*actor.peer.encode()) % 3 if world.unlike else 0
-        """Kind of machine: a peer keeps it over restarts."""
+        """The kind of machine. A peer keeps it when it restarts."""
         self.overflows_next = False
-        """The next result for a neighbour is not finite."""
+        """True if the next result for a neighbour is not finite."""
         self.pause = ""
-        """Why its owner wants nothing computed."""
+        """Why its owner wants nothing computed; empty: it computes."""
         self._pass: PassId | None = None
         self._codecs: tuple[CodecPair, ...] = ()
         self._nonfinite = False
-        """As in Begin."""
+        """The same as `Begin.nonfinite`."""
         self._inputs: dict[Microbatch, int] = {}
         self._due: dict[Microbatch, tuple[int, int]] = {}
-        """(input, gradient) of microbatches whose weight gradients are yet to be computed."""
+        """(input, gradient) of microbatches whose weight gradients have yet to be computed."""
         self.loans = Loans(self, self.loaded)
         self.storage = SimStorage(self, disk, self.loans, self.loaded)
         self.reduce = SimReduce(self, self.loans)
@@ -109,7 +109,7 @@ class SimPeer(Lender):
             self.world.on_phase("joining", self)
 
     def can_hold(self, version: int) -> bool:
-        """Return True if it holds this version, or needs only the last decision."""
+        """Return True if it holds this version, or lacks only the last decision."""
         if self.lie is not None and self.lie.of_itself and self.is_liar:
             return False
         pass_run = self.core.pass_run
@@ -165,7 +165,7 @@ class SimPeer(Lender):
             self.world.on_phase("evaluating", self)
 
     def _measured(self) -> peer_io.LinksMeasured:
-        """Random link rates, some with a limit, some without and unmeasured."""
+        """Random link rates, some with a limit, some without one and unmeasured."""
         draw = self.world.random.choice
         known = [LinkRate(actor, draw(RATES)) for actor in self.world.by_actor if draw((True, False))]
         return peer_io.LinksMeasured(draw((None, *RATES)), tuple(known))
@@ -181,7 +181,7 @@ class SimPeer(Lender):
     # ------------------------------------------------------------ computing
 
     def _may_begin(self, what: str) -> None:
-        """Raises Violation while it is paused."""
+        """Raises Violation while the peer is paused."""
         if self.pause:
             raise Violation("pause", f"{self.label} begins {what} while it is paused: {self.pause}")
 
@@ -254,7 +254,8 @@ class SimPeer(Lender):
         self.feed(self._went_back(action.pass_id, action.microbatch, payload, self.number(action.payload)))
 
     def _splits(self, m: Microbatch) -> bool:
-        """Return True if the weight gradients of a microbatch wait: for most there is memory to keep their inputs.
+        """Return True if the weight gradients of a microbatch are postponed: there is memory to keep the inputs of
+        most.
 
         Some peers never split a backward.
         """
@@ -262,7 +263,7 @@ class SimPeer(Lender):
         return mix(5, *name) % 4 > 0 and mix(6, m, *name) % 8 > 0
 
     def _backward_s(self, m: Microbatch) -> float:
-        """Seconds of the backward, without the part that waits."""
+        """Seconds of the backward, without the postponed part."""
         return _BACKWARD_S - _WEIGHTS_S if self._splits(m) else _BACKWARD_S
 
     def _went_back(self, pass_id: PassId, m: Microbatch, payload: int, gradient: int) -> peer_io.BackwardDone:
@@ -297,7 +298,7 @@ class SimPeer(Lender):
             return
         m = action.microbatch
         if m not in self._due:
-            raise Violation("contract", f"{self.label}: no weights' gradients of m{m} are due here")
+            raise Violation("contract", f"{self.label}: no weight gradients of m{m} are due here")
         self._accumulate(action.pass_id, m, *self._due.pop(m))
         self.feed(peer_io.WeightsDone(action.pass_id, m, _WEIGHTS_S * self.pace))
 
@@ -376,7 +377,7 @@ class SimPeer(Lender):
         self.storage.load(action)
 
     def loaded(self, action: peer_io.LoadState, state: int | None) -> None:
-        """The end of a LoadState. `state` None: it failed."""
+        """A LoadState is done. `state` None: it failed."""
         if state is None:
             self.feed(
                 peer_io.StateFailed(action.stage, action.version, "the source does not have it or does not answer")
@@ -417,7 +418,7 @@ class SimPeer(Lender):
         action: peer_io.Forward | peer_io.Backward | peer_io.Weights | peer_io.Apply,
         nonfinite: bool = False,
     ) -> None:
-        """An exception half way: garbage stays behind in the accumulator, or in the parameters."""
+        """An exception halfway through a computation, which leaves garbage in the accumulator or in the parameters."""
         self.fails_next = False
         if isinstance(action, peer_io.Apply):
             self.state, self.version, self.held_stage = -1, None, None

@@ -29,25 +29,25 @@ _SMALL_S = 0.001
 
 
 class SimReduce:
-    """Of one process. Reduced buckets are in a separate buffer until they are applied."""
+    """The reduction of one process. Reduced buckets are in a separate buffer until they are applied."""
 
     def __init__(self, peer: PeerBody, loans: Loans) -> None:
         self.flips_next = False
-        """A bit of the next reduced bucket flips on its way into memory."""
+        """True if a bit of the next reduced bucket flips in memory."""
         self._peer = peer
         self._loans = loans
         self._of: Attempt | None = None
         self._buffer: dict[int, int] = {}
-        """{bucket: sum} of that attempt"""
+        """{bucket: sum} of that attempt."""
         self._residuals: dict[tuple[bool, int], int] = {}
-        """{(of a sum, bucket): its compression error in the last applied step}"""
+        """{(True for a sum or False for a share, bucket): its compression error in the last applied step}"""
         self._residuals_for: int | None = None
-        """The version that they are for."""
+        """The version for which they are used."""
         self._pending: dict[tuple[bool, int], int] = {}
         self._pending_of: Attempt | None = None
 
     def clear(self) -> None:
-        """Another state is held: the buffers of the former one are void."""
+        """Another state is held. The buffers of the former one are void."""
         self._of, self._buffer = None, {}
         self._residuals, self._residuals_for = {}, None
 
@@ -62,7 +62,7 @@ class SimReduce:
             self._peer.queue.add(Priority.CONTROL, action, self._bucket_summed, _SMALL_S)
 
     def _begins(self, attempt: Attempt) -> bool:
-        """Return True if the attempt is still valid."""
+        """Return True if the peer works on the attempt. Raises Violation if the attempt is void."""
         peer = self._peer
         if peer.swallowed("work") or peer.lies("unreduced"):
             return False
@@ -86,7 +86,7 @@ class SimReduce:
         self._peer.queue.add(Priority.CONTROL, action, self._assembled, _SMALL_S)
 
     def restore(self, action: peer_io.RestoreSums) -> None:
-        """The sums of a step that was decided without this peer, instead of its own."""
+        """Use the sums of a step that was decided without this peer, instead of its own."""
         queue = self._peer.queue
         queue.cancel(lambda of: isinstance(of, peer_io.Forward | peer_io.Backward | peer_io.Weights))
         self._of, self._buffer = action.attempt, self._loans.spooled(action.attempt.pass_id.step)
@@ -103,14 +103,14 @@ class SimReduce:
     # ------------------------------------------------------------ results
 
     def sums(self, attempt: Attempt) -> dict[int, int]:
-        """{bucket: sum}, which must be of `attempt` and complete. Raises Violation."""
+        """{bucket: sum} of `attempt`, which must be complete. Raises Violation."""
         peer = self._peer
         if self._of != attempt or len(self._buffer) != buckets_of(peer.stage_held, self.shared(peer.stage_held)):
             raise Violation("contract", f"{peer.label} wants {attempt}; its buffer is of {self._of}")
         return self._buffer
 
     def settle(self, action: peer_io.Apply, version: int) -> None:
-        """The sums are applied, which makes `version`: their compression errors are the next step's residuals."""
+        """The sums are applied, which gives `version`. Their compression errors become the next step's residuals."""
         left = self._pending_of == action.attempt and not action.decision.skip
         self._residuals, self._residuals_for = (self._pending if left else {}), version
 
@@ -137,11 +137,11 @@ class SimReduce:
         first = set(range(peer.world.first_round))
         summed = self._buffer if self._of == action.attempt else {}
         if action.bucket not in first and not first.issubset(summed):
-            raise Violation("contract", f"{peer.label} is to compute bucket {action.bucket} before the first round")
+            raise Violation("contract", f"{peer.label} should compute bucket {action.bucket} before the first round")
         return self._compressed(action, bucket_share(peer.accumulator, action.bucket), of_sum=False)
 
     def _compressed(self, action: peer_io.EncodePart | peer_io.SumBucket, value: int, *, of_sum: bool) -> int:
-        """The compressed `value`; its error becomes a pending residual."""
+        """The compressed `value`. Its error becomes a pending residual."""
         peer = self._peer
         if not peer.world.settings.averages_compressed:
             return value
@@ -183,7 +183,7 @@ class SimReduce:
             peer.world.on_phase("prepared", peer)
 
     def _sketches(self, own: list[int], everything: tuple[int, ...]) -> dict[str, Any]:
-        """What Assembled says for the screen, of its own sums and of all."""
+        """The fields of Assembled for the screen: sketches of the peer's own sums and of all sums."""
         shared = self.shared(self._peer.stage_held)
         parts = [slice(shared, None), *([slice(shared)] if shared else [])]
         told = [sketch_of(own[part]) for part in parts]
@@ -194,7 +194,9 @@ class SimReduce:
         return {"sketch": b"".join(map(written, told)), "seal": seal}
 
     def _is_spoilt(self) -> bool:
-        """True if a contributor to these sums has added a non-finite value, or a peer of the pass has sent one."""
+        """Return True if a contributor to these sums has added a non-finite value, or a peer of the pass has sent
+        one.
+        """
         world, table = self._peer.world, self._peer.core.pass_run.microbatches.table
         for actor, member in world.by_actor.items():
             if not isinstance(member, PeerBody) or member.lie is None or not member.is_liar:

@@ -18,7 +18,7 @@ from swarm.simulation.toy.toy_model import initial_state, state_digest
 
 _LOAD_S, _SAVE_S, _FETCH_TIMEOUT_S = 0.05, 0.03, 1.0
 _ALONE_S, _ASK_AGAIN_S = 2.0, 0.1
-"""How long to wait for a second person's copy, and how often to ask for it."""
+"""How long to wait for a second person's copy, and how often to ask for it, in seconds."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Disk:
     checkpoints: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def preferred(self) -> Saved | None:
-        """The stage of the newest checkpoint. The history of its version is unknown."""
+        """The stage of the newest checkpoint. It is unknown to which history its version belongs."""
         if not self.checkpoints:
             return None
         _, stage = max((version, stage) for stage, version in self.checkpoints)
@@ -36,7 +36,9 @@ class Disk:
 
 
 class SimStorage:
-    """Of one process. `disk` outlives it. `loaded`: called with the result of a LoadState, the state or (None) none."""
+    """The storage of one process. `disk` outlives it. `loaded`: called with the loaded state, or None if loading
+    failed.
+    """
 
     def __init__(
         self, peer: PeerBody, disk: Disk, loans: Loans, loaded: Callable[[peer_io.LoadState, int | None], None]
@@ -48,18 +50,18 @@ class SimStorage:
         self._loads = 0
         """Number of orders to load. The result of an older order is void."""
         self._asks_until = math.inf
-        """When the order that is carried out goes by what one person's donors give."""
+        """Until this time, the current order waits for donors of a second person."""
 
     # ------------------------------------------------------------ loading
 
     def load(self, action: peer_io.LoadState) -> None:
-        """→ `loaded`."""
+        """Load a state, then call `loaded`."""
         self._loads += 1
         self._asks_until = math.inf
         self._later(_LOAD_S * self._waver(), (self._fetch, (self._loads, action)))
 
     def _fetch(self, request: tuple[int, peer_io.LoadState]) -> None:
-        """Half of the load time is over: donors take their copies now, if they were not told to before."""
+        """Half of the load time has passed. Donors copy their states now, unless they were told to before."""
         load, action = request
         if load != self._loads:
             return
@@ -76,7 +78,7 @@ class SimStorage:
         self._later(delay, (self._fetched, (load, action, source, state)))
 
     def _found(self, action: peer_io.LoadState) -> tuple[Process | None, int | None]:
-        """One of the sources, if the state is to be fetched, and the state."""
+        """The source of the state, unless the state is initialised here, and the state."""
         world, key = self._peer.world, (action.stage, action.version)
         if action.archive is not None:
             source = world.by_actor[action.archive]
@@ -86,11 +88,11 @@ class SimStorage:
         if action.version:
             return None, None
         if world.settings.imported:
-            raise Violation("contract", f"{self._peer.label} is to initialise version 0, which is imported")
+            raise Violation("contract", f"{self._peer.label} should initialise version 0, which is imported")
         return None, initial_state(action.stage)
 
     def _is_alone(self, action: peer_io.LoadState) -> bool:
-        """Return True if one person's donors alone give the state yet, and others may soon."""
+        """Return True if only one person's donors give the state so far, and others may do so soon."""
         copies, world = self._copies(action), self._peer.world
         if not copies or verdict(copies, action.donors).told_by > 1:
             return False
@@ -104,13 +106,14 @@ class SimStorage:
         return [found for found in there if not found.stalled and not world.network.cut(self._peer, found)]
 
     def _copies(self, action: peer_io.LoadState) -> dict[Actor, int]:
-        """What the donors give that can be reached and have it."""
+        """The states of the donors that can be reached and have them."""
         given = {found.actor: found.snapshot(action.stage, action.version) for found in self._reached(action)}
         return {actor: state for actor, state in given.items() if state is not None}
 
     def _given(self, action: peer_io.LoadState) -> tuple[Process | None, int | None]:
-        """A donor that gives what most people among the donors give, and that state; one that does not answer if none
-        does."""
+        """A donor that gives what most people among the donors give, with that state. Without any answer, a donor that
+        does not answer.
+        """
         world, copies = self._peer.world, self._copies(action)
         if not copies:
             return next((found for donor in action.donors if (found := world.by_actor.get(donor.actor))), None), None
@@ -127,7 +130,7 @@ class SimStorage:
     # ------------------------------------------------------------ what others, and it later, can have of it
 
     def snapshot(self, stage: int, version: int) -> int | None:
-        """→ `Process.snapshot`."""
+        """See `Process.snapshot`."""
         peer = self._peer
         if not peer.alive:
             return None

@@ -1,7 +1,7 @@
-"""Compressed averaging in the toy model: the same rule as swarm/compute/averaging.py over integers.
+"""Compressed averaging in the toy model: the same rule as in swarm/compute/averaging.py, on integers.
 
-Compression rounds down to a multiple of GRAIN, so residuals are small integers, and a wrong or missing residual shows
-in the sum.
+Compression rounds down to a multiple of GRAIN, so residuals are small integers, and a wrong or missing residual changes
+the sum.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from swarm.protocol.messages import Contribution
 
 GRAIN = 1009
-"""Odd: a residual shows in the bits that count microbatches too."""
+"""Odd, so that a residual also changes the bits that count microbatches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The residuals of a step of one stage: of shares, by member and bucket, and of sums, by bucket."""
+    """The residuals of one step of one stage: of shares, by member and bucket, and of sums, by bucket."""
 
     shares: Sequence[Mapping[int, int]]
     sums: Mapping[int, int]
@@ -27,7 +27,7 @@ NOTHING = Left((), {})
 
 
 def compressed(value: int) -> tuple[int, int]:
-    """(compressed value, error)."""
+    """Return (compressed value, error)."""
     lost = value % GRAIN
     return value - lost, lost
 
@@ -39,7 +39,9 @@ def averaged(
     buckets: int,
     share_of: Callable[[int, int], int],
 ) -> tuple[tuple[int, ...], Left]:
-    """(sums by bucket, residuals) of a step. gradients: by microbatch. share_of: bucket of a gradient."""
+    """Return (sums by bucket, residuals) of a step. `gradients`: by microbatch. `share_of`: the bucket of a
+    gradient.
+    """
     totals = [sum(g for m, g in enumerate(gradients) if each.microbatches >> m & 1) for each in contributions]
     if len(totals) == 1:
         return tuple(share_of(totals[0], bucket) for bucket in range(buckets)), Left(({},), {})

@@ -1,9 +1,8 @@
-"""A model whose arithmetic shows the cause of an error: integers in place of tensors, and the ideal run to compare
-with.
+"""A model whose arithmetic shows the cause of an error: integers instead of tensors, and the ideal run for comparison.
 
 A payload is a hash chain over all its inputs, so one wrong input or one stale parameter anywhere changes it. The
-gradient of a microbatch has such a hash in its high bits and counts itself in its low bits (eight bits per microbatch):
-a sum shows which microbatches it holds, and how often.
+gradient of a microbatch has such a hash in its high bits and counts itself in its low bits (eight bits per microbatch).
+So a sum shows which microbatches it contains, and how often.
 """
 
 from __future__ import annotations
@@ -23,9 +22,11 @@ _MASK = (1 << 61) - 1
 _COUNT_BITS = 8
 VOCABULARY = 89
 SHARED_BUCKETS = 2
-"""Buckets that the first and the last stage share, if they share parameters: they come first."""
+"""Number of buckets that the first and the last stage share, if they share parameters. The shared buckets come
+first.
+"""
 _NEVER = -1
-"""The base of a change that has none: no peer can have computed with it."""
+"""Replaces the base of a change without a base. No peer can have computed with it."""
 
 
 LADDERS = CodecLadders.of(
@@ -33,9 +34,9 @@ LADDERS = CodecLadders.of(
     [Rung("gentle", 4000), Rung("even", 2000)],
     CodecPair("even", "even"),
 )
-"""The codecs that runs with automatic choice choose from."""
+"""The codecs of runs with automatic choice."""
 RATES = (1e3, 1e5, 4e5, 1e6, 1e9)
-"""Possible link rates in bytes/s: a microbatch is computed in 30 ms."""
+"""Possible link rates in bytes/s. A microbatch is computed in 30 ms."""
 
 
 def mix(*values: int) -> int:
@@ -62,12 +63,12 @@ def rounded(payload: int) -> int:
 
 
 def rounded_since(payload: int, base: int) -> int:
-    """The reconstruction at both ends of a change since `base`."""
+    """The reconstruction, at both ends, of a change relative to `base`."""
     return mix(23, payload, base)
 
 
 def change(reconstruction: int, base: int) -> int:
-    """The change that is sent; added to another base it gives another activation. It is its own inverse."""
+    """The change that is sent. With another base, it gives another activation. The operation is its own inverse."""
     return reconstruction ^ base
 
 
@@ -81,7 +82,7 @@ def coded(payload: int, codec: str) -> int:
 
 
 def loss_gradient(payload: int) -> int:
-    """The gradient from which the last stage's backward starts, given its output."""
+    """The gradient from which the last stage's backward starts, given that stage's output."""
     return mix(14, payload)
 
 
@@ -111,7 +112,7 @@ def bucket_share(total: int, bucket: int) -> int:
 
 
 def buckets_of(stage: int, shared: int = 0) -> int:
-    """`shared`: number of buckets that another stage shares."""
+    """The number of buckets of a stage. `shared`: number of those that another stage shares."""
     return shared + 2 + stage % 2
 
 
@@ -132,13 +133,13 @@ def squared_norm_of(stage: int, sums: tuple[int, ...]) -> float:
 
 
 def sketch_of(sums: Iterable[int]) -> Sketch:
-    """Linear, modulo 2^64; how long it is tells nothing."""
+    """A sketch that is linear, modulo 2^64. Its length says nothing about the length of the vector."""
     total, half = sum(sums), 1 << 63
     return tuple((total * (mix(30, place) | 1) + half) % (2 * half) - half for place in range(PROJECTIONS))
 
 
 def loss_sum_of(stage: int, stages: int, sums: tuple[int, ...]) -> float:
-    """The training loss comes with the last stage's reduced bytes."""
+    """The training loss, which is computed from the last stage's reduced bytes."""
     return float(mix(18, *sums) % 9973) if stage == stages - 1 else 0.0
 
 
@@ -164,12 +165,12 @@ def checksum_of(state: int, key: int = 0) -> int:
 
 
 def is_whole(total: int, microbatches: int, times: int = 1) -> bool:
-    """Return True if every microbatch is in a sum, by its counting bits. `times`: the right count."""
+    """Return True if a sum contains every microbatch, according to its counting bits. `times`: the right count."""
     return not _odd_counts(total, microbatches, times)
 
 
 def explain_sum(total: int, microbatches: int, times: int = 1) -> str:
-    """The microbatches that a sum lacks or holds too often, from its counting bits. `times`: the right count."""
+    """The microbatches that a sum lacks or contains too often, from its counting bits. `times`: the right count."""
     odd = _odd_counts(total, microbatches, times)
     often = "once" if times == 1 else f"{times} times"
     return ", ".join(odd) or f"every microbatch {often}, but computed from wrong inputs"
@@ -208,7 +209,7 @@ Chosen = tuple[CodecPair, ...]
 @dataclass(frozen=True, slots=True)
 class IdealStep:
     sums: tuple[tuple[int, ...], ...]
-    """By stage, by bucket."""
+    """By stage, then by bucket."""
     digests: tuple[str, ...]
     scale: float
     loss_sum: float
@@ -216,7 +217,7 @@ class IdealStep:
 
 @dataclass(frozen=True, slots=True)
 class Ideal:
-    """The run as one machine would do it."""
+    """The run as one machine would compute it."""
 
     states: tuple[tuple[int, ...], ...]
     """`states[version][stage]`"""
@@ -232,7 +233,7 @@ class Ideal:
 
 
 def _sums(stage: int, totals: list[int], ends_share: bool) -> tuple[int, ...]:
-    """By bucket, given the sum of every stage's gradient."""
+    """The sums by bucket, given the sum of every stage's gradient."""
     shared = SHARED_BUCKETS if ends_share and stage in (0, len(totals) - 1) else 0
     both = totals[0] + totals[-1]
     return tuple(bucket_share(both if b < shared else totals[stage], b) for b in range(buckets_of(stage, shared)))
@@ -253,12 +254,14 @@ def ideal_run(
     ends_share: bool = False,
     rates: tuple[float, ...] = (),
 ) -> Ideal:
-    """Every state, sum and scale of the run without faults, in which the steps `skipped` change nothing.
+    """All states, sums and scales of the run without faults. The steps in `skipped` change nothing.
 
-    `visited`: by step, the step that visited its samples before (−1: none). `key_frames`: by step, as in Decision; None
-    without bases, or if not decided yet. `contributions`: by step and stage, from the outcomes. `codecs`: by step, if
-    they are chosen. `ends_share`: whether the first and the last of several stages share parameters. `rates`: by step,
-    as in Decision; empty: 1 each.
+    * `visited`: for each step, the previous step with the same samples (−1: none).
+    * `key_frames`: for each step, as in Decision; None without bases, or if not decided yet.
+    * `contributions`: for each step and stage, from the outcomes.
+    * `codecs`: for each step, if they are chosen automatically.
+    * `ends_share`: True if the first and the last of several stages share parameters.
+    * `rates`: for each step, as in Decision; empty: always 1.
     """
     states = [tuple(initial_state(s) for s in range(stages))]
     done = []

@@ -1,12 +1,12 @@
 """Audits check the result of a step: other peers compute some steps again and must get the same result.
 
-A peer may compute wrong numbers that look sound: on purpose, or because its memory or its graphics card is broken. Its
-siblings add its wrong numbers to theirs, so all still agree about the reduced bytes. So when a step is ready to be
-decided, the coordinator sometimes has it computed once more. Either a sibling computes each replica's part
-(`exchange`), or half of the replicas of every stage compute the whole step. Sums are exact. So if the replaced peers
-told the truth, the digests are equal; between machines of unlike kinds, the sums are nearly equal. Some audited steps
-are drawn at random; others are steps in which a peer's sums are unlike its siblings' (`Screen`). If the results
-differ, a search finds the culprit. Peers only notice that a step is repeated.
+A peer may compute plausible but wrong numbers, on purpose or because its memory or graphics card is defective. Its
+siblings add these numbers to theirs, so all still agree on the reduced bytes. So the coordinator sometimes has a step
+computed again before it decides the step. Either a sibling computes each replica's part (`exchange`), or half of the
+replicas of every stage compute the whole step. Sums are exact. So if the replaced peers were honest, the digests are
+equal; between different kinds of machines, the sums are nearly equal. Some audited steps are drawn at random; others
+are steps in which a peer's sums are unlike its siblings' (`Screen`). If the results differ, a search finds the culprit.
+The peers learn only that a step is repeated.
 """
 
 from __future__ import annotations
@@ -28,104 +28,113 @@ from swarm.protocol.messages import Decision
 from swarm.protocol.settings import Settings
 
 NEW_PER_PERIOD = 16
-"""At most this many audits of newcomers for each audit that is drawn."""
+"""At most this many audits of newcomers take place for each audit that is drawn at random."""
 JUMP = 4.0
-"""Times the usual gradient norm: a step with more is audited."""
+"""A step is audited if its gradient norm exceeds the usual one by this factor."""
 USUAL_STEPS = 16
 MOST_SEARCHES = 3
-"""Unsuccessful searches in one step. After them the step is only repeated, until two halves get the same result."""
+"""Maximum number of unsuccessful searches in one step. Afterwards the step is only repeated, until two halves get the
+same result.
+"""
 MOST_ATTEMPTS = 10
-"""That it may come out otherwise, or be given up. Then it is decided when it comes out as seems right by then."""
+"""After this number of attempts that disagreed or were aborted, the next result is decided if none so far is more
+likely.
+"""
 WATCHED_STEPS = 8
-"""Steps with somebody who alone can have told a lie that must come out the same without it."""
+"""A peer that is the only possible liar is watched: this number of steps must give the same result without it."""
 LAST_ATTEMPT = 3 * MOST_ATTEMPTS
-"""Then it is decided as it comes out."""
+"""After this number of such attempts, the next result is decided, whatever it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What the coordinator does with a step that is ready to be decided."""
+    """What the coordinator should do with a step that is ready to be decided."""
 
     again: str = ""
-    """Why the step is repeated. Empty: decide it."""
+    """Why the step must be repeated. Empty: decide it."""
     agreed: bool | None = None
-    """It was done again without some of its peers, and came out the same; or otherwise each time, and nobody was found.
+    """True if the step gave the same result when it was repeated without some of its peers. False if the results
+    differed every time and no culprit was found.
 
-    None: it was not audited.
+    None: the step was not audited.
     """
     expelled: tuple[Accused, ...] = ()
     """Peers to expel from the run."""
     refused: tuple[Actor, ...] = ()
-    """Peers that have no part when the step is repeated."""
+    """Peers without a part in the repetition of the step."""
 
 
 DECIDE = Ruling()
 Rosters = list[list[Actor]]
-"""By stage."""
+"""One list of actors for each stage."""
 StepSums = Sequence[Sequence[OwnSums]]
-"""By stage."""
+"""One sequence of sums for each stage."""
 
 
 @dataclass(slots=True)
 class _Inquiry:
-    """What is known about the step that is decided next."""
+    """What is known about the step that is to be decided next."""
 
     step: int
     first: CulpritSearch | None = None
-    """The result when all peers computed the step."""
+    """The result of the attempt in which all peers took part."""
     truth: Answers | None = None
-    """The result that was the same whichever peer was tried alone. Only this result is decided."""
+    """The result that was the same whichever peer was tried alone. Only this result may be decided."""
     for_new: bool = False
-    """Leave out the peers that were never left out before."""
+    """True if the next attempt leaves out peers that were never left out before."""
     drawn: bool = False
-    """Or whoever the lot falls on."""
+    """True if the next attempt leaves out peers drawn at random."""
     doubted: bool = False
-    """An earlier attempt gave a different result."""
+    """True if an earlier attempt gave a different result."""
     outcomes: list[tuple[Answers, set[str]]] = field(default_factory=list)
-    """The different results so far, each with all peers that had no part in some attempt with this result."""
+    """The distinct results so far. For each one, the peers that were left out of at least one attempt with this
+    result.
+    """
     attempts: list[tuple[Answers, frozenset[str]]] = field(default_factory=list)
-    """The result of each attempt, from the first on, and the peers that had a part in it."""
+    """For each attempt so far, its result and the peers that took part."""
     workers: set[str] = field(default_factory=set)
-    """Peers that did something in those attempts that a sibling could have done."""
+    """Peers that did work in those attempts that a sibling could have done."""
     spare: set[str] = field(default_factory=set)
-    """Peers that can be left out of the next attempt, since they have siblings."""
+    """Peers that have siblings, so that the next attempt can leave them out."""
     due: set[str] = field(default_factory=set)
-    """Peers in `workers` and `spare` that had a part in every attempt with the last result."""
+    """Peers in `workers` and `spare` that took part in every attempt with the last result."""
     likely: bool = False
-    """True if no other outcome so far leaves fewer people due."""
+    """True if no other result so far leaves fewer people due."""
     search: Search | None = None
     trial: Tables = ()
-    """The tables that the search tries next."""
+    """The tables of the search's next trial."""
     heard: list[Answers] = field(default_factory=list)
     """The results of the search's trials."""
     searches: int = 0
-    """Unsuccessful searches so far."""
+    """Number of unsuccessful searches so far."""
     failed: int = 0
-    """Attempts that gave a different result or were given up."""
+    """Number of attempts that gave a different result or were aborted."""
     away: set[str] = field(default_factory=set)
-    """Peers with no part in the step: they failed when they had a stage alone, or left during a search."""
+    """Peers excluded from the step: they failed when they had a stage alone, or left during a search."""
     own_sums: StepSums = ()
     """The peers' contributions when all computed the step."""
     suspects: set[str] = field(default_factory=set)
     """Peers whose contributions were most unlike those of their siblings."""
     doers: Doers = ()
-    """Who computes which part of the next attempt, if the attempt is an exchange. Empty otherwise."""
+    """The peer that computes each part of the next attempt, if it is an exchange. Empty otherwise."""
     exchanged: bool = False
-    """There was an exchange, or an attempt at one."""
+    """True if an exchange was tried."""
     unchecked: set[str] = field(default_factory=set)
-    """Peers whose parts an exchange has not shown to be right. Each of them is left out of an attempt."""
+    """Peers whose parts an exchange has not confirmed. Each of them is left out of some attempt."""
 
     @property
     def takes_half(self) -> bool:
         """True if the next attempt leaves out half of the peers.
 
-        After `MOST_SEARCHES` searches every attempt does, because a peer may lie whenever all take part.
+        After `MOST_SEARCHES` searches, every attempt does so, because a peer may lie whenever all take part.
         """
         compares = self.first is not None or self.truth is not None
         return self.search is None and (compares or self.searches >= MOST_SEARCHES)
 
     def goes_on(self, tables: Tables) -> bool:
-        """Return True if all peers to be tried are in these tables, in their stages. If not, begin without them."""
+        """Return True if all peers of the next trial are in these tables, in their stages. Otherwise, begin again
+        without the missing ones.
+        """
         gone = {
             actor.peer
             for asked, table in zip(self.trial, tables, strict=True)
@@ -138,7 +147,7 @@ class _Inquiry:
         return not gone
 
     def came_to(self, found: CulpritSearch, people: People, tolerance: float) -> bool:
-        """Return True if the step gave this result without each person's peers in turn. Then the result is right."""
+        """Record a result. Return True if it is right: the step gave it without each person's peers in turn."""
         self.workers |= {table.roster[place].peer for table in found.tables for place in table.assignment}
         without = next((w for answers, w in self.outcomes if same(answers, found.answers, tolerance)), None)
         if without is None:
@@ -153,9 +162,10 @@ class _Inquiry:
         return not self.due
 
     def suspects_alone(self, people: People, tolerance: float) -> list[str]:
-        """The peers of the one person who can have told all lies, if no other can; else none.
+        """If only one person can have told all lies, return the peers of that person; otherwise an empty list.
 
-        Without the only liar, the step always gives the same result. If several lie, no such person need exist.
+        Without the only liar, the step always gives the same result. If there are several liars, there may be no such
+        person.
         """
         possible = []
         for group in people.together(sorted(self.spare)):
@@ -174,7 +184,7 @@ class _Inquiry:
 class Audits:
     """Decides which steps are audited. Call `rosters` and `tables` before a training pass opens.
 
-    Call `judge` when the pass is ready, or `gave_up` if it is abandoned.
+    Call `judge` when the pass is ready, or `gave_up` if it is aborted.
     """
 
     def __init__(self, settings: Settings, members: Members) -> None:
@@ -185,7 +195,9 @@ class Audits:
         self._idle: set[str] = set()
         """Peers that were present when newcomers were audited, but had no work that could be checked."""
         self._watched: dict[str, int] = {}
-        """For each peer that alone can have told a lie: how many more steps must give the same result without it."""
+        """For each peer that is the only possible liar of some step: how many more steps must give the same result
+        without it.
+        """
         self._unlike = False
         """True if machines differ in the last bits of the same step. Then parts cannot be compared."""
         self._norms: deque[float] = deque(maxlen=USUAL_STEPS)
@@ -198,16 +210,16 @@ class Audits:
 
     @property
     def comparing(self) -> bool:
-        """True if the open step has been computed before. Then everything else must stay unchanged."""
+        """True if the open step has been computed before. Then nothing else may change."""
         return self._inquiry.first is not None or self._inquiry.doubted
 
     @property
     def searching(self) -> bool:
-        """True during a search, which needs the step's result even if it is not finite."""
+        """True during a search, which needs the result of the step even if it is not finite."""
         return self._inquiry.search is not None
 
     def forget(self) -> None:
-        """The history goes on from another version."""
+        """The history continues from another version."""
         self._inquiry = _Inquiry(-1)
         self._norms.clear()
         self._screen.forget()
@@ -220,7 +232,9 @@ class Audits:
         blocked: frozenset[Pair] = frozenset(),
         probed: frozenset[Actor] = frozenset(),
     ) -> Rosters:
-        """Return the peers of `rosters` that take part in the next attempt at `step`. Other arguments: as in `wire`."""
+        """Return the peers of `rosters` that take part in the next attempt at `step`. The other arguments are as in
+        `wire`.
+        """
         inquiry = self._inquiry
         if inquiry.step != step:
             inquiry = self._inquiry = _Inquiry(step)
@@ -246,7 +260,7 @@ class Audits:
         return not (self._unlike or inquiry.exchanged or inquiry.doubted or inquiry.suspects)
 
     def tables(self, wired: Tables) -> Tables:
-        """Return who does what in the attempt: `wired`, except in an exchange or a search."""
+        """Return the tables of the next attempt: `wired`, except in an exchange or a search."""
         inquiry = self._inquiry
         trial = inquiry.trial
         if inquiry.doers:
@@ -254,7 +268,7 @@ class Audits:
         return trial if inquiry.search is not None and inquiry.goes_on(wired) else wired
 
     def gave_up(self, pass_state: PassState) -> None:
-        """An attempt was given up. A peer that had a stage alone because of the audit is not tried alone again."""
+        """An attempt was aborted. A peer that had a stage alone because of the audit is not tried alone again."""
         inquiry = self._inquiry
         if not self.comparing or inquiry.step != pass_state.pass_id.step:
             return
@@ -269,7 +283,9 @@ class Audits:
             inquiry.begin_anew()
 
     def judge(self, pass_state: PassState, decision: Decision, without: frozenset[Actor]) -> Ruling:
-        """`pass_state`: of a training pass whose stages are all prepared; `without`: who died when all others were."""
+        """Decide what to do with a training pass whose stages are all prepared. `without`: actors that died after all
+        others were prepared.
+        """
         if not self._settings.audit_every:
             return self._refuse(pass_state.own_sums(without)) if self._settings.screened else DECIDE
         inquiry = self._inquiry
@@ -292,7 +308,9 @@ class Audits:
             self._watched.update(dict.fromkeys(suspects, WATCHED_STEPS))
             inquiry.begin_anew()
             who = " and ".join(suspects)
-            return Ruling(again=f"audited: without {who} alone it always came to the same: it is done without it")
+            return Ruling(
+                again=f"audited: only without {who} the result was always the same: the step is repeated without it"
+            )
         if inquiry.truth is not None:
             return self._check(found, inquiry.truth, decision)
         if inquiry.first is not None and inquiry.doers:
@@ -303,7 +321,11 @@ class Audits:
         return self._begin(found, decision)
 
     def _refuse(self, own_sums: StepSums) -> Ruling:
-        """Steps of this run cannot be compared. Who is unlike others is left out, once: if it is the data, so be it."""
+        """Judge a step of a run whose steps cannot be compared. The peer whose sums are most unlike others' is left
+        out, once.
+
+        If the sums are still unusual afterwards, the data may be the cause, so the step is decided.
+        """
         inquiry = self._inquiry
         doubts = self._screen.doubts(own_sums)
         for stage, those in enumerate(own_sums):
@@ -311,7 +333,7 @@ class Audits:
             told_apart = len(those) > 2 or len(here) == 1 or (here and here[0].what == "long")
             if here and len(those) > 1 and not inquiry.away and told_apart:
                 inquiry.away.add(here[0].actor.peer)
-                again = f"refused, since {here[0].reason}: others do its part"
+                again = f"refused, since {here[0].reason}: other peers compute its part"
                 return Ruling(again=again, refused=(here[0].actor,))
         self._screen.decided(own_sums)
         self._inquiry = _Inquiry(-1)
@@ -329,29 +351,30 @@ class Audits:
             return Ruling(agreed=False if inquiry.doubted else None)
         inquiry.first = found
         if (decision.skip or not found.adds_up) and not inquiry.searches:
-            return self._search_for(found, found.answers)  # it has been computed by others too
-        return Ruling(again=f"audited, since {why}: it is done again by other replicas")
+            return self._search_for(found, found.answers)  # the step has been computed by other peers too
+        return Ruling(again=f"audited, since {why}: other replicas compute the step again")
 
     def _why(self, found: CulpritSearch, decision: Decision) -> str:
-        """Why a step is audited; empty: it is not."""
+        """Why a step is audited, as text; empty: it is not audited."""
         inquiry, every, norm = self._inquiry, self._settings.audit_every, decision.gradient_norm
         drawn = ""
         if inquiry.doubted:
-            drawn = "it came out otherwise before"
+            drawn = "an earlier attempt gave a different result"
         elif decision.skip:
-            drawn = "it is not finite"
+            drawn = "its result is not finite"
         elif not found.adds_up:
-            drawn = "what its peers say of their sums does not come to the whole"
+            drawn = "the sketches of its peers' sums do not add up to the sketch of the total"
         elif doubts := self._screen.doubts(inquiry.own_sums):
             drawn = doubts[0].reason
             inquiry.suspects = {doubts[0].actor.peer}
         elif watched := self._watched.keys() & found.workers:
-            drawn = f"{' and '.join(sorted(watched))} may have told a lie before"
+            drawn = f"{' and '.join(sorted(watched))} may have reported false sums before"
             inquiry.suspects = set(watched)
         elif len(self._norms) == USUAL_STEPS and norm > JUMP * median(self._norms):
             drawn = f"its gradient norm {norm:.3g} is more than {JUMP:g} times the usual one"
-        elif inquiry.step % every == self._draw(inquiry.step // every, "which") % every:  # so no two are far apart
-            drawn = f"one step in {every} is"
+        # so that the distance between audited steps is limited
+        elif inquiry.step % every == self._draw(inquiry.step // every, "which") % every:
+            drawn = f"one step in {every} is audited"
         due = (inquiry.step - self._last) * NEW_PER_PERIOD >= every
         new = found.workers - self._vouched
         if not due and not new & self._idle:
@@ -360,12 +383,13 @@ class Audits:
         if new:
             there = {member.actor.peer for member in self._members}
             self._idle = ((self._idle | found.idle) & there) - new - self._vouched
-        return f"{len(new)} of its peers never were" if new else drawn
+        return f"{len(new)} of its peers never were audited" if new else drawn
 
     def _without_half(self, roster: list[Actor]) -> list[Actor]:
-        """Nobody can tell who is left out; but those who never were are, for newcomers and after a doubt.
+        """The roster without one half, drawn at random so that peers cannot predict it. Peers that must be checked are
+        left out first.
 
-        The devices of one person are left out together, as far as the others are enough: they may lie together.
+        The devices of one person are left out together, if enough others remain, because they may lie together.
         """
         inquiry, due = self._inquiry, set[str]()
         if inquiry.doubted:
@@ -378,13 +402,13 @@ class Audits:
         people, out = self._members.people, list[str]()
 
         def turn(group: list[str]) -> tuple[bool, int]:
-            """The same in every stage."""
+            """Sort key of a group: the same in every stage."""
             return due.isdisjoint(group), self._draw(inquiry.step, salt + people.of(group[0]))
 
         for group in sorted(people.together(actor.peer for actor in roster), key=turn):
             if len(out) >= len(roster) // 2:
                 break
-            few = len(out) + len(group) < len(roster)  # somebody else is left
+            few = len(out) + len(group) < len(roster)  # at least one other peer is left
             out += group if few else group[: len(roster) // 2 - len(out)]
         return [actor for actor in roster if actor.peer not in out]
 
@@ -400,13 +424,15 @@ class Audits:
     def _compare_parts(
         self, found: CulpritSearch, first: CulpritSearch, own_sums: StepSums, decision: Decision
     ) -> Ruling:
-        """The step was computed again by all, each part by another."""
+        """All peers took part in the repetition, and each part was computed by another peer."""
         inquiry, tolerance = self._inquiry, self._settings.audit_tolerance
         if not same(first.answers, found.answers, tolerance):
             return self._differs(found, first)
         if not same(first.answers, found.answers, 0.0):
             self._unlike = True
-            return Ruling(again="audited: the last bits differ between machines: it is done again by half of them")
+            return Ruling(
+                again="audited: the last bits differ between machines: half of the replicas compute the step again"
+            )
         parts = compare(first.tables, found.tables, inquiry.own_sums, own_sums)
         self._believe(parts.right)
         inquiry.unchecked = (first.workers - parts.right) & inquiry.spare
@@ -414,11 +440,11 @@ class Audits:
             self._noted(decision)
             return Ruling(agreed=True)
         inquiry.suspects, inquiry.for_new = set(inquiry.unchecked), False
-        what = "the part of a peer came out otherwise" if parts.wrong else "some parts were divided anew meanwhile"
-        return Ruling(again=f"audited: {what}: it is done again by half of the replicas")
+        what = "a peer's part gave a different result" if parts.wrong else "some parts were divided differently"
+        return Ruling(again=f"audited: {what}: half of the replicas compute the step again")
 
     def _compare(self, found: CulpritSearch, first: CulpritSearch, decision: Decision) -> Ruling:
-        """The step was computed again, without some."""
+        """The step was computed again without some peers."""
         inquiry = self._inquiry
         if not same(first.answers, found.answers, self._settings.audit_tolerance):
             return self._differs(found, first)
@@ -428,12 +454,12 @@ class Audits:
         unchecked, inquiry.unchecked = inquiry.unchecked, inquiry.unchecked - left_out
         if inquiry.unchecked and inquiry.unchecked != unchecked:
             inquiry.suspects = set(inquiry.unchecked)
-            return Ruling(again="audited: it is done again without the others")
+            return Ruling(again="audited: the step is repeated without the other peers")
         if inquiry.doubted or (inquiry.for_new and new and first.workers - self._vouched):
-            return Ruling(again="audited: it is done again without the others")
+            return Ruling(again="audited: the step is repeated without the other peers")
         if inquiry.for_new and inquiry.drawn:
             inquiry.for_new = False
-            return Ruling(again="audited: it is done again without whoever the lot falls on")
+            return Ruling(again="audited: the step is repeated without peers drawn at random")
         self._noted(decision)
         return Ruling(agreed=True)
 
@@ -443,10 +469,10 @@ class Audits:
         if inquiry.searches < MOST_SEARCHES:
             return self._search_for(first, found.answers)
         inquiry.begin_anew()
-        return Ruling(again="audited: it came out otherwise again")
+        return Ruling(again="audited: the result differs again")
 
     def _believe(self, peers: Collection[str]) -> None:
-        """These peers computed this step correctly: others got the same result."""
+        """These peers computed this step correctly, because others got the same result."""
         self._vouched |= set(peers)
         for peer in self._watched.keys() & peers:
             self._watched[peer] -= 1
@@ -455,7 +481,11 @@ class Audits:
         self._screen.believe(peers)
 
     def _check(self, found: CulpritSearch, truth: Answers, decision: Decision) -> Ruling:
-        """Nobody was found, but who was tried alone agreed with all others: somebody told the truth only then."""
+        """The search found no culprit, but every peer tried alone gave the result `truth`. Check a new result against
+        it.
+
+        A peer may have been honest only while it was tried alone.
+        """
         inquiry = self._inquiry
         if same(truth, found.answers, self._settings.audit_tolerance):
             self._noted(decision)
@@ -463,10 +493,10 @@ class Audits:
         inquiry.failed += 1
         if inquiry.failed >= MOST_ATTEMPTS:
             inquiry.begin_anew()
-        return Ruling(again="audited: it came out otherwise again")
+        return Ruling(again="audited: the result differs again")
 
     def _noted(self, decision: Decision) -> None:
-        """The step is decided."""
+        """The step is decided. Prepare for the next one."""
         self.took_part = frozenset()
         if self.comparing:
             self.took_part = frozenset(peer for _, served in self._inquiry.attempts for peer in served)
@@ -483,15 +513,15 @@ class Audits:
         inquiry.searches += 1
         inquiry.doubted = True
         inquiry.heard.clear()
-        return self._next(None, "audited: it came out otherwise without some of its peers")
+        return self._next(None, "audited: the result differs without some of its peers")
 
     def _go_on(self, found: CulpritSearch) -> Ruling:
-        """A trial of the search has come out."""
+        """A trial of the search has its result."""
         inquiry = self._inquiry
         if not inquiry.goes_on(found.tables):
-            return Ruling(again="audited: some are gone, so nothing can be compared")
+            return Ruling(again="audited: some peers are gone, so results cannot be compared")
         inquiry.heard.append(found.answers)
-        return self._next(found.answers, "audited: looking for who computes otherwise than others")
+        return self._next(found.answers, "audited: searching for the peer with different results")
 
     def _next(self, answers: Answers | None, reason: str) -> Ruling:
         inquiry = self._inquiry
@@ -509,5 +539,5 @@ class Audits:
                 self._vouched -= {each.actor.peer for each in accused}
             elif heard and all(same(heard[0], each, tolerance) for each in heard):
                 inquiry.truth = heard[0]
-            return Ruling(again="audited: it is done again", expelled=accused)
+            return Ruling(again="audited: the step is repeated", expelled=accused)
         return Ruling(again=reason)

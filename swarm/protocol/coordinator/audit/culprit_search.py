@@ -1,9 +1,10 @@
-"""A search for the peers that computed a step wrongly, after the step gave another result without some of its peers.
+"""A search for the peers that computed a step wrongly, after the step gave a different result without some of its
+peers.
 
-The search computes the step repeatedly, each time with one change. First a stage goes without one half of its replicas,
-then without the other half: this shows which stages are at fault. Then each replica of such a stage computes all of
-the stage alone. The results of most people agree (`People`). A replica whose result differs is tried again with one
-half of the other stages' replicas, and then with the other half, so that no peer is accused of another peer's fault.
+The search computes the step repeatedly, each time with one change. First, one half of a stage's replicas is left out,
+then the other half: this shows which stages are at fault. Then each replica of such a stage computes all of the stage
+alone. The result of most people is believed (`People`). A replica whose result differs is tried again with one half of
+the other stages' replicas, and then with the other half, so that no peer is accused of another peer's fault.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Tables = tuple[StageTable, ...]
 
 @dataclass(frozen=True, slots=True)
 class CulpritSearch:
-    """The result of a step, and the tables and weights with which the step was computed."""
+    """The result of a step, with the tables and weights that it was computed with."""
 
     tables: Tables
     answers: Answers
@@ -43,7 +44,7 @@ class CulpritSearch:
 
     @property
     def idle(self) -> set[str]:
-        """Peers that had no work, although they have siblings that worked."""
+        """Peers that had no work although they have siblings."""
         return {actor.peer for table in self._several for actor in table.roster} - self.workers
 
     @property
@@ -59,7 +60,7 @@ class Accused:
 
 
 Search = Generator[Tables, Answers, tuple[Accused, ...]]
-"""Yields what is to be computed, is sent what it came to, and returns whom it found."""
+"""A generator: it yields the tables of the next trial, receives the trial's result, and returns the accused peers."""
 
 
 def same(one: Answers, two: Answers, tolerance: float) -> bool:
@@ -69,9 +70,10 @@ def same(one: Answers, two: Answers, tolerance: float) -> bool:
 def search(
     first: CulpritSearch, again: Answers, arrivals: Mapping[Actor, int], people: People, tolerance: float
 ) -> Search:
-    """`first`: what the step came to, `again`: without some. `arrivals`: in which order peers came.
+    """Search for the culprits. `first`: the result of all peers; `again`: the result without some of them.
 
-    Where both are the same it is looked for who alone makes it not finite, or tells what does not add up.
+    `arrivals`: the order in which peers joined. If both results are the same, the search looks for peers that make the
+    result non-finite, or report sketches that do not add up.
     """
     tables = first.tables
     several = [stage for stage, table in enumerate(tables) if len(table.roster) > 1]
@@ -89,7 +91,7 @@ def search(
                     break
     accused: list[Accused] = []
     for stage in suspected:
-        # who is found in one stage has no part in the trials of the next one, where its lies would accuse others
+        # peers found in one stage are left out of the next stage's trials, where their lies would accuse others
         accused += yield from _among(_without(first, accused), stage, arrivals, people, tolerance)
     return tuple(accused)
 
@@ -116,14 +118,14 @@ def _among(
 
     groups.sort(
         key=lambda group: (-count(group), not all(map(_sound, group[0])))
-    )  # of equal ones, that of who came first
+    )  # of equal groups, the one whose members joined first
     if len(groups) == 1 or (count(groups[0]) == count(groups[1]) and len(roster) > 2):
         return []
     believed = groups[0][1]
     if len(roster) == 2:
-        reason = f"its numbers differ from those of {believed[0]}, which came before it; which is right is not known"
+        reason = f"its numbers differ from those of {believed[0]}, which joined earlier; it is unknown which are right"
     else:
-        reason = f"its numbers differ from those of {len(believed)} others of stage {stage}"
+        reason = f"its numbers differ from those of {len(believed)} other replicas of stage {stage}"
     accused = []
     for actor in roster:
         if actor not in believed and (yield from _confirmed(first, stage, actor, believed[0], people, tolerance)):
@@ -134,7 +136,9 @@ def _among(
 def _confirmed(
     first: CulpritSearch, stage: int, suspect: Actor, witness: Actor, people: People, tolerance: float
 ) -> Generator[Tables, Answers, bool]:
-    """Whether the two differ whoever has the other stages, and the witness says the same each time."""
+    """Return True if the two differ with either half of the other stages, and the witness gives the same result each
+    time.
+    """
     for which in (0, 1):
         half = _half(first, which, people)
         one = yield _with(half, stage, _alone(half[stage], suspect))
@@ -146,7 +150,7 @@ def _confirmed(
 
 
 def _without(first: CulpritSearch, accused: Sequence[Accused]) -> CulpritSearch:
-    """The same step, for those who are left in each stage; a stage that nobody is left in stays."""
+    """The same step without the accused. A stage in which no peer would be left keeps its roster."""
     if not accused:
         return first
     gone = {each.actor for each in accused}
@@ -155,7 +159,7 @@ def _without(first: CulpritSearch, accused: Sequence[Accused]) -> CulpritSearch:
 
 
 def _half(first: CulpritSearch, which: int, people: People) -> Tables:
-    """Every stage with the replicas of every other person; those of a stage's only person stay."""
+    """Every stage with the replicas of every second person. A stage with only one person keeps its roster."""
     rosters = []
     for table in first.tables:
         there = {peer for group in people.together(each.peer for each in table.roster)[which::2] for peer in group}
@@ -168,12 +172,12 @@ def _sound(answer: Answer) -> bool:
 
 
 def _alone(table: StageTable, actor: Actor) -> StageTable:
-    """All microbatches are `actor`'s."""
+    """The table in which `actor` computes all microbatches."""
     return StageTable(0, (actor,), (0,) * len(table.assignment))
 
 
 def _with(tables: Tables, stage: int, table: StageTable) -> Tables:
-    """New tables: a search is of numbers that no amendment has changed."""
+    """The tables with one replaced. All get number 0, because a search uses new tables without amendments."""
     fresh = [replace(other, number=0) for other in tables]
     fresh[stage] = table
     return tuple(fresh)

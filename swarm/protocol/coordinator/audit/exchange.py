@@ -1,9 +1,9 @@
-"""An audit in which nobody is left out: each replica's part of the step is done again by a sibling.
+"""An audit that leaves no peer out: each replica's part of the step is computed again by a sibling.
 
 It takes as long as a step, since all replicas take part. Leaving out half of them takes at least twice as long. Each
-replica sends a sketch of its own sums. The signs of the sketch follow from the digest of the reduced bytes. So if a
-step comes to the same bytes again, both sketches of a part have the same signs. They are equal if the part is. A
-replica that adds the same wrong numbers both times changes the sketch of two parts, though it does not change the sum.
+replica sends a sketch of its own sums, whose signs follow from the digest of the reduced bytes. So if a step gives the
+same bytes again, both sketches of a part use the same signs, and they are equal if the part is equal. A replica that
+adds the same wrong numbers in both attempts changes the sketches of two parts, although it does not change the sum.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from swarm.protocol.ids import Actor, Pair
 from swarm.protocol.messages import StageTable
 
 LONGEST = 2.0
-"""Times as long as before, at most, that an exchange may take a stage: else half of the replicas do it sooner."""
+"""An exchange may take a stage at most this many times as long as before. Otherwise leaving out half of the replicas is
+faster.
+"""
 _TRIES = 16
-"""Orders that are drawn for a stage. The one that takes the least time is taken."""
+"""Number of random orders that are tried for each stage. The fastest one is used."""
 
 Doers = tuple[tuple[Actor, ...], ...]
-"""By stage, then by microbatch: who computes it."""
+"""For each stage and each microbatch, the actor that computes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Peers whose parts a sibling has done again: with the same result, or with another."""
+    """The peers whose parts a sibling has computed again, with the same or a different result."""
 
     right: frozenset[str]
     wrong: frozenset[str]
@@ -44,12 +46,15 @@ def exchange(
     people: People,
     draw: Callable[[str], int],
 ) -> Doers:
-    """Who computes what `first` came to, so that each part of a stage with siblings gets a peer of another person.
+    """Assign the work of `first` so that each part of a stage with siblings is computed by a peer of another person.
 
-    `rosters`: by stage, who can take part now. `weights`: relative speeds, > 0. `blocked`: pairs that cannot reach each
-    other. `probed`: who is given one microbatch at most. `draw`: a secret number for a text.
+    * `rosters`: for each stage, the actors that can take part now.
+    * `weights`: relative speeds, > 0.
+    * `blocked`: pairs that cannot reach each other.
+    * `probed`: actors that get at most one microbatch.
+    * `draw`: returns a secret number for a text.
 
-    Empty: there is no such exchange, or it takes too long.
+    Empty: there is no such assignment, or it takes too long.
     """
     doers: list[tuple[Actor, ...]] = []
     for stage, (table, roster) in enumerate(zip(first.tables, rosters, strict=True)):
@@ -78,13 +83,13 @@ def exchange(
 
 
 def _turned(roster: Sequence[Actor], order: Callable[[Actor], int]) -> dict[Actor, Actor]:
-    """Each of them gets the next one in this order; the last one gets the first."""
+    """Map each actor to the next one in this order, and the last one to the first."""
     turn = sorted(roster, key=order)
     return dict(zip(turn, [*turn[1:], turn[0]], strict=True))
 
 
 def dealt(wired: Tables, doers: Doers) -> Tables:
-    """`wired`, in which those compute."""
+    """The tables `wired`, with these actors computing."""
     return tuple(_dealt(table, those) for table, those in zip(wired, doers, strict=True))
 
 
@@ -99,7 +104,9 @@ def compare(
     first_sums: Sequence[Sequence[OwnSums]],
     sums_again: Sequence[Sequence[OwnSums]],
 ) -> Compared:
-    """Both attempts came to the same bytes. A part that was divided anew meanwhile is in neither set."""
+    """Compare two attempts that gave the same bytes. A part that was divided differently in the second one is in
+    neither set.
+    """
     right, wrong = set[str](), set[str]()
     for one, two, ours, theirs in zip(first, again, first_sums, sums_again, strict=True):
         told, told_again = ({each.actor: each.told for each in sums} for sums in (ours, theirs))

@@ -1,10 +1,10 @@
 """The screen finds contributions that are unlike those of siblings. It looks at each step and costs almost nothing.
 
-Peers report sketches of what they have added (`Prepared.sketch`). The screen compares the length of each sketch with
-the sum of its siblings' sketches, and measures the angle between the two. It also compares the length with those of
-contributions to the same stage in the last steps. As in SENTINEL (arXiv 2603.03592), it learns what is usual from the
-run itself: the median and quartiles over steps. A peer that is several quartile ranges away is doubted. A doubt
-proves nothing, so the coordinator accuses nobody: the step is computed again.
+Peers report sketches of their contributions (`Prepared.sketch`). The screen compares the length of each sketch with the
+siblings' lengths and with earlier contributions to the same stage, and measures the angle to the sum of the siblings'
+sketches. As in SENTINEL (arXiv 2603.03592), it learns from the run itself what is usual: the median and quartiles over
+steps. A peer that is several quartile ranges away is doubted. A doubt proves nothing, so the coordinator accuses no
+peer: the step is computed again.
 """
 
 from __future__ import annotations
@@ -21,24 +21,30 @@ from swarm.protocol.ids import Actor
 from swarm.protocol.sketch import added, dot, length
 
 RANGES = {"size": 5.0, "direction": 4.0, "growth": 8.0}
-"""Quartile ranges beyond the quartiles at which a peer is doubted. Some batches are much longer than others, to all."""
+"""A peer is doubted if a value is this number of quartile ranges outside the quartiles.
+
+`growth` allows more, since some batches give all peers much longer gradients.
+"""
 KNOWN = 24
-"""With this many values from contributions to a stage, the screen knows what is usual there."""
+"""Number of values from contributions to a stage after which the screen knows what is usual there."""
 REMEMBERED = 192
 NARROWEST = {"size": 0.15, "direction": 0.2, "growth": 0.15}
-"""Least quartile range: a sketch of 64 numbers is no more exact."""
+"""Lower bound of the quartile range: a sketch of 64 numbers is no more precise."""
 BOUND = 16.0
-"""Times as long as a microbatch of its siblings: doubted even where nothing is known yet."""
+"""A contribution per microbatch that exceeds its siblings' by this factor is doubted even if nothing is known yet."""
 GROWTH = 0.75
-"""A sum of n gradients is between n^0.5 and n times as long as one: if they have nothing in common, or all."""
+"""The assumed exponent with which the length of a sum grows with its number of gradients.
+
+It is between 0.5 (unrelated gradients) and 1 (equal gradients).
+"""
 LASTING = 64
-"""Steps over which a peer's sums may point against its siblings' by chance. A changed sign shows in no single one."""
+"""Number of steps over which the angles are averaged. A reversed sign is not visible in a single step."""
 DEVIATIONS = 4.0
-"""Below 0, at which the mean of so many angles is doubted."""
+"""The mean angle is doubted if it is this number of standard deviations below 0."""
 _OF_RANGE = 1.35
-"""Standard deviations between the quartiles of a normal distribution."""
+"""Number of standard deviations between the quartiles of a normal distribution."""
 _SHORTEST = 0.5
-"""The length that a sum of zeros counts as. Other sums have length 1 or more."""
+"""The length that is assumed for a sum of zeros. Other sums have length 1 or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class Doubt:
     what: Literal["long", "elsewhere", "short"]
     reason: str
     beyond: float
-    """How far: to be compared with that of doubts of its kind."""
+    """How far the value is outside its limits. Only comparable with doubts of the same kind."""
 
 
 Measured = tuple[tuple[str, float], ...]
@@ -61,15 +67,15 @@ class Screen:
     def __init__(self) -> None:
         self._usual: dict[tuple[int, str], deque[float]] = {}
         self._angles: dict[tuple[int, Actor], deque[float]] = {}
-        """By stage and peer, of its last steps."""
+        """For each stage and peer, the angles of its last steps."""
 
     def forget(self) -> None:
-        """The history goes on from another version."""
+        """The history continues from another version."""
         self._usual.clear()
         self._angles.clear()
 
     def decided(self, step: Sequence[Sequence[OwnSums]]) -> None:
-        """Add the measurements of a decided step to what counts as usual. `step`: by stage."""
+        """Add the measurements of a decided step to what counts as usual. `step`: the sums by stage."""
         for stage, contributions in enumerate(step):
             for actor, measured in _measure(contributions):
                 for what, value in measured:
@@ -78,7 +84,9 @@ class Screen:
                     self._usual.setdefault((stage, what), deque(maxlen=REMEMBERED)).append(value)
 
     def doubts(self, step: Sequence[Sequence[OwnSums]]) -> list[Doubt]:
-        """Return doubts about sums that are too unlike their siblings', the most unlike first. `step`: by stage."""
+        """Return doubts about sums that are too unlike their siblings', the most unlike first. `step`: the sums by
+        stage.
+        """
         found = []
         for stage, contributions in enumerate(step):
             limits = {what: self._limits(stage, what) for what in NARROWEST}
@@ -93,11 +101,11 @@ class Screen:
         return sorted(found, key=lambda doubt: (("long", "elsewhere", "short").index(doubt.what), -doubt.beyond))
 
     def believe(self, peers: Collection[str]) -> None:
-        """An audit without these peers gave the same result: forget the angles of their last steps."""
+        """An audit without these peers gave the same result. Forget the angles of their last steps."""
         self._angles = {key: angles for key, angles in self._angles.items() if key[1].peer not in peers}
 
     def _lasting(self, stage: int, actor: Actor) -> list[Doubt]:
-        """Return a doubt if the actor's sums point against its siblings' on average for longer than chance explains."""
+        """Return a doubt if the actor's sums have pointed against its siblings' for longer than chance explains."""
         angles, usual = self._angles.get((stage, actor), ()), self._usual.get((stage, "direction"), ())
         if len(angles) < LASTING or len(usual) < KNOWN:
             return []
@@ -109,7 +117,7 @@ class Screen:
         return [Doubt(stage, actor, "elsewhere", f"{reason} {math.tanh(average):.2f} on average", -reach - average)]
 
     def _limits(self, stage: int, what: str) -> tuple[float, float]:
-        """Between which values nobody is doubted."""
+        """The limits between which a value is not doubted."""
         bound = math.log(BOUND) if what == "size" else math.inf
         usual = self._usual.get((stage, what), ())
         if len(usual) < KNOWN:
@@ -121,8 +129,11 @@ class Screen:
 
 
 def _measure(contributions: Sequence[OwnSums]) -> list[tuple[Actor, Measured]]:
-    """`growth`: the logarithm of how long it is for a microbatch; `size`: the same, beside its siblings' upper median;
-    `direction`: the angle to the sum of its siblings, as the inverse hyperbolic tangent of its cosine.
+    """Measure each contribution.
+
+    * `growth`: the logarithm of its length per microbatch.
+    * `size`: the same, relative to the upper median of its siblings.
+    * `direction`: the angle to the sum of its siblings, as the inverse hyperbolic tangent of its cosine.
     """
     everything, found = added(each.sketch for each in contributions), []
     lengths = [length(each.sketch) for each in contributions]
@@ -146,13 +157,18 @@ def _measure(contributions: Sequence[OwnSums]) -> list[tuple[Actor, Measured]]:
 
 def _doubt(stage: int, actor: Actor, what: str, value: float, low: float, high: float) -> Doubt:
     if what == "direction":
-        reason = f"the sums of {actor} point elsewhere than its siblings': the cosine is {math.tanh(value):.2f}"
+        reason = (
+            f"the sums of {actor} point in another direction than its siblings': the cosine is {math.tanh(value):.2f}"
+        )
         return Doubt(stage, actor, "elsewhere", f"{reason}, usually {math.tanh(low):.2f} or more", low - value)
     those = "its siblings'" if what == "size" else "those of the last steps"
     if value > high:
         reason = (
-            f"the sums of {actor} are {math.exp(value - high):.3g} times as long as is usual at most beside {those}"
+            f"the sums of {actor} are {math.exp(value - high):.3g} times as long as the usual maximum, "
+            f"compared with {those}"
         )
         return Doubt(stage, actor, "long", reason, value - high)
-    reason = f"the sums of {actor} are {math.exp(value - low):.3g} times as long as is usual at least beside {those}"
+    reason = (
+        f"the sums of {actor} are {math.exp(value - low):.3g} times as long as the usual minimum, compared with {those}"
+    )
     return Doubt(stage, actor, "short", reason, low - value)

@@ -1,8 +1,8 @@
-"""The codecs of a run with automatic choice: one for each boundary and direction, from step to step.
+"""Chooses the codecs of each boundary and direction in a run with automatic choice, and updates them between steps.
 
-The coordinator chooses when it opens a training pass, and only then. The opening tells the choice to every peer, so it
-does not depend on the actor that carries a frame. The decision records the choice, so that `reference` uses the same
-codecs. A peer's reports about its links can only change which codec of the ladder is taken.
+The coordinator chooses only when it opens a training pass. The Open tells the choice to every peer, so it does not
+depend on the actor that sends a frame. The decision records the choice, so that `reference` uses the same codecs. A
+peer's false reports about its links can only cause a different choice from the ladder.
 """
 
 from __future__ import annotations
@@ -19,17 +19,21 @@ from swarm.protocol.messages import CodecPair, Decision, StageTable
 from swarm.protocol.outbox import Outbox
 
 DWELL = 5
-"""Number of steps that a choice stands before a gentler one may be made. A harder one may be made at every step."""
+"""Number of steps that a choice must stand before a gentler one may replace it. A harder one may replace it in every
+step.
+"""
 LONGEST_DWELL = 80
 
 
 class CodecChoice:
-    """`current` by boundary 1, 2, …: the codecs of the last opened training pass. Empty if there is no choice."""
+    """`current`: the codecs of the last opened training pass, one pair per boundary 1, 2, …. Empty if there is no
+    choice.
+    """
 
     def __init__(
         self, ladders: CodecLadders | None, stages: int, last: Decision | None, members: Members, out: Outbox
     ) -> None:
-        """`last`: the newest decision on disk, whose codecs the run continues with."""
+        """`last`: the newest decision on disk. The run continues with its codecs."""
         self._ladders = ladders
         self._members = members
         self._out = out
@@ -39,13 +43,13 @@ class CodecChoice:
             self.current = last.codecs
             self._origin = f"continues with the codecs of step {last.step + 1}"
         self._since: int | None = None
-        """The step from which the choice stands; None before it was reported."""
+        """The first step of the current choice; None before it was reported."""
         self._dwell = DWELL
         self._relaxed = False
         """True if the last change was to gentler codecs."""
 
     def choose(self, tables: Sequence[StageTable], step: int) -> tuple[CodecPair, ...]:
-        """The codecs for the training pass of `step`, over these tables."""
+        """The codecs for the training pass of `step` with these tables."""
         ladders = self._ladders
         if ladders is None or not self.current:
             return self.current
@@ -61,8 +65,8 @@ class CodecChoice:
         carried = burdens(tables, measured)
         self.current, changes = choose(ladders, carried, seconds, self.current, relax=relax)
         if changes:
-            harder = changes[0].harder  # all are, or none
-            if harder and self._relaxed and not relax:  # undone at once, so do not try it again soon
+            harder = changes[0].harder  # all changes are harder, or none
+            if harder and self._relaxed and not relax:  # the gentler choice failed at once, so do not try it again soon
                 self._dwell = min(2 * self._dwell, LONGEST_DWELL)
             self._relaxed = not harder
             self._since = step

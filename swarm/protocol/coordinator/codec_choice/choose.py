@@ -1,8 +1,8 @@
 """Chooses codecs by the link rates: the gentlest ones that keep the network off the critical path.
 
-The network is off the critical path when each peer sends its frames for one microbatch in less time than the slowest
-stage computes on one. This file is a pure function, so that the choice can be tested and explained. `CodecChoice`
-ensures that all peers of a pass use the same choice.
+The network is off the critical path if each peer sends its frames of one microbatch in less time than the slowest stage
+computes one. This file is a pure function, so that the choice can be tested and explained. `CodecChoice` ensures that
+all peers of a pass use the same choice.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from swarm.protocol.ids import Direction
 from swarm.protocol.messages import CodecPair
 
 LIMIT = 0.8
-"""Largest ratio of sending time to the slowest stage's time. Above it a harder codec is chosen."""
+"""Largest ratio of the sending time to the slowest stage's computing time. Above it, a harder codec is chosen."""
 ROOM = 0.6
-"""Largest ratio for a gentler codec: a rate that is later measured a third lower does not change the choice."""
+"""Largest ratio with a gentler codec. The distance to `LIMIT` keeps the choice if the rate later seems a third
+lower.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +37,11 @@ class Change:
 def choose(
     ladders: CodecLadders, burdens: Sequence[LinkLoad], pace_s: float, current: Sequence[CodecPair], *, relax: bool
 ) -> tuple[tuple[CodecPair, ...], tuple[Change, ...]]:
-    """The codecs of the next step, by boundary 1, 2, …, and the changes.
+    """The codecs of the next step, one pair per boundary 1, 2, …, and the changes.
 
-    `pace_s`: seconds of the slowest stage per microbatch. `current` must be on the ladders. `relax`: whether codecs may
-    become gentler, by one rung; while a link is too slow, codecs only become harder. A sender without a measurement
-    makes no codec harder, and its frames do not become gentler than at the start.
+    `pace_s`: seconds of the slowest stage per microbatch. `current`: must be on the ladders. `relax`: True if codecs
+    may become gentler by one rung; while a link is too slow, codecs only become harder. If a sender is not measured,
+    its codecs do not become harder, and not gentler than at the start.
     """
     choice = _Choice(ladders, burdens, pace_s, current)
     if not choice.harden() and relax:
@@ -68,10 +70,10 @@ class _Choice:
                 self._of[slot].append(burden)
 
     def harden(self) -> bool:
-        """Choose harder codecs until no load exceeds the limit that a harder codec could reduce. Returns whether any
-        did.
+        """Choose harder codecs until no load exceeds the limit, as far as possible. Return True if any codec became
+        harder.
 
-        Of the frames of a load, the gentlest codec is hardened first, an activation before a gradient.
+        Within a load, the gentlest codec becomes harder first, and activations before gradients.
         """
         found = False
         for burden in sorted(self._burdens, key=self._load, reverse=True):
@@ -85,11 +87,11 @@ class _Choice:
         return found
 
     def relax(self) -> None:
-        """Choose gentler codecs by one rung where there is room: the hardest codec first, a gradient before an
-        activation.
+        """Choose codecs that are one rung gentler where there is room: the hardest first, and gradients before
+        activations.
 
-        Only one rung at a time: a link with little traffic may seem faster than it is (bursts, buffers on the way), and
-        finding that out should cost little.
+        Only one rung at a time: a link with little traffic may seem faster than it is (bursts, buffers), and this
+        mistake should cost little.
         """
         for slot in sorted(self._rungs, key=lambda s: (-self._rungs[s], s[1] is Direction.FORWARD, s[0])):
             if self._may_relax(slot):
@@ -149,7 +151,9 @@ class _Choice:
         )
 
     def _load(self, burden: LinkLoad, rungs: Mapping[Slot, int] | None = None) -> float:
-        """Seconds of sending ÷ seconds of the slowest stage, for a microbatch. 0 if nothing is measured."""
+        """The sending time of one microbatch divided by the slowest stage's computing time. 0 if the rate is not
+        measured.
+        """
         if burden.rate is None:
             return 0.0
         chosen = self._rungs if rungs is None else rungs

@@ -1,7 +1,7 @@
 """The loads of the uplinks and links in a training pass: the frames that they carry, and their rates.
 
-Counted per microbatch of the whole run. Each replica of a stage sends its share of the frames. The traffic of averaging
-gradients does not count: a peer averages when it has no more frames to send, so no codec can hide that traffic
+Loads are counted per microbatch of the whole run. Each replica of a stage sends its share of the frames. The traffic of
+averaging gradients is left out: a peer averages when it has no more frames to send, so no codec can hide that traffic
 (docs/slow-links.md).
 """
 
@@ -19,22 +19,22 @@ from swarm.protocol.messages import StageTable
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is known of a peer's speed; None or absent: unknown."""
+    """The measured speeds of a peer. None or absent: unknown."""
 
     seconds_per_microbatch: float | None = None
     uplink: float | None = None
-    """Bytes/s: its own limit."""
+    """The peer's own upload limit in bytes/s."""
     links: Mapping[Actor, float] = field(default_factory=dict)
     """Bytes/s received from each sender."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkLoad:
-    """One uplink, or one link."""
+    """The load of one uplink, or of one link."""
 
     name: str
     frames: Mapping[Slot, float]
-    """Frames that it carries per microbatch of the run."""
+    """Number of frames per microbatch of the run, by boundary and direction."""
     rate: float | None
     """Bytes/s; None: not measured."""
 
@@ -42,15 +42,18 @@ class LinkLoad:
 def burdens(tables: Sequence[StageTable], measured: Mapping[Actor, Measured]) -> list[LinkLoad]:
     """The loads of every peer that sends frames, and of every measured link between two of them.
 
-    An uplink carries at least the rate of its fastest link. If a peer reports a limit, the limit counts, since frames
-    that share the uplink arrive more slowly; unless the fastest link carries less than half of it.
+    An uplink carries at least the rate of its fastest link. If a peer reports a limit, the limit counts, because frames
+    that share the uplink seem slower. The exception is a limit of more than twice the rate of the fastest link: then
+    twice that rate counts.
     """
     limits = {actor: known.uplink for actor, known in measured.items() if known.uplink is not None}
     return [*_uplinks(tables, measured, limits), *_links(tables, measured, limits)]
 
 
 def pace(tables: Sequence[StageTable], measured: Mapping[Actor, Measured]) -> float | None:
-    """Seconds in which the slowest peer computes its share of one microbatch of the run. None: not all are measured."""
+    """Seconds that the slowest peer needs for its share of one microbatch of the run. None: some peer is not
+    measured.
+    """
     slowest = 0.0
     for table in tables:
         for actor, share in _shares(table):
@@ -94,6 +97,6 @@ def _links(
 
 
 def _shares(table: StageTable) -> list[tuple[Actor, float]]:
-    """The actors with microbatches, and the fraction of all microbatches that each has."""
+    """The actors with microbatches, and each actor's fraction of all microbatches."""
     counts = Counter(table.assignment)
     return [(table.roster[who], counts[who] / len(table.assignment)) for who in sorted(counts)]

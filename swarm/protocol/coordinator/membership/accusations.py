@@ -1,9 +1,10 @@
-"""The peers that may have caused the failures of a step: the peer that reports a failure, and the senders of its input.
+"""Finds the peers that may have caused the failures of a step: the peer that reports a failure, and the senders of its
+input.
 
-A failure is reported by one peer alone, so the report accuses that peer too. The step continues without it, or is done
-again without the peers that are accused more often than a sibling. A peer that is common to several failures stays
-accused and gets a strike when the step is decided; the peers that failed on its data are cleared. A peer that reports
-false failures is common to all of its own reports. The devices of one person are one accuser (`People`).
+Only one peer reports a failure, so the report accuses that peer too. The step continues without the peer, or is done
+again without the peers that are accused more often than their siblings. A peer that is involved in several failures
+stays accused and gets a strike when the step is decided; the peers that failed on its data are cleared. A peer that
+reports false failures is involved in all of its own reports. All devices of one person count as one accuser (`People`).
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ LASTING = 2
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failure that a peer reports in a training pass. Peers are named by id, so a restart does not change them."""
+    """A failure that a peer reports in a training pass. Peers are named by id, so that a restart does not change
+    them.
+    """
 
     stage: int
     microbatch: Microbatch | None
     """None: the failure did not concern a microbatch."""
     who: str
     senders: frozenset[str]
-    """The peers that sent the inputs of the microbatch there, without the coordinator."""
+    """The peers that sent the inputs of the microbatch. The coordinator is not included."""
     reason: str
     nonfinite: bool = False
     near: frozenset[int] = frozenset()
@@ -50,15 +53,15 @@ class Failure:
 
 
 class Accusations:
-    """The failures are those of the undecided step; the doubts outlive it."""
+    """Holds the failures of the undecided step, and the doubts about peers, which remain after the decision."""
 
     def __init__(self, people: People) -> None:
         self._people = people
         self.failures: list[Failure] = []
         self._accusers: defaultdict[str, set[str]] = defaultdict(set)
-        """By accused peer: the peers that accuse it in this step."""
+        """For each accused peer, the peers that accuse it in this step."""
         self._doubts: Counter[str] = Counter()
-        """How often a peer was accused lately, counting different people in each step."""
+        """For each peer, how often it was accused lately. In each step, one person counts once."""
 
     def note(self, failure: Failure) -> None:
         self.failures.append(failure)
@@ -73,20 +76,24 @@ class Accusations:
             del self._doubts[next(iter(self._doubts))]
 
     def against(self, peer: str) -> int:
-        """How many people accuse `peer` in this step: those that failed on its data, and itself if it failed."""
+        """Return how many people accuse `peer` in this step: those that failed on its data, and its own if it failed
+        itself.
+        """
         return self._people.count(self._accusers.get(peer, ()))
 
     def common(self, stage: int, m: Microbatch) -> frozenset[str]:
-        """The peers that are accused in every failure of `stage` on microbatch `m`."""
+        """Return the peers that are accused in every failure of `stage` on microbatch `m`."""
         return _common(each for each in self.failures if (each.stage, each.microbatch) == (stage, m))
 
     @property
     def common_to_nonfinite(self) -> frozenset[str]:
-        """The peers that are accused in every non-finite result."""
+        """The peers that are accused in every report of a non-finite result."""
         return _common(each for each in self.failures if each.nonfinite)
 
     def nobodys_fault(self) -> None:
-        """The result is not finite whichever peer computes it: withdraw all accusations about non-finite results."""
+        """Withdraw all accusations about non-finite results, because the result is not finite whichever peer computes
+        it.
+        """
         before = {peer: self.against(peer) for peer in self._accusers}
         self.failures = [failure for failure in self.failures if not failure.nonfinite]
         self._count()
@@ -94,14 +101,15 @@ class Accusations:
         self._doubts = +self._doubts
 
     def settle(self, workers: Iterable[str], left_out: frozenset[str] = frozenset()) -> list[str]:
-        """The step is decided by the work of `workers`. Return the guilty peers. Reduce the doubts about workers that
-        nobody accused.
+        """The step is decided by the work of `workers`. Return the guilty peers, and reduce the doubts about workers
+        that nobody accused.
 
-        `left_out`: the peers without which the result became finite. The most doubted of them is guilty, if this is not
-        its first doubt or if it is the only one.
+        `left_out`: the peers without which the result became finite. The most doubted of them is guilty if it was
+        doubted before, or if it is the only one left out.
 
-        Otherwise the guilty are the smallest set that explains all failures. Prefer the peers accused most often
-        lately; then those that did nothing of the decided work; then those that reported a failure themselves.
+        Apart from these, the guilty peers are the smallest set that explains all failures. Peers that were accused most
+        often lately are preferred, then peers without a part in the decided work, then peers that did not report a
+        failure themselves.
         """
         worked = frozenset(workers)
         failed_itself = {failure.who for failure in self.failures}

@@ -1,7 +1,7 @@
-"""Peers whose report of a non-finite result is not believed, since no other stage confirms it.
+"""Doubts: peers whose report of a non-finite result is not believed, because no other stage confirms it.
 
-A peer that is alone in its stage could otherwise end a run with such reports, or send it back again and again. The peer
-loads its state anew once, since memory errors happen now and then. If it reports the same again it is left out, and
+Otherwise, a peer that is alone in its stage could end a run with such reports, or cause rollbacks again and again. A
+doubted peer first loads its state anew, since memory errors happen. If it reports the same again, it is left out, and
 another peer takes its stage.
 """
 
@@ -15,12 +15,12 @@ from swarm.protocol.ids import Actor
 
 IF_DIVERGED = "If the run has diverged, a lower `swarm-peer control rate` sends it back to its last good checkpoint"
 REMEMBERED = 4096
-"""Number of peers kept, those doubted last."""
+"""Number of peers kept, the most recently doubted ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doubted:
-    """The replicas of one stage report something of their stage that no other stage confirms."""
+    """The replicas of one stage report a non-finite value in their stage that no other stage confirms."""
 
     stage: int
     who: tuple[Actor, ...]
@@ -28,50 +28,52 @@ class Doubted:
 
 
 def is_confirmed(stages: Collection[int], peers: Iterable[str], of: int, people: People) -> bool:
-    """Return True if reports about `stages` come from more than one place: from two stages, and from two people.
+    """Return True if reports about `stages` come from two different stages and two different people.
 
-    Peers of one stage may all lie, and so may all devices of a person. `peers`: ids of the reporting peers. `of`:
-    number of stages in the run. If there is only one stage, two people of it must report.
+    All peers of one stage may lie, and so may all devices of a person. `peers`: ids of the reporting peers. `of`: the
+    number of stages in the run. If there is only one stage, two people in it must report.
     """
     return (len(stages) > 1 or (of == 1 and bool(stages))) and people.count(peers) > 1
 
 
 def what_is_spoilt(stages: Collection[int], version: int) -> str:
-    """Text for the event log. `stages`: at least one, each with a non-finite state at `version`."""
+    """Text for the event log. `stages`: at least one stage, each with a non-finite state at `version`."""
     names = ", ".join(map(str, stages))
     when = f"after step {version - 1}" if version else "at the start"
     return f"parameters or moments of stage {names} are not finite {when}"
 
 
 class Doubts:
-    """By peer id, for all incarnations, as long as this coordinator leads."""
+    """The doubts by peer id, for all incarnations, as long as this coordinator leads."""
 
     def __init__(self) -> None:
         self._reloaded: dict[str, str] = {}
-        """The peers that were told to load their state anew, and why."""
+        """Peers that were told to load their state anew, and why."""
         self.left_out: dict[str, str] = {}
-        """The peers that get no work any more, even if their stage has no other peer; and why."""
+        """Peers that get no work any more, even if their stage has no other peer, and why."""
         self._said: dict[int, set[Actor]] = {}
-        """By stage: the actors that reported a non-finite result of their stage in an attempt at the current step."""
+        """For each stage, the actors that reported a non-finite result of it in an attempt at the current step."""
 
     def say(self, stage: int, who: Iterable[Actor]) -> None:
-        """Record that the actors `who` report a non-finite result of `stage`: each computed it, or shares its sums."""
+        """Record that the actors `who` report a non-finite result of `stage`. Each of them computed it, or shares its
+        sums.
+        """
         self._said.setdefault(stage, set()).update(who)
 
     def who_said(self, stage: int) -> tuple[Actor, ...]:
         return tuple(sorted(self._said.get(stage, ())))
 
     def forgive(self) -> None:
-        """The organiser believes the reports: forget all doubts."""
+        """The organiser believes the reports. Forget all doubts."""
         self._reloaded.clear()
         self.left_out.clear()
 
     def forget(self) -> None:
-        """The current step is decided, or is tried again from the start: forget its reports."""
+        """The current step is decided, or tried again from the start. Forget its reports."""
         self._said.clear()
 
     def doubt(self, doubted: Doubted) -> list[Actor]:
-        """Return the actors that are to load their state anew. The others did so before: leave them out from now on."""
+        """Return the actors that should load their state anew. Those that did so before are left out from now on."""
         reload = [actor for actor in doubted.who if actor.peer not in self._reloaded]
         for actor in doubted.who:
             known = self._reloaded if actor in reload else self.left_out

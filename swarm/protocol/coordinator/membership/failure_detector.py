@@ -1,8 +1,9 @@
 """Detects members that are silent for too long, compared with measured quantiles and the step budget (`timeouts`).
 
-If many members fall silent together, the coordinator itself may be cut off, so it waits for them longer. Many are those
-of two people, and of a quarter of all (`People`): the devices of one may lose their connection together. Once some of
-them are heard again, the others have their usual deadline from that moment on, as if they had been heard too.
+If many members fall silent together, the coordinator itself may be cut off, so it waits longer for them. "Many" means
+at least two people and a quarter of all people (`People`), since the devices of one person may lose their connection
+together. Once some of them are heard again, the others get their usual deadline from that moment, as if they had been
+heard too.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ class FailureDetector:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._together: dict[Actor, float] = {}
-        """The members that fell silent together and have not been heard since; with the time each was last heard."""
+        """The members that fell silent together and are still silent, with the time when each was last heard."""
         self._many_at = -math.inf
         """When many members were last silent at once."""
         self.back: tuple[Actor, ...] = ()
-        """The members of that group that have been heard again since the last call."""
+        """The members of that group that were heard again since the last call."""
 
     @property
     def waited_for(self) -> frozenset[Actor]:
-        """Actors that fell silent when many did: their silence does not show that they are gone."""
+        """Actors that fell silent together with many others. Their silence does not prove that they are gone."""
         return frozenset(self._together)
 
     def judge(self, members: Members, now: float) -> list[tuple[Member, str]]:
-        """The members to give up, and why."""
+        """Return the members to give up, with the reasons."""
         everyone = list(members)
         quiet = [(m, self._usual(m)) for m in everyone if now - m.heard_at > self._shortest]
         quiet = [(m, usual) for m, usual in quiet if now - m.heard_at > usual]
@@ -58,7 +59,7 @@ class FailureDetector:
         return silent > 1 and 4 * silent >= members.people.count(member.actor.peer for member in members)
 
     def _follow(self, members: Members) -> None:
-        """Update the group of members that fell silent together: remove those that are heard again or gone."""
+        """Remove members from the group of silent ones if they are heard again or gone."""
         there = {actor: member for actor in self._together if (member := members.get(actor)) is not None}
         self.back = tuple(actor for actor, member in there.items() if member.heard_at != self._together[actor])
         self._together = {a: m.heard_at for a, m in there.items() if a not in self.back}

@@ -1,4 +1,6 @@
-"""What earlier passes teach the next one: pairs that cannot connect, and the failures of this step."""
+"""FailureHistory: knowledge from earlier passes for the next one, about pairs that cannot connect and failures of the
+step.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from swarm.protocol.coordinator.membership.probation import Probation
 from swarm.protocol.ids import Actor, Pair, PassId, StepNumber, Term
 
 BLOCKED_STEPS = 10
-"""Number of steps for which a pair that could not connect is not made neighbours."""
+"""For this number of steps, two peers that could not connect do not get the same microbatch in adjacent stages."""
 MOST_REST_S = 600.0
 """Longest pause in seconds between two attempts at a step by the same peers."""
 MOST_CASTS = 64
@@ -27,29 +29,29 @@ Cast = frozenset[str]
 
 
 class FailureHistory:
-    """`aborts`, `nonfinite` and all failures belong to the undecided step; the rest outlives it."""
+    """`aborts`, `nonfinite` and all failures belong to the undecided step. The rest remains after its decision."""
 
     def __init__(self, people: People) -> None:
         self.aborts = 0
         """Number of passes aborted since the last decision."""
         self.is_audited = False
-        """True if this step is computed again to be compared: then nobody is left out of it for earlier failures."""
+        """True if this step is computed twice for comparison. Then no peer is left out of it for earlier failures."""
         self.nonfinite = 0
-        """1 if an attempt at this step was not finite: the next attempt may skip the step."""
+        """1 if an attempt at this step was not finite. The next attempt may then skip the step."""
         self.probation = Probation(people)
         self.accusations = Accusations(people)
         self.halves = Halves(people)
         self.doubts = Doubts()
         self._cast: Cast = frozenset()
-        """The peers of the newest attempt at a step."""
+        """The peers of the newest attempt at the step."""
         self._failed_with: Counter[Cast] = Counter()
-        """Number of attempts at this step that were aborted because a peer failed, by the peers that took part."""
+        """For each set of peers, the number of attempts at this step that were aborted because a peer failed."""
         self._failed_at = 0.0
         """Time of the last of these attempts."""
         self._why = ""
         """Why the last of these attempts was aborted."""
         self._idlers = Probation(people)
-        """Probation of the peers that held up a forward-only pass. One evaluation counts as one step here."""
+        """Probation of the peers that delayed a forward-only pass. Here, one evaluation counts as one step."""
         self._evaluations = 0
         self._blocked: dict[Pair, int] = {}
 
@@ -58,26 +60,29 @@ class FailureHistory:
         self._blocked[Pair((one, other))] = version + BLOCKED_STEPS
 
     def blocked(self, version: int) -> frozenset[Pair]:
-        """Pairs that are not to be made neighbours in the pass after `version` steps."""
+        """Pairs that should not be neighbours in the pass after `version` steps."""
         return frozenset(pair for pair, until in self._blocked.items() if until > version)
 
     # ------------------------------------------------------------ a step that fails
 
     def not_finite(self) -> None:
-        """The next attempt skips the step if it is not finite again. Withdraw accusations about non-finite results."""
+        """The next attempt skips the step if it is not finite again. Accusations about non-finite results are
+        withdrawn.
+        """
         self.nonfinite = 1
         self.accusations.nobodys_fault()
 
     def not_believed(self) -> None:
-        """Only one place reports that this step is not finite: try it again from the start."""
+        """Reports that this step is not finite come from only one place. Try it again from the start."""
         self.nonfinite = 0
         self.halves.clear()
         self.doubts.forget()
 
     def leaves_half_out(self, rosters: Sequence[Sequence[Actor]], step: int) -> bool:
-        """The step was not finite by the work of `rosters`. Whether to do it again without half of the peers.
+        """Return True if the step, which was not finite with `rosters`, should be done again without half of the peers.
 
-        False if a microbatch was not finite with every peer that could compute or send it: then the cause is known.
+        False if a microbatch was not finite with every peer that could compute or send it, since then the cause is
+        known.
         """
         halves = self.halves
         if halves.begun:
@@ -86,11 +91,11 @@ class FailureHistory:
 
     @property
     def turns(self) -> int:
-        """By how many places the wiring of the next attempt is rotated against the first attempt."""
+        """The number of places by which the assignment of the next attempt is rotated relative to the first attempt."""
         return self.nonfinite + sum(self._failed_with.values())
 
     def opened(self, cast: Iterable[Actor]) -> None:
-        """An attempt at a step begins, in which `cast` can take part."""
+        """An attempt at a step begins. `cast`: the actors that may take part."""
         self._cast = _peers(cast)
 
     def attempt_failed(self, why: str, now: float) -> None:
@@ -105,7 +110,9 @@ class FailureHistory:
         return self._failed_at + min(MOST_REST_S, heartbeat_s * (2.0 ** min(max(0, times - 1), 30) - 1))
 
     def why_rests(self, cast: Iterable[Actor], step: int) -> str:
-        """The text for the pause: which peers failed, with which others, and what the organiser can do."""
+        """The reason for the pause, as text: which peers failed, with which other peers, and what the organiser
+        can do.
+        """
         failures = {(each.stage, each.who, each.senders): each for each in self.accusations.failures}
         told = "; ".join(str(each) for each in list(failures.values())[-MOST_TOLD:]) or self._why
         stages = sorted({stage for each in failures.values() for stage in (each.stage, *each.near)})
@@ -128,7 +135,7 @@ class FailureHistory:
         self._why = ""
 
     def settle(self, workers: Iterable[Actor], pass_id: PassId) -> None:
-        """A step is decided by the work of `workers`: the peers that caused its failures go on probation."""
+        """A step is decided by the work of `workers`. The peers that caused its failures go on probation."""
         guilty = self.accusations.settle((actor.peer for actor in workers), self.halves.left_out)
         self.halves.clear()
         for peer in guilty:
@@ -138,7 +145,7 @@ class FailureHistory:
 
     @property
     def _evaluation(self) -> PassId:
-        """The current evaluation, with the sample after it, as if it were a step with one pass."""
+        """The current evaluation, including the sample after it, represented as a step with one pass."""
         return PassId(Term(0), StepNumber(self._evaluations))
 
     def next_evaluation(self) -> None:
@@ -146,9 +153,10 @@ class FailureHistory:
         self._evaluations += 1
 
     def idled(self, peer: str) -> None:
-        """A peer held up a forward-only pass: leave it out of this evaluation and the next, then of more each time.
+        """A peer delayed a forward-only pass. Leave it out of this evaluation and the next one; longer each further
+        time.
 
-        Training steps are not affected: a peer that does its part there keeps its share.
+        Training is not affected: a peer that does its work there keeps its share.
         """
         self._idlers.strike(peer, self._evaluation, 2)
 
@@ -156,11 +164,11 @@ class FailureHistory:
         return self._idlers.strikes(peer)
 
     def is_idle(self, peer: str) -> bool:
-        """Return True if the peer gets no work in this evaluation, if its stage has other peers."""
+        """Return True if the peer gets no work in this evaluation, provided that its stage has other peers."""
         return self._idlers.is_benched(peer, self._evaluations)
 
     def did_its_part(self, peers: Collection[str]) -> None:
-        """These peers did their work in a forward-only pass that has its result."""
+        """These peers did their work in a completed forward-only pass."""
         for peer in peers:
             self._idlers.worked(peer, self._evaluation)
 

@@ -1,8 +1,8 @@
 """Finds out whether a single peer makes a step non-finite by its contribution to the sums of its stage.
 
-Before such a step is skipped, one half of the replicas of each stage does it again, then the other half. If one half
-gets a finite result, that result is decided, and one of the peers left out is at fault. The devices of one person are
-in one half (`People`), in all stages.
+Before such a step is skipped, one half of each stage's replicas does it again, then the other half. If one half gets a
+finite result, that result is decided, and one of the peers left out is at fault. All devices of one person are in the
+same half (`People`), in all stages.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from swarm.protocol.ids import Actor
 
 
 class Halves:
-    """The halves of the undecided step."""
+    """The halves for the undecided step."""
 
     def __init__(self, people: People) -> None:
         self._people = people
         self._left: list[frozenset[str]] | None = None
-        """The halves that are yet to be left out, in order. None: not begun."""
+        """The halves that have yet to be left out, in order. None: not begun."""
         self.left_out: frozenset[str] = frozenset()
-        """Peers that have no part in the next attempt, if their stage has others."""
+        """Peers that have no part in the next attempt, provided that their stages have others."""
 
     @property
     def begun(self) -> bool:
         return self._left is not None
 
     def split(self, rosters: Sequence[Sequence[Actor]], step: int) -> bool:
-        """The step was not finite with these rosters: split them. False if no stage has two replicas.
+        """The step was not finite with these rosters. Split them into halves. Return False if no stage has two
+        replicas.
 
-        The halves change from step to step, so that no two peers are in the same half for long.
+        The halves change from step to step, so that no two peers stay in the same half for long.
         """
         sides: tuple[set[str], set[str]] = (set(), set())
         side_of: dict[str, int] = {}
@@ -39,7 +40,7 @@ class Halves:
             for place, actor in enumerate(roster if len(roster) > 1 else ()):
                 side = (place + place // 2 * step + (step >> stage)) % 2
                 if here == {side}:
-                    side = 1 - side  # somebody of this stage is to be left
+                    side = 1 - side  # both halves must contain a replica of this stage
                 side = side_of.setdefault(self._people.of(actor.peer), side)
                 sides[side].add(actor.peer)
                 here.add(side)
@@ -47,7 +48,7 @@ class Halves:
         return self.next()
 
     def next(self) -> bool:
-        """Leave out the next half. False if both halves have been left out once."""
+        """Leave out the next half. Return False if both halves have been left out once."""
         self.left_out = self._left.pop(0) if self._left else frozenset()
         return bool(self.left_out)
 

@@ -1,4 +1,6 @@
-"""Where a run stands: the term, the last decision, the version after it, the archived versions, and the commands."""
+"""History: the state of a run, with the term, the last decision, its version, the archived versions, and the
+commands.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ RECENT = 256
 
 @dataclass(slots=True)
 class History:
-    """Changed only by durable facts: a written term, decision or command, a stored checkpoint."""
+    """Changes only with durable facts: a written term, decision or command, or a stored checkpoint."""
 
     term: Term
     decision: Decision | None
@@ -25,7 +27,7 @@ class History:
     archived: int | None
     """Version of the newest complete checkpoint in the archive."""
     rolled_back_in: int = 0
-    """The term of the last rollback, 0 for none."""
+    """The term of the last rollback; 0: none."""
     version: int = 0
     """Number of steps decided: the version that a training pass needs."""
     recent: deque[Decision] = field(default_factory=lambda: deque(maxlen=RECENT))
@@ -33,10 +35,10 @@ class History:
     controls: Controls = field(default_factory=Controls)
     """The organiser's commands."""
     asked: int = -1
-    """The newest version that peers are asked to save beyond the schedule of the manifest."""
+    """The newest version that peers should save in addition to the manifest's schedule."""
     soundness: Soundness = field(default_factory=Soundness)
     kept: tuple[int, ...] = ()
-    """Versions of the archive, oldest first. Of the sound versions, only the newest is sure to be there."""
+    """The versions in the archive, oldest first. Of the sound ones, only the newest is certain to exist."""
 
     def __post_init__(self) -> None:
         if self.archived is not None and self.archived not in self.kept:
@@ -47,29 +49,29 @@ class History:
                 self.recent.append(self.decision)
 
     def since(self, step: int) -> list[Decision] | None:
-        """The decisions from `step` on. None if some of them are forgotten."""
+        """The decisions from `step` on. None if some of them are no longer in memory."""
         found = [decision for decision in self.recent if decision.step >= step]
         return found if len(found) == max(0, self.version - step) else None
 
     @property
     def restorable(self) -> bool:
-        """True if a stage that no peer holds any more can be restored: from the archive, or by initialising it.
+        """True if a stage that no peer holds any more can be restored, either from the archive or by initialising it.
 
-        Version 0 always can: if it is imported, the archive keeps it beside the newest versions.
+        Version 0 can always be restored: if it was imported, the archive keeps it in addition to the newest versions.
         """
         return self.version == 0 or self.version == self.archived
 
     def end(self, settings: Settings) -> int:
-        """Number of steps after which the run is done."""
+        """Number of steps after which the run is complete."""
         return self.controls.end(settings)
 
     def saves(self, version: int, settings: Settings) -> bool:
-        """Return True if a checkpoint is made of this version."""
+        """Return True if a checkpoint of this version should be saved."""
         return settings.saves(version) or version == self.asked
 
     @property
     def is_asked(self) -> bool:
-        """True if peers are to save the current version beyond the schedule of the manifest."""
+        """True if peers should save the current version in addition to the manifest's schedule."""
         return self.asked == self.version
 
     def decided(self, decision: Decision) -> None:
@@ -79,7 +81,7 @@ class History:
         self.soundness = self.soundness.after(decision)
 
     def stored(self, version: int, term: Term) -> None:
-        """A checkpoint that `term` ordered is stored. Checkpoints of a rolled-back history do not count."""
+        """A checkpoint that was ordered in `term` is stored. Checkpoints of a rolled-back history do not count."""
         if term >= self.rolled_back_in and version <= self.version:
             self.archived = max(version, -1 if self.archived is None else self.archived)
             self.kept = tuple(sorted({*self.kept, version}))[-RECENT:]
@@ -105,5 +107,5 @@ class History:
 
     @property
     def rollback_target(self) -> int:
-        """The version to go back to when the current one is lost."""
+        """The version to go back to if the current one is lost."""
         return self.archived if self.archived is not None and self.archived < self.version else 0

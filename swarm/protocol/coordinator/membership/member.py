@@ -1,4 +1,7 @@
-"""Member: what the coordinator knows of one live actor. Fields that a list depends on change only through methods."""
+"""Member: the coordinator's record of one live actor.
+
+`Listing`s depend on some of the fields. These fields change only through methods, which inform the listing.
+"""
 
 from __future__ import annotations
 
@@ -12,103 +15,111 @@ from swarm.protocol.timeouts import Observed
 
 
 class Listing(Protocol):
-    """Lists of members by their properties. Each member reports its changes to them."""
+    """Keeps lists of members by their properties. Each member reports its changes to it."""
 
     def moved(self, member: Member, before: int | None) -> None:
         """The member moved from the stage `before` to its current one."""
 
     def connected(self, member: Member) -> None:
-        """Its connection broke, or is back."""
+        """The member's connection broke or was restored."""
 
     def withheld_changed(self, member: Member) -> None:
-        """The member begins to leave or to pause, or goes on."""
+        """The member begins or stops leaving or pausing."""
 
     def changed(self, stage: int | None) -> None:
-        """Another property by which the members of a stage are counted has changed."""
+        """Another property changed that affects the number of available members of `stage`."""
 
 
 @dataclass(slots=True)
 class Member:
-    """`stage` None: standing by, or not placed yet. `version` None: it has no usable state."""
+    """One live actor. `stage` None: it stands by or has no place yet. `version` None: it has no usable state."""
 
     actor: Actor
     heard_at: float
     stage: StageIndex | None = None
     version: int | None = None
     preferred: StageIndex | None = None
-    """The stage of which it has a checkpoint on disk."""
+    """The stage of its newest checkpoint on disk."""
     interrupted: StageIndex | None = None
-    """The stage whose state it was loading when it was lost, shortly before it came back."""
+    """The stage whose state the actor was loading when it was lost, if it came back shortly afterwards."""
     capacity: float = 1.0
-    """Its own estimate of its speed; comparable between members."""
+    """The member's own estimate of its speed; comparable between members."""
     memory: int | None = None
-    """Bytes of memory that it plans with, as it reports."""
+    """Bytes of memory that it may use, as it reports."""
     downlink: float | None = None
-    """Bytes/s that it can receive, as it measured when it came."""
+    """Bytes/s that it can receive, as measured when it joined."""
     offered_uplink: float | None = None
-    """Bytes/s that it can send, as it measured when it came, or as its owner limits it."""
+    """Bytes/s that it can send, as measured when it joined, or as its owner limits it."""
     seating: Seating | None = None
     """Its report about the process that it runs in."""
     speed: float | None = None
-    """As `capacity`, but measured in a stage of this run (`StageCosts`)."""
+    """The same as `capacity`, but measured in a stage of this run (`StageCosts`)."""
     measurements: int = 0
     """Number of steps after which it was measured in its stage."""
     placed_at: float = 0.0
-    """When it was given its stage, or came back with it."""
+    """When it received its stage, or came back with it."""
     has_counted: bool = False
-    """True if a step was decided in which it had a part, since it came: it holds what its siblings hold."""
+    """True if it took part in a decided step since it joined. Then it holds the same state as its siblings."""
     shown: bool = False
-    """True if its state was found to be what its siblings hold, since it loaded it (`Proofs`)."""
+    """True if its state, since loaded, was proven equal to that of its siblings (`Proofs`)."""
     has_worked: bool = False
-    """True if the member has had a part in a pass in its stage."""
+    """True if it took part in a pass in its stage."""
     standing_by: bool = False
     introduced: bool = False
-    """True if it has reported what it holds (Join, Status). Before that it is not placed: it may hold a state."""
+    """True if it has reported its state (Join or Status). Until then it gets no stage, since it may already hold one.
+    """
     recalled_at: float | None = None
-    """When this record was taken over from an earlier leader's time; None once it has reported since."""
+    """When this record was restored from an earlier leader's term; None once the member has reported again."""
     lost_at: float | None = None
     """When its connection broke; None while connected."""
     assigned: tuple[int, int] | None = None
     """(stage, version) that it was told to load and has not reported yet."""
     prepared: Prepared | None = None
-    """The newest Prepared of the open or last training pass, from a Prepared or a Status: either may be lost."""
+    """The newest Prepared of the open or last training pass. It comes from a Prepared or a Status message; either may
+    be lost.
+    """
     moving: bool = False
-    """True if the member is told to leave its stage for `stage`. Otherwise the stage that it reports counts."""
+    """True if it was told to move to `stage` and has not arrived. Otherwise the stage that it reports counts."""
     move_number: int = 0
-    """Number of its last move, as in Assign."""
+    """The number of its last move, as in `Assign.move`."""
     waited_since: float | None = None
-    """Since when the next pass waits for it to load the version."""
+    """Since when the next pass has waited for it to load the version."""
     given_up: bool = False
-    """True if it did not load the version within a step budget. Until it has its assigned state, its place is free."""
+    """True if it did not load the version within a step budget. Its place is free until it has its assigned state."""
     waits_in_vain: int = 0
-    """How often that has happened since it last had a part in a decided step."""
+    """How often a pass waited for it in vain since it last took part in a decided step."""
     patience_until: float = 0.0
-    """Until then no pass waits for it again, and its download of an older version is not interrupted."""
+    """Until this time, no pass waits for it again, and its download of an older version is not interrupted."""
     listens_from: int | None = None
-    """As a listener: the version that it was told to load, or held then. Sums are kept for it from that version on."""
+    """For a listener: the version that it was told to load, or held at that time. Donors keep sums for it from this
+    version on.
+    """
     listens_since: PassId | None = None
     """The pass in which it was told to listen."""
     progress_at: float = 0.0
-    """When its reports last showed progress: more bytes of a state or of sums, or another version."""
+    """When its reports last showed progress: more bytes of a state or of sums, or a new version."""
     enters_from: int = 0
-    """The version from which on it may be in a roster although it lacks the last decision."""
+    """From this version on, it may be in a roster although it lacks the last decision."""
     drifts: int = 0
     """How often its state differed from that of its siblings."""
     void_before: Term = NEVER
-    """State that it was given under an older term is void, as after a rollback."""
+    """Its state is void if it received it under an older term than this, as after a rollback."""
     late: int = 0
-    """How often it entered a roster that way and was too late, since it last had a part in a decided step."""
+    """How often it entered a roster while it lacked the last decision and was too late, since it last took part in a
+    decided step.
+    """
     benched: bool = False
-    """True if it is left out of this step after earlier failures (`Probation`). Until then its place is free."""
+    """True if it is left out of this step because of earlier failures (`Probation`). Its place is free meanwhile."""
     told: int = 0
-    """How often it was told where to get a version: each time from another source."""
+    """How often it was told where to fetch a version. Each time it is told another source."""
     told_at: float = -1.0
     leaving_since: float | None = None
-    """When it reported that it is leaving. It gets no new work, and other peers are to take up its stage."""
+    """When it reported that it is leaving. It gets no new work, and other peers take up its stage."""
     paused: str = ""
-    """Why it computes nothing for now, as it reports; empty: it does. It gets no new work, and keeps its state."""
+    """Why it is paused, as it reports; empty: it is not paused. A paused member gets no new work and keeps its state.
+    """
     paused_at: float = -math.inf
-    """When that last changed."""
+    """When `paused` last changed."""
     absent: bool = False
     """True if the member has paused for so long that its place is free."""
     sequence: int = -1
@@ -116,33 +127,33 @@ class Member:
     status: Status | None = None
     gaps: Observed = field(default_factory=Observed)
     listing: Listing | None = field(default=None, repr=False)
-    """The lists that it stands in. None once it is gone."""
+    """The lists that contain the member. None once it is gone."""
 
     @property
     def seconds_per_microbatch(self) -> float | None:
-        """The value that it reports, if it is plausible."""
+        """The reported value, if it is plausible."""
         said = self.status.seconds_per_microbatch if self.status is not None else None
         return said if said is not None and 1e-6 <= said <= 1e6 else None
 
     @property
     def term(self) -> int:
-        """The newest term that it reports to have heard of."""
+        """The newest term that the member knows, as it reports."""
         return self.status.term if self.status is not None else 0
 
     @property
     def uplink(self) -> float | None:
-        """Bytes/s that it sends at most, if it reports a plausible value."""
+        """The member's upload limit in bytes/s, if it reports a plausible value."""
         said = self.status.uplink if self.status is not None else None
         return said if said is not None and _is_rate(said) else None
 
     @property
     def links(self) -> dict[Actor, float]:
-        """Bytes/s that it receives from each sender, as far as the reported values are plausible."""
+        """Bytes/s that the member receives from each sender. Implausible values are left out."""
         said = self.status.links if self.status is not None else ()
         return {link.sender: link.bytes_per_s for link in said if _is_rate(link.bytes_per_s)}
 
     def is_news(self, report: Join | Status) -> bool:
-        """Return True if the report was sent after all reports received before."""
+        """Return True if the report was sent after all reports received so far."""
         if report.sequence <= self.sequence:
             return False
         self.sequence = report.sequence
@@ -151,8 +162,9 @@ class Member:
         return True
 
     def join(self, join: Join) -> None:
-        """It reports that it has no stage, which overrides this record. An order to load a stage that it has not
-        received yet remains valid.
+        """The member reports that it has no stage, which overrides this record.
+
+        An order to load a stage that the member has not received yet remains valid.
         """
         self._offers(join, join.uplink)
         self.preferred = join.stage
@@ -162,7 +174,7 @@ class Member:
             self.told_at = -1.0
 
     def report(self, status: Status, stages: int, rolled_back: int = 0) -> bool:
-        """Record what it reports. True if it holds another stage than recorded: it came back.
+        """Record a status. Return True if the member came back with a stage that differs from the recorded one.
 
         `rolled_back`: the term of the last rollback. A state from before it belongs to a void history.
         """
@@ -193,7 +205,7 @@ class Member:
         return came_back
 
     def at(self, rolled_back: int, newest: int) -> int | None:
-        """The version that it reports to hold or load, if that is plausible. `rolled_back`: as in `report`."""
+        """Return the version that the member reports to hold or load, if plausible. `rolled_back`: as in `report`."""
         said = self.status
         if said is None or said.stage != self.stage or said.state_term < max(rolled_back, self.void_before):
             return None
@@ -206,7 +218,7 @@ class Member:
         self.progress_at = self.heard_at
 
     def has_heard(self, pass_id: PassId | None) -> bool:
-        """Return True if the member reports that it was told of this pass, or a later one, as a listener."""
+        """Return True if the member reports that it was told about this pass or a later one as a listener."""
         heard = self.status.heard if self.status is not None else None
         return heard is not None and pass_id is not None and heard >= pass_id
 
@@ -216,12 +228,12 @@ class Member:
         return self.status is not None and self.status.heard is not None
 
     def came_late(self, version: int) -> None:
-        """The member entered the roster of the pass over `version` too early: let it enter later next time."""
+        """The member entered the roster of the pass over `version` too early. Delay its next entry."""
         self.late += 1
         self.enters_from = version + 2 ** min(self.late, 8)
 
     def _offers(self, report: Join | Status, uplink: float | None) -> None:
-        """Record what its machine offers, as far as that is plausible. It has introduced itself."""
+        """Record the resources that the report offers, as far as plausible. The member has now introduced itself."""
         before = self._offered
         self.introduced = True
         self.capacity = report.capacity if 0.0 < report.capacity < math.inf else 1.0
@@ -238,14 +250,15 @@ class Member:
         return self.introduced, self.capacity, self.memory, self.offered_uplink, self.seating
 
     def has_state(self) -> None:
-        """The member has loaded its assigned state: passes may wait for it again."""
+        """The member has loaded its assigned state. Passes may wait for it again."""
         self.assigned = self.waited_since = None
         self._set_given_up(False)
 
     def is_waited_for(self, now: float, budget_s: float) -> bool:
-        """True if the next pass waits for this member, which lacks the version: once for a step budget, then rarely.
+        """Return True if the next pass waits for this member, which lacks the version.
 
-        A member that was given up is waited for only until it is told again what to load.
+        A pass waits for one step budget. If the member does not load the version in that time, `give_up` sets a period
+        without waiting, which doubles each time.
         """
         if now < self.patience_until:
             return False
@@ -257,14 +270,16 @@ class Member:
         return False
 
     def give_up(self, now: float, budget_s: float) -> None:
-        """Let it load without a pass that waits for it: each time for twice as long."""
+        """Let the member load without a pass that waits for it. Each time, this period is twice as long."""
         self.waited_since = None
         self._set_given_up(True)
         self.waits_in_vain += 1
         self.patience_until = now + budget_s * float(2 ** min(self.waits_in_vain, 8))
 
     def drifted(self, term: Term) -> None:
-        """Its state differs from that of its siblings: it must load the state anew, under `term` or a later one."""
+        """The member's state differs from that of its siblings. It must load the state anew, under `term` or a later
+        one.
+        """
         self.drifts += 1
         self.void_before = term
         self.version = self.prepared = None
@@ -274,18 +289,20 @@ class Member:
 
     @property
     def standing(self) -> tuple[float, ...]:
-        """Sort key for replicas that differ when it is unknown which is right: the lower one is believed."""
+        """Sort key for replicas whose states differ, if it is unknown which state is right. The replica with the lowest
+        key is believed.
+        """
         return self.drifts, self.placed_at
 
     def worked(self) -> None:
-        """The member had a part in a decided step: forget earlier failures."""
+        """The member took part in a decided step. Forget earlier failures."""
         self.has_state()
         self.waits_in_vain = self.late = self.enters_from = 0
         self.listens_from = self.listens_since = None
         self.patience_until = 0.0
 
     def place(self, stage: StageIndex, now: float) -> None:
-        """Give `stage` to it; it had no stage before."""
+        """Give `stage` to the member, which had no stage before."""
         self._set_stage(stage)
         self.version = None
         self.shown = False
@@ -295,14 +312,14 @@ class Member:
         self.told_at = -1.0
 
     def move(self, stage: StageIndex, version: int, number: int, now: float) -> None:
-        """Move it from its stage to `stage` at `version`. `number`: number of this move, as in Assign."""
+        """Move the member from its stage to `stage` at `version`. `number`: as in `Assign.move`."""
         self.place(stage, now)
         self.prepared = None
         self.assigned = (stage, version)
         self.moving, self.move_number = True, number
 
     def disconnect(self, now: float) -> None:
-        """Its connection broke."""
+        """The member's connection broke."""
         self.lost_at = now
         if self.listing is not None:
             self.listing.connected(self)
@@ -325,12 +342,12 @@ class Member:
         return self.leaving_since is not None or bool(self.paused)
 
     def pause(self, reason: str, now: float) -> None:
-        """The member reports that it is paused; empty: that it goes on."""
+        """The member reports that it is paused, with the reason, or that it continues (empty)."""
         self.paused, self.paused_at, self.absent = reason, now, False
         self._withhold()
 
     def miss(self) -> None:
-        """Its pause has taken so long that its place is free."""
+        """The member has been paused for so long that its place is free."""
         self.absent = True
         self._changed()
 
@@ -339,17 +356,17 @@ class Member:
             self.listing.withheld_changed(self)
 
     def bench(self, benched: bool) -> None:
-        """Leave it out of this step, or let it in again."""
+        """Leave the member out of this step, or let it take part again."""
         if benched != self.benched:
             self.benched = benched
             self._changed()
 
     def yield_place(self) -> None:
-        """Its place is free until it has its assigned state."""
+        """Free the member's place until it has its assigned state."""
         self._set_given_up(True)
 
     def measure(self, speed: float) -> None:
-        """`speed`: as measured in a stage of this run."""
+        """Record a speed that was measured in a stage of this run."""
         if speed != self.speed:
             self.speed = speed
             self._changed()
@@ -373,7 +390,7 @@ class Member:
         return self.version == version or self.can_apply(decision)
 
     def can_apply(self, decision: Decision | None) -> bool:
-        """Return True if the member holds the reduced bytes of the last decided step, and needs only the decision."""
+        """Return True if the member holds the reduced bytes of the last decided step, and lacks only the decision."""
         if decision is None or self.prepared is None or self.stage is None:
             return False
         prepared, outcome = self.prepared, decision.outcomes[self.stage]
@@ -381,7 +398,8 @@ class Member:
             self.version == decision.step
             and prepared.attempt.stage == self.stage
             and prepared.attempt.pass_id.step == decision.step
-            and prepared.attempt.pass_id.term == decision.term  # equal bytes of an earlier attempt may be gone
+            # equal bytes of an earlier attempt may be discarded by now
+            and prepared.attempt.pass_id.term == decision.term
             and prepared.attempt.number == outcome.number
             and prepared.digest == outcome.digest
         )

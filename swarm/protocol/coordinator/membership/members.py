@@ -1,4 +1,4 @@
-"""The members of the swarm as the coordinator sees them: one record per live actor, and the choices made from them."""
+"""The coordinator's records of the swarm's members: one for each live actor, and queries over all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from swarm.protocol.ids import Actor, Term
 from swarm.protocol.messages import MAX_DONORS, Donor
 
 MOST_TERMS_MISSED = 1 << 20
-"""A peer that reports an invented term raises the next term by at most this number."""
+"""If a peer reports an invented term, it raises the next term by at most this number."""
 
 
 class Members:
@@ -20,7 +20,7 @@ class Members:
 
     def __init__(self) -> None:
         self.first_heard_at: float | None = None
-        """When the first member was heard in this life of the coordinator."""
+        """When the first member was heard since this coordinator started."""
         self._members: dict[Actor, Member] = {}
         self.people = People()
         self._newest: dict[str, int] = {}
@@ -36,19 +36,20 @@ class Members:
         return self._members.get(actor)
 
     def seconds_per_microbatch(self, actor: Actor) -> float | None:
-        """The value that an actor reports; None if it is gone or has not measured any."""
+        """The value that an actor reports; None if the actor is gone or has not measured one."""
         member = self._members.get(actor)
         return member.seconds_per_microbatch if member is not None else None
 
     def standing(self, actor: Actor) -> tuple[float, ...]:
-        """The standing of an actor's member. An actor that is gone comes last."""
+        """The standing of the actor's member. An actor that is gone comes last."""
         member = self._members.get(actor)
         return member.standing if member is not None else (math.inf,)
 
     def donors(self, holders: Iterable[Actor]) -> tuple[Donor, ...]:
-        """At most MAX_DONORS of the holders of a stage's state, of as many people as possible.
+        """Choose at most MAX_DONORS of the holders of a stage's state, belonging to as many people as possible.
 
-        Who is in the stage for longest comes first, then other people's devices, before anybody's second one.
+        Holders that have been in the stage for longest come first. The second device of a person comes after the first
+        devices of all people, and so on.
         """
         devices: dict[str, list[Actor]] = {}
         for actor in sorted(holders, key=lambda actor: (self.standing(actor), actor)):
@@ -59,13 +60,15 @@ class Members:
         return tuple(Donor(actor, person) for _, person, actor in sorted(ranked)[:MAX_DONORS])
 
     def companions(self, member: Member) -> list[Member]:
-        """The other members in a member's process, as it reports. The report does not bind those members."""
+        """The other members in a member's process, as that member reports. The report has no effect on the other
+        members' records.
+        """
         peers = member.seating.peers if member.seating is not None else ()
         those = (Actor(peer, self._newest.get(peer, -1)) for peer in peers if peer != member.actor.peer)
         return [self._members[actor] for actor in those if actor in self._members]
 
     def stages_of_people(self) -> dict[str, set[int]]:
-        """By person, the stages of its members. Empty where devices count."""
+        """For each person, the stages of the person's members. Empty if devices count instead of people."""
         found: dict[str, set[int]] = {}
         for member in self._members.values() if self.people.are_several else ():
             if member.stage is not None:
@@ -101,15 +104,19 @@ class Members:
             member.listing = None
 
     def next_term(self, term: Term) -> Term:
-        """The term to take after `term`: above every term that peers have heard of, since they ignore older terms.
+        """The term to take after `term`. It is higher than every term that the peers know, because they ignore older
+        terms.
 
-        Peers have heard of a newer term only if this coordinator's record is an older copy of itself.
+        Peers know a newer term only if this coordinator works on an outdated copy of its record.
         """
         heard = max((member.term for member in self._members.values()), default=0)
         return Term(max(term, min(heard, term + MOST_TERMS_MISSED)) + 1)
 
     def are_beyond(self, term: Term) -> bool:
-        """True if most people whose members have reported ignore messages of `term`, having heard of a newer one."""
+        """Return True if most people's members ignore messages of `term` because they know a newer one.
+
+        Only members that have reported count.
+        """
         spoken = [member for member in self._members.values() if member.status is not None]
         if not any(member.term > term for member in spoken):
             return False  # this is asked in every survey
@@ -118,42 +125,44 @@ class Members:
 
     @property
     def lost(self) -> list[Member]:
-        """Members whose connection broke and is not back, in the order in which they came."""
+        """Members whose connection broke and is not restored, in the order in which they joined."""
         return self._rosters.lost
 
     @property
     def changes(self) -> int:
-        """A counter that grows with every change of the members, their stages and their speeds."""
+        """A counter that increases with every change of the members, their stages and their speeds."""
         return self._rosters.changes
 
     @property
     def unplaced(self) -> list[Member]:
-        """Members without a stage, in the order in which they came."""
+        """Members without a stage, in the order in which they joined."""
         return self._rosters.unplaced
 
     def of_stage(self, stage: int) -> list[Member]:
-        """The members of a stage, in the order of their names."""
+        """The members of a stage, sorted by actor."""
         return self._rosters.of_stage(stage)
 
     def crew(self, stage: int) -> list[Member]:
-        """The members of a stage that count (`StageRosters.counted_on`). Do not change the list."""
+        """The members of a stage that are available (`StageRosters.counted_on`). Do not modify the list."""
         return self._rosters.counted_on(stage)
 
     def withheld(self) -> list[Actor]:
-        """Actors that get no new work: they are leaving, or paused."""
+        """Actors that get no new work because they are leaving or paused."""
         return [member.actor for member in self._rosters.withheld]
 
     @property
     def paused(self) -> list[Member]:
-        """Members that report that they are paused, by name."""
+        """Members that report a pause, sorted by actor."""
         return [member for member in self._rosters.withheld if member.paused]
 
     def without_absent(self, actors: Iterable[Actor]) -> list[Actor]:
-        """Those of the actors whose places are not free because of a long pause."""
+        """Filter out the actors whose places are free because of a long pause."""
         return [actor for actor in actors if (member := self._members.get(actor)) is None or not member.absent]
 
     def has_successor(self, stage: int) -> bool:
-        """True if another peer could take up a stage when all its holders leave: a standby or a spare replica."""
+        """Return True if another peer could take up a stage when all its holders leave: a standby or a spare
+        replica.
+        """
         if self.crew(stage) or self._rosters.largest > 1:
             return True
         return any(m.introduced and m.lost_at is None and not m.is_withheld for m in self.unplaced)

@@ -1,11 +1,12 @@
-"""Peers that failed by their own fault: left out for longer each time, then tried with a single microbatch.
+"""Probation: a peer that failed by its own fault is left out, longer each time, and then tried with a single
+microbatch.
 
-A peer that stalls, fails or disagrees in a step loses its work, and other peers do it again. Without probation, a peer
-that accepts work and never answers would get its share in every step. A broken connection, a restart and a silence do
-not count: they end the peer's part in the step by themselves, and the network may be the cause.
+If a peer stalls, fails or disagrees in a step, other peers must do its work again. Without probation, a peer that
+accepts work and never answers would get its share in every step. Broken connections, restarts and silence do not count:
+they end the peer's part in the step anyway, and the network may be the cause.
 
-One device of a person may be broken. When a second one fails too, all of that person's devices wait as long as the one
-that waits longest (`People`): else each further device would be another first try.
+A single broken device of a person affects only that device. If a second one fails too, all devices of that person wait
+as long as the one that waits longest (`People`). Otherwise each further device would get its own first try.
 """
 
 from __future__ import annotations
@@ -16,32 +17,34 @@ from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.ids import PassId
 
 MOST_STRIKES = 12
-"""A peer is left out for 2^11 steps at most."""
+"""Upper bound of the strikes: a peer is left out for at most 2^11 steps."""
 REMEMBERED = 4096
 """Number of peers kept, those with the newest strikes."""
 DEVICES = 2
-"""When so many devices of a person have strikes, all have."""
+"""If this number of a person's devices have strikes, the strikes count for all devices of the person."""
 
 
 @dataclass(slots=True)
 class _Record:
     strikes: int = 0
     until: int = 0
-    """The step from which on the peer may be tried again."""
+    """The first step in which the peer may be tried again."""
     struck_in: PassId | None = None
 
 
 class Probation:
-    """Strikes by peer id, for all incarnations: a restart clears nothing."""
+    """The strikes of each peer id, for all its incarnations: a restart clears nothing."""
 
     def __init__(self, people: People) -> None:
         self._people = people
         self._records: dict[str, _Record] = {}
 
     def strike(self, peer: str, pass_id: PassId, strikes: int = 1) -> None:
-        """The peer failed by its own fault in this pass: try it again in the next step, then after 2, 4, 8, … steps.
+        """The peer failed by its own fault in this pass. It is tried again in the next step, then after 2, 4, 8, …
+        steps.
 
-        It counts once per pass. With two `strikes` it stays away as long as if it had failed once before.
+        At most one call per pass counts. With two `strikes`, the peer stays away as long as if it had failed once
+        before.
         """
         record = self._records.pop(peer, None) or _Record()
         self._records[peer] = record
@@ -55,7 +58,7 @@ class Probation:
         record.until = pass_id.step + 2 ** (record.strikes - 1)
 
     def worked(self, peer: str, pass_id: PassId) -> None:
-        """The peer did its work in a decided step: remove one strike, unless it was struck in this pass."""
+        """The peer did its work in a decided step. Remove one strike, unless the peer was struck in this pass."""
         record = self._records.get(peer)
         if record is None or record.struck_in == pass_id:
             return
@@ -65,18 +68,18 @@ class Probation:
             del self._records[peer]
 
     def is_benched(self, peer: str, step: int) -> bool:
-        """Return True if it has no part in this step, if its stage has other peers."""
+        """Return True if the peer has no part in this step, provided that its stage has other peers."""
         return any(step < record.until for record in self._of_person(peer))
 
     def is_tried(self, peer: str) -> bool:
-        """Return True if it gets at most one microbatch."""
+        """Return True if the peer gets at most one microbatch."""
         return bool(self._of_person(peer))
 
     def strikes(self, peer: str) -> int:
         return max((record.strikes for record in self._of_person(peer)), default=0)
 
     def _of_person(self, peer: str) -> list[_Record]:
-        """The records that count for a peer: its own, or those of all of its person's devices if several have one."""
+        """The records that count for a peer: its own, or those of all devices of its person if several have one."""
         own, person = self._records.get(peer), self._people.of(peer)
         if not self._records or person == peer:
             return [] if own is None else [own]

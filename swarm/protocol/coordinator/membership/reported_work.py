@@ -1,7 +1,7 @@
 """Reports of peers about their work and their machines, for the event log. No decision depends on them.
 
-Only reports of members count, one for each pass, and only for recent passes. The receiver of frames knows what a link
-carries, so the report of a sender's link uses the rate that the receiver reported last.
+Only members' reports count, one per pass, and only for recent passes. Only the receiver of frames can measure a link,
+so the report about a sender's link uses the rate that its receiver reported last.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 
 MOST_SPANNED = 256
-"""Largest number of members for which work is reported."""
+"""If there are more members, the log contains no spans."""
 RECENT_STEPS = 2
 """A report may concern a step that was decided at most this number of steps ago."""
 DESCRIBED_BEATS = 10
-"""Number of heartbeats between two descriptions of a machine."""
+"""Number of heartbeats between two descriptions of one machine."""
 
 
 class ReportedWork:
@@ -33,11 +33,11 @@ class ReportedWork:
         self._members = members
         self._out = out
         self._reported: dict[Actor, PassId] = {}
-        """The last pass that each actor has reported."""
+        """The last pass that each actor reported on."""
         self._described: dict[Actor, tuple[tuple[Trait, ...], float]] = {}
-        """The last description of each actor's machine, and when it came."""
+        """The last description of each actor's machine, and when it arrived."""
         self._arriving: dict[Actor, dict[Actor, float]] = {}
-        """By receiver: the bytes/s that it reports for each sender."""
+        """For each receiver, the bytes/s that it reports for each sender."""
 
     def hear(self, member: Member, told: Telemetry, now: float) -> None:
         if told.actor != member.actor:
@@ -83,7 +83,7 @@ def described(actor: Actor, machine: tuple[Trait, ...]) -> PeerDescribed:
 
 
 def worked(actor: Actor, work: Work, rate_of: Callable[[LinkUse], float | None]) -> PeerWorked:
-    """`rate_of` a link: bytes/s from the actor to the other end."""
+    """Build the event. `rate_of`: for a link, the bytes/s from the actor to the other end."""
     return PeerWorked(
         actor=str(actor),
         stage=work.stage,

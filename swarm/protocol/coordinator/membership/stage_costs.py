@@ -1,8 +1,8 @@
 """The cost of the stages and the speed of the members, learned from measurements. Placement and moves use them.
 
-A microbatch takes `cost ÷ speed` seconds at a peer. Peers report the seconds per microbatch in their stage (Status),
-and at the start their own estimate of their speed (Join: `capacity`). For a peer that was measured, the measured speed
-counts; for other stages it is converted by what these cost all peers that have run them.
+A peer needs `cost ÷ speed` seconds per microbatch. Peers report their seconds per microbatch (Status), and at the start
+an estimate of their speed (Join: `capacity`). Once a peer was measured, its measured speed counts. The measured costs
+of the stages convert it to other stages.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from swarm.protocol.ids import Actor
 
 _NONE: frozenset[int] = frozenset()
 REMEMBERED = 64
-"""Number of peers whose measurements give the cost of a stage, the newest ones."""
+"""Number of peers whose measurements determine the cost of a stage: the newest ones."""
 LEAST_COST_S = 1e-9
 """Lower bound of a stage's cost, whatever speed a peer reports."""
 MOST_COST_S = 1e9
-"""Upper bound of a stage's cost, whatever capacity a peer reports: sums and quotients of costs stay finite."""
+"""Upper bound of a stage's cost, whatever capacity a peer reports, so that sums and quotients of costs stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A peer that holds a stage, or is about to."""
+    """A peer that holds a stage, or is about to hold it."""
 
     actor: Actor
     speed: float
@@ -35,28 +35,30 @@ class Worker:
     movable: bool = True
     """True if it has the version and has been in its stage for long enough."""
     ready: bool = True
-    """True if it has the version. A worker without it is on the way: its place is taken, but no peer leaves for it."""
+    """True if it has the version. A worker without the version takes a place, but no other peer leaves its stage for
+    it.
+    """
     uplink: float = math.inf
     """Bytes/s that it can send."""
     barred: frozenset[int] = frozenset()
-    """Stages that it is not moved to: those that it never gets (`StageCosts.barred`), and its owner's others; while it
-    pauses, all.
+    """Stages that the worker must not be moved to: those of `StageCosts.barred`, those of its owner's other devices,
+    and all stages while it is paused.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Lineup:
-    """The workers and costs of the stages. `crews[s]` serve stage `s`, whose microbatch costs `costs[s]` > 0."""
+    """The workers and costs of all stages. `crews[s]` serve stage `s`, whose microbatches cost `costs[s]` > 0 each."""
 
     crews: tuple[tuple[Worker, ...], ...]
     costs: tuple[float, ...]
     replicas: int
-    """Planned number of peers in a stage. Below it, the stage comes first and gives no peer away."""
+    """Planned number of peers in a stage. A stage with fewer peers has priority and gives no peer away."""
     most: int
     """Largest number of peers in a stage."""
     frames: tuple[float, ...] = ()
-    """Bytes that a peer of each stage sends for a microbatch, forward and back: half as many in the first and last
-    stage as in between. Empty: uplinks do not count.
+    """For each stage, the bytes that a peer sends per microbatch, forward and backward. Inner stages send twice as much
+    as the first and last stage. Empty: uplinks are ignored.
     """
 
     def rate(self, worker: Worker, stage: int) -> float:
@@ -72,7 +74,7 @@ class Lineup:
 
 
 class StageCosts:
-    """Call `learn` after every decided step; the other methods are queries."""
+    """Call `learn` after every decided step. The other methods are queries."""
 
     def __init__(
         self,
@@ -81,8 +83,8 @@ class StageCosts:
         stage_frames: tuple[float, ...] = (),
         stage_least: tuple[int, ...] = (),
     ) -> None:
-        """For a peer of each stage, if known: `stage_memory`, bytes that it needs; `stage_least`, those that do when
-        it computes layer by layer again; `stage_frames`, bytes that it sends per microbatch of the stage.
+        """Per stage, if known: `stage_memory`, bytes of memory that a peer needs; `stage_least`, bytes that suffice if
+        it recomputes its layers one by one; `stage_frames`, bytes that it sends per microbatch.
         """
         self._stage_memory = stage_memory
         self._stage_least = stage_least or stage_memory
@@ -90,14 +92,14 @@ class StageCosts:
         self._seen: list[dict[str, float]] = [{} for _ in range(stages)]
         """By stage: {peer: seconds per microbatch × capacity}"""
         self._carried: dict[Actor, float] = {}
-        """Bytes/s that the second fastest link from an actor carries, as the receivers report."""
+        """For each actor, the bytes/s of its second fastest link, as the receivers report."""
         self._costs: tuple[float, ...] = ()
-        """As known after the last `learn`."""
+        """The result of the last `learn`."""
         self._crews: dict[int, tuple[list[Member], tuple[Worker, ...]]] = {}
-        """By stage, for newcomers: the members, and the same members as workers of the planner."""
+        """Cache by stage for newcomers: the members, and the same members as workers for the planner."""
 
     def learn(self, members: Members) -> None:
-        """Record the measurements. A peer counts once for a stage, even after it has left."""
+        """Record the measurements. Each peer counts once for a stage, even after it has left."""
         for member in members:
             seconds, stage = member.seconds_per_microbatch, member.stage
             if seconds is None or stage is None or not member.has_worked:
@@ -118,7 +120,9 @@ class StageCosts:
                 member.measurements += 1
 
     def costs(self) -> tuple[float, ...]:
-        """Cost of each stage: seconds per microbatch for a peer of speed 1. The median, if not measured."""
+        """Cost of each stage: seconds per microbatch for a peer of speed 1. An unmeasured stage gets the median of the
+        others.
+        """
         if not self._costs:
             known = [median(seen.values()) if seen else None for seen in self._seen]
             usual = median(cost for cost in known if cost is not None) if any(known) else 1.0
@@ -126,15 +130,15 @@ class StageCosts:
         return self._costs
 
     def speed(self, member: Member) -> float:
-        """The speed measured in any stage, else the member's own estimate."""
+        """The speed measured in any stage; otherwise the member's own estimate."""
         return member.capacity if member.speed is None else member.speed
 
     def uplink(self, member: Member) -> float:
-        """Bytes/s: the rate that the member offered when it came, or the rate of its second fastest link if that is
-        higher.
+        """Upload rate in bytes/s: the rate that the member offered when it joined, or that of its second fastest link,
+        whichever is higher.
 
-        A link that is probed at the same time as others looks slow. A single fast link is no evidence: it may end in
-        the same house, or its receiver may lie. Infinite if the member has offered no rate.
+        A link that is probed at the same time as others seems slow. A single fast link is no evidence: both ends may be
+        in the same house, or the receiver may lie. Infinite if the member has offered no rate.
         """
         offered = member.offered_uplink
         return math.inf if offered is None else max(offered, self._carried.get(member.actor, 0.0))
@@ -151,10 +155,10 @@ class StageCosts:
         return self._stage_frames[stage] / self.costs()[stage] if self._stage_frames else 0.0
 
     def barred(self, members: Members, member: Member) -> frozenset[int]:
-        """Stages that a member never gets.
+        """Stages that the member must never get.
 
-        Either they need more memory than the other peers in its process leave, or one of these peers holds the stage
-        already: if the process died, both replicas would be gone.
+        Either a stage needs more memory than the other peers in the member's process leave, or one of those peers
+        already holds the stage: if the process died, both replicas would be lost.
         """
         if member.memory is None and member.seating is None:
             return _NONE
@@ -163,12 +167,14 @@ class StageCosts:
         return frozenset(s for s in range(len(self._seen)) if s in elsewhere or not self.has_room(memory, others, s))
 
     def has_room(self, memory: int | None, beside: Iterable[Member], stage: int) -> bool:
-        """Return True if `stage` fits into `memory` bytes `beside` other members' stages. True if sizes are unknown."""
+        """Return True if `stage` fits into `memory` bytes next to the stages of the members in `beside`. True if sizes
+        are unknown.
+        """
         needs = self._stage_memory
         if memory is None or not needs:
             return True
         others = [needs[m.stage] for m in beside if m.stage is not None]
-        if not others:  # it computes its layers again if that is what it takes
+        if not others:  # a single peer may recompute its layers to save memory
             needs = self._stage_least
         return needs[stage] <= memory - sum(others)
 
@@ -188,13 +194,15 @@ class StageCosts:
                 if m.lost_at is None:
                     barred = self.barred(members, m) | taken.get(members.people.of(m.actor.peer), _NONE)
                     if m.paused:
-                        barred = frozenset(range(len(self._seen)))  # it would work nowhere
+                        barred = frozenset(range(len(self._seen)))  # it would not work in any stage
                     workers.append(Worker(m.actor, self.speed(m), movable(m), ready(m), self.uplink(m), barred))
             crews.append(tuple(workers))
         return Lineup(tuple(crews), self.costs(), replicas, most, self._stage_frames)
 
     def newcomers_lineup(self, members: Members, replicas: int, most: int) -> Lineup:
-        """As `lineup`, without `ready` and `movable`. Many newcomers may come at once, so the crews are cached."""
+        """The same as `lineup`, without `ready` and `movable`. Crews are cached, because many newcomers may join at
+        once.
+        """
         crews = []
         for stage in range(len(self._seen)):
             those = members.crew(stage)
@@ -209,7 +217,9 @@ class StageCosts:
 
 
 def _second_fastest(members: Members) -> dict[Actor, float]:
-    """The second fastest rate of the links from each actor, as the receivers report, if it has two or more."""
+    """The rate of the second fastest link from each actor, as the receivers report. Actors with fewer than two links
+    are left out.
+    """
     fastest: dict[Actor, float] = {}
     second: dict[Actor, float] = {}
     for member in members:

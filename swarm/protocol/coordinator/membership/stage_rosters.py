@@ -1,4 +1,6 @@
-"""Members by stage, without a stage, and without a connection: kept up to date, so that no query visits all members."""
+"""Lists of members by stage, without a stage, and without a connection. They are updated with every change, so that no
+query visits all members.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +11,28 @@ from swarm.protocol.ids import Actor
 
 
 class StageRosters:
-    """A `Listing`: each member reports its changes to it."""
+    """A `Listing`: each member reports its changes to this object."""
 
     def __init__(self) -> None:
         self.changes = 0
         """Number of changes so far."""
         self._by_stage: dict[int, list[Member]] = {}
-        """In the order of actors."""
+        """Each list is sorted by actor."""
         self._unplaced: dict[Actor, Member] = {}
         self._lost: dict[Actor, Member] = {}
         self._withheld: dict[Actor, Member] = {}
         self._arrival: dict[Actor, int] = {}
         self._arrivals = 0
         self._counted_on: dict[int, list[Member]] = {}
-        """By stage, as long as nothing changes in it."""
+        """Cache by stage. An entry is discarded when something in the stage changes."""
 
     def of_stage(self, stage: int) -> list[Member]:
         return list(self._by_stage.get(stage, ()))
 
     def counted_on(self, stage: int) -> list[Member]:
-        """The members of a stage that are neither given up, nor left out of this step, nor leaving, nor absent.
+        """The available members of a stage: not given up, not left out of this step, not leaving and not absent.
 
-        Do not change the list. It stays the same object while nothing else changes.
+        Do not modify the list. It stays the same object while nothing changes.
         """
         found = self._counted_on.get(stage)
         if found is None:
@@ -41,12 +43,12 @@ class StageRosters:
 
     @property
     def largest(self) -> int:
-        """Number of counted members in the largest stage."""
+        """Number of available members in the largest stage."""
         return max((len(self.counted_on(stage)) for stage in self._by_stage), default=0)
 
     @property
     def withheld(self) -> list[Member]:
-        """Members that are leaving or paused, by name."""
+        """Members that are leaving or paused, sorted by actor."""
         return sorted(self._withheld.values(), key=_name)
 
     @property
@@ -74,7 +76,7 @@ class StageRosters:
         self._list(member)
 
     def connected(self, member: Member) -> None:
-        """Its connection broke, or is back."""
+        """The member's connection broke or was restored."""
         self.changed(member.stage)
         if member.lost_at is None:
             self._lost.pop(member.actor, None)
@@ -82,7 +84,7 @@ class StageRosters:
             self._lost[member.actor] = member
 
     def withheld_changed(self, member: Member) -> None:
-        """It begins to leave or to pause, or goes on."""
+        """The member begins or stops leaving or pausing."""
         if member.is_withheld:
             self._withheld[member.actor] = member
         else:
@@ -90,7 +92,7 @@ class StageRosters:
         self.changed(member.stage)
 
     def changed(self, stage: int | None) -> None:
-        """Another property by which the members of a stage are counted has changed."""
+        """Another property changed that affects the number of available members of `stage`."""
         self.changes += 1
         if stage is not None:
             self._counted_on.pop(stage, None)

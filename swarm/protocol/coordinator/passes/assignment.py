@@ -1,9 +1,9 @@
 """The assignment of microbatches to replicas: a pure function of the view.
 
-In each stage, the replicas get the numbers of microbatches with which the slowest replica finishes soonest. The
-microbatches are spread over the step in the order in which they arrive (interleaved, like SWARM's weighted round-robin,
-but known to all peers): consecutive microbatches go to different replicas, and a replica that takes long for a
-microbatch begins early.
+In each stage, the numbers of microbatches are chosen so that the slowest replica finishes as early as possible. The
+microbatches of a replica are spread over the step in the order in which they arrive: consecutive microbatches go to
+different replicas, and a replica that takes long for a microbatch begins early. This is SWARM's interleaved weighted
+round-robin, but computed identically by all peers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def wire(
             avoid = {a for a in turned if Pair((a, before[m])) in blocked}
             place = next((i for i, actor in enumerate(queue) if actor not in avoid), 0)
             actor = queue.pop(place)
-            if actor in avoid and len(avoid) < len(turned):  # the rest have done their part: one does more
+            # the others have their full share: one of them gets an additional microbatch
+            if actor in avoid and len(avoid) < len(turned):
                 may = [a for a in turned if a not in avoid]
                 actor = min(may, key=lambda a: (a in probed, (1 + chosen.count(a)) / weights[a]))
             chosen.append(actor)
@@ -58,11 +59,11 @@ def wire(
 
 
 def shares(weights: Sequence[float], microbatches: int) -> list[int]:
-    """Number of microbatches of each replica, such that the last one finishes as early as possible; equal ones in
-    order.
+    """The number of microbatches of each replica, such that the last replica finishes as early as possible.
 
-    Each microbatch goes where it would be finished first, which is optimal for equal jobs on machines of different
-    speed. A share in proportion to speed, rounded, may take twice as long: 14 and 2 instead of 15 and 1, at 10 to 1.
+    Among equal replicas, earlier ones get the additional microbatches. Each microbatch goes to the replica that would
+    finish it first, which is optimal for equal jobs on machines of different speed. Rounded shares in proportion to
+    speed may take twice as long: 14 and 2 instead of 15 and 1, for speeds 10 and 1.
     """
     counts = [0] * len(weights)
     ends = [(1 / weight, i) for i, weight in enumerate(weights)]
@@ -77,7 +78,9 @@ def shares(weights: Sequence[float], microbatches: int) -> list[int]:
 def _turns(
     roster: Sequence[Actor], weights: Mapping[Actor, float], microbatches: int, probed: frozenset[Actor]
 ) -> list[Actor]:
-    """The replica for each microbatch, without regard to blocked pairs: in the order in which they become free."""
+    """The replica of each microbatch, ignoring blocked pairs. Replicas appear in the order in which they become
+    free.
+    """
     trusted = [actor for actor in roster if actor not in probed] or list(roster)
     tried = [actor for actor in roster if actor not in trusted][: max(0, microbatches - 1)]
     counts = shares([weights[actor] for actor in trusted], microbatches - len(tried))
@@ -97,10 +100,11 @@ def amend(
     spared: Collection[Actor] = (),
     takers: Sequence[Actor] = (),
 ) -> StageTable:
-    """The next table: `out` leave the roster, and `moved` go to `takers` or, if there are none, to all that remain.
+    """The next table: the actors in `out` leave the roster, and the microbatches in `moved` go to `takers`.
 
-    They are divided by weight (`Wheel`). Without `takers`, a member that owns some of `moved` and stays gets none of
-    them back as long as another member is there. `spared` members get none as long as another taker is there.
+    If `takers` is empty, they go to the remaining members that own none of them, or to all remaining members if there
+    is no such member. `spared` members get nothing unless there are no other takers. The microbatches are divided by
+    weight (`Wheel`).
     """
     gone = set(out)
     roster = tuple(actor for actor in table.roster if actor not in gone)
@@ -121,9 +125,9 @@ def amend(
 
 
 def enlarge(table: StageTable, actor: Actor) -> StageTable:
-    """The same table with `actor` added to the roster, without microbatches or residuals. It is to be amended.
+    """The same table with `actor` added to the roster, without microbatches or residuals. The caller then amends it.
 
-    The actor sums few buckets, since it has just come.
+    The actor gets the slowest link rate of the table, so it sums few buckets.
     """
     carried = (*table.carried, -1) if table.carried else ()
     lines = (*table.lines, min(table.lines)) if table.lines else ()
@@ -131,7 +135,9 @@ def enlarge(table: StageTable, actor: Actor) -> StageTable:
 
 
 class Wheel:
-    """Smooth weighted round-robin: each turn adds every weight; the largest total is taken and pays the sum."""
+    """Smooth weighted round-robin: each turn adds every actor's weight to its total. The largest total wins and is
+    reduced by the sum of weights.
+    """
 
     def __init__(self, weights: Mapping[Actor, float]) -> None:
         self._weights = dict(weights)

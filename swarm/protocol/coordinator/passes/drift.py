@@ -1,8 +1,8 @@
-"""Replicas of a stage whose states differ: whom of them the others believe.
+"""Finds replicas of a stage whose states differ, and chooses the replicas that are believed.
 
-What a replica holds should be the same bits as its siblings'. If it is not, its memory has changed by itself, or its
-machine computes otherwise. Every step says what it was computed with (`Prepared.state`), so that is found before the
-gradients count.
+All replicas of a stage should hold bit-identical states. If they do not, a memory error occurred, or a machine computes
+differently. Every Prepared contains a checksum of the state that the step was computed with (`Prepared.state`), so a
+difference is found before the step's gradients are applied.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from swarm.protocol.ids import Actor
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """In one stage. The step is done again without those who must reload their state."""
+    """The replicas of one stage that differ. The step is done again without those that must reload their state."""
 
     stage: int
     believed: tuple[Actor, ...]
@@ -26,7 +26,10 @@ class Drift:
 
 
 def drift_of(stage: int, states: Mapping[Actor, Hashable], members: Members) -> Drift | None:
-    """None if all are the same. Most people are believed (`People`); of as many, those of the lower standing."""
+    """Return None if all states are equal. The state that most people's replicas hold is believed (`People`).
+
+    If several states have equally many people, the one with the replica of the lowest `Member.standing` is believed.
+    """
     groups: dict[Hashable, list[Actor]] = defaultdict(list)
     for actor, state in states.items():
         groups[state].append(actor)
@@ -37,10 +40,10 @@ def drift_of(stage: int, states: Mapping[Actor, Hashable], members: Members) -> 
     candidates = [group for group, count in zip(groups.values(), counts, strict=True) if count == max(counts)]
     believed = min(candidates, key=lambda group: min((rank(actor), actor) for actor in group))
     if len(candidates) == 1:
-        whose = f", those of most of {sum(counts)} people" if 1 < sum(counts) < len(states) else ""
-        reason = f"{len(believed)} of {len(states)} replicas hold the same{whose}"
+        whose = f", those of most of the {sum(counts)} people" if 1 < sum(counts) < len(states) else ""
+        reason = f"{len(believed)} of {len(states)} replicas hold the same state{whose}"
     else:
         first = min(believed, key=lambda actor: (rank(actor), actor))
-        reason = f"nobody can tell who is right: {first}, which is in the stage for longest, is believed"
+        reason = f"it is unknown which state is right: {first}, which has held the stage for longest, is believed"
     others = tuple(actor for actor in states if actor not in believed)
     return Drift(stage, tuple(believed), others, reason)

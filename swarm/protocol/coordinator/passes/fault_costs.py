@@ -1,9 +1,9 @@
-"""The cost of a fault: the time of a step in which something failed, less the usual time of a step.
+"""Measures the cost of a fault: the duration of a step in which something failed, minus the usual duration of a step.
 
-The time counts from the opening of the first attempt at the step, or from a loss while no step was open, to the
-decision. The usual time is the median of the last steps without a failure. A step that was computed twice for an audit
-counts as neither. A rollback also costs the steps that are done again. Evaluations are compared with other evaluations:
-each costs the steps that could have been trained in that time.
+The duration runs from the opening of the first attempt at the step, or from a loss while no step was open, to the
+decision. The usual duration is the median over the last steps without a failure. A step that is computed twice for an
+audit counts neither as usual nor as faulty. A rollback also costs the steps that are done again. Evaluations are
+compared with other evaluations; the cost is the number of steps that could have been trained in that time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_REASONS = 4
 class FaultCosts:
     """The methods `opened`, `aborted` and `decided` report a step, the others report failures between steps.
 
-    Evaluations have an object of their own; `given_up` reports one that was aborted too often.
+    Evaluations use a separate object; `given_up` reports one that was aborted too often.
     """
 
     def __init__(self, settings: Settings, step_s: Callable[[], float] | None = None) -> None:
@@ -33,23 +33,23 @@ class FaultCosts:
         self._settings = settings
         self._step_s = step_s
         self._usual: deque[float] = deque(maxlen=USUAL_STEPS)
-        """Seconds of the last undisturbed steps."""
+        """Seconds of the last steps without a failure."""
         self._since: float | None = None
-        """When the current step began. None: no step is being done."""
+        """When the current step began. None: no step is in progress."""
         self._reasons: dict[str, str] = {}
-        """By actor, or by another name of the cause: the reason."""
+        """For each actor, or other named cause: the reason."""
         self._actors: list[str] = []
         self._again = 0
         """Number of microbatches done again."""
         self._steps_again = 0
         self._twice = False
-        """True if the step is computed again to audit it."""
+        """True if the step is computed twice to audit it."""
         self._begun = False
-        """True if a step was opened in this life of the coordinator."""
+        """True if a step was opened since the coordinator started."""
 
     @property
     def usual_s(self) -> float:
-        """Usual seconds of an undisturbed step; 0: none was seen."""
+        """Usual seconds of a step without a failure; 0: none was seen yet."""
         return median(self._usual) if self._usual else 0.0
 
     def opened(self, now: float) -> None:
@@ -65,13 +65,13 @@ class FaultCosts:
             self._blame(str(actor), reason)
 
     def aborted(self, pass_state: PassState, reason: str) -> None:
-        """An attempt is aborted: all that was accumulated in it is void."""
+        """An attempt is aborted. All that was accumulated in it is void."""
         self._take(pass_state)
         self._again += sum(pass_state.accumulated(stage) for stage in range(len(pass_state.tables)))
         self._reasons.setdefault("", reason)
 
     def audited(self, pass_state: PassState) -> None:
-        """Other peers do the attempt again, to compare."""
+        """Other peers repeat the attempt, so that the results can be compared."""
         self._take(pass_state)
         self._twice = True
 
@@ -79,24 +79,24 @@ class FaultCosts:
         self._blame(str(actor), reason)
 
     def rolled_back(self, steps: int, reason: str) -> None:
-        """This number of decided steps is done again."""
+        """`steps` decided steps are done again."""
         self._steps_again += steps
         self._again += steps * self._settings.microbatches * self._settings.stages
         self._reasons.setdefault("", reason)
 
     def decided(self, pass_state: PassState, without: frozenset[Actor], now: float) -> FaultCosted | None:
-        """The step is decided. None: nothing failed in it."""
+        """The step is decided. Return its cost, or None if nothing failed in it."""
         for actor in sorted(without):
             self._blame(str(actor), "lost after all others were prepared")
         self._take(pass_state)
         return self._told(pass_state, now)
 
     def given_up(self, pass_state: PassState, now: float) -> FaultCosted | None:
-        """The `aborted` evaluation is not tried again."""
+        """The `aborted` evaluation is not tried again. Return its cost."""
         return self._told(pass_state, now)
 
     def take_over(self, other: FaultCosts) -> None:
-        """The step of `other` is not finished: its failures count here."""
+        """The step of `other` was not finished: count its failures here."""
         if other._reasons:
             self._since = other._since if self._since is None else self._since
             self._actors += [actor for actor in other._actors if actor not in self._reasons]
@@ -105,7 +105,7 @@ class FaultCosts:
         other.forget()
 
     def forget(self) -> None:
-        """Forget the current step: its cost is of no interest any more."""
+        """Forget the current step without reporting its cost."""
         self._since = None
         self._reasons = {}
         self._actors = []

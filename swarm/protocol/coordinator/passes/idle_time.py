@@ -1,4 +1,4 @@
-"""Since when peers have had work without making progress."""
+"""Measures for how long peers have had work without making progress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class IdleTime:
-    """Of one open pass. Two clocks per actor: for when some of its inputs are available, and for when all are."""
+    """The clocks of one open pass. Each actor has two: one runs while some of its inputs are available, the other while
+    all are.
+    """
 
     def __init__(self) -> None:
         self._some: dict[Actor, float] = {}

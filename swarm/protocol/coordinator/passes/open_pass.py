@@ -1,8 +1,7 @@
-"""The coordinator's side of one open pass: it informs the participants, feeds the pass, and hears its results and its
-end.
+"""The coordinator's side of one open pass: it informs the participants, feeds the tokens, and collects the results.
 
-A training pass ends with a decision, a forward-only pass with a result; either may be aborted. The reactions to peers
-that die, stall or disagree are in `repair`.
+A training pass ends with a decision, a forward-only pass with a result; either may be aborted. `repair` reacts to peers
+that die, stall or disagree.
 """
 
 from __future__ import annotations
@@ -57,23 +56,23 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A forward-only pass takes too long: the training does not wait for it."""
+    """A forward-only pass has taken too long. It is dropped, because training does not wait for it."""
 
     reason: str
     who: tuple[Actor, ...]
-    """Actors that had work in it at the end, and finished nothing."""
+    """Actors that still had work in it and did not finish any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drifted:
-    """Replicas computed the step with different states: it is done again, without some of them."""
+    """Replicas computed the step with different states. The step is done again without some of them."""
 
     drifts: tuple[Drift, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Spoilt:
-    """Parameters or moments of several stages are not finite, whichever peer computes: the run has diverged."""
+    """Parameters or moments of several stages are not finite, whichever peers compute: the run has diverged."""
 
     what: str
 
@@ -83,7 +82,7 @@ PassMessage = Want | Prepared | Result | Released | Failed
 
 
 class OpenPass:
-    """Once `outcome` is set, the pass hears, sends and changes nothing more."""
+    """Once `outcome` is set, the pass accepts, sends and changes nothing more."""
 
     def __init__(
         self,
@@ -97,7 +96,7 @@ class OpenPass:
         *,
         told: bool = True,
     ) -> None:
-        """`told`: whether the event log reports its opening; of a sample's passes only the first is reported."""
+        """`told`: True if the event log reports the opening. Of the passes of a sample, only the first is reported."""
         self.pass_state = pass_state
         self.outcome: Outcome | None = None
         self._members = members
@@ -122,7 +121,7 @@ class OpenPass:
 
     def hear(self, sender: Actor, message: PassMessage, now: float) -> None:
         if self.outcome is not None or self.pass_state.stage_of(sender) is None:
-            return  # an actor without a part in the pass has no say in it
+            return  # an actor without a part in the pass is ignored
         match message:
             case Want():
                 self._on_want(sender, message)
@@ -138,7 +137,7 @@ class OpenPass:
                 self._on_failed(sender, message, now)
 
     def on_status(self, status: Status, now: float) -> None:
-        """The newest status of an actor: its work in this pass, and whether it still takes part."""
+        """Process an actor's newest status: its work in this pass, and whether it still takes part."""
         if self.outcome is not None or self.pass_state.stage_of(status.actor) is None:
             return
         if status.pass_id != self.pass_state.pass_id:
@@ -154,7 +153,7 @@ class OpenPass:
         return all(self.pass_state.stage_of(actor) is not None for actor in actors)
 
     def listen(self, listeners: tuple[Listener, ...], now: float) -> None:
-        """The listeners have changed: inform the new ones, and the peers that must keep something for them."""
+        """The listeners have changed. Inform the new ones, and the peers that must keep sums for them."""
         before = {(each.actor, each.stage) for each in self.pass_state.listeners}
         self.pass_state.listen(listeners)
         new = [each for each in listeners if (each.actor, each.stage) not in before]
@@ -164,14 +163,16 @@ class OpenPass:
 
     @property
     def closed(self) -> list[int]:
-        """Stages whose sums may be on their way already: a new listener could miss them."""
+        """Stages whose sums may already be in transit. A new listener could miss them."""
         pass_state = self.pass_state
         if pass_state.kind is not PassKind.TRAIN:
             return []
         return [stage for stage in range(len(pass_state.tables)) if pass_state.sealed_since(stage) is not None]
 
     def exclude(self, actor: Actor, reason: str) -> None:
-        """Decide without an actor if all others are prepared; else fence it and have its microbatches done again."""
+        """If all other actors are prepared, decide without `actor`. Otherwise fence it, so that its microbatches are
+        done again.
+        """
         if self.outcome is not None or self.pass_state.stage_of(actor) is None:
             return
         if self.pass_state.kind is PassKind.TRAIN:
@@ -181,7 +182,7 @@ class OpenPass:
 
     @property
     def waits(self) -> str:
-        """For which paused members it waits, as of the last heartbeat. Empty: for none."""
+        """The paused members that the pass waits for, as of the last heartbeat, as text. Empty: none."""
         return self._repair.waits
 
     def tick(self, failure_detector: FailureDetector, now: float) -> None:
@@ -233,7 +234,7 @@ class OpenPass:
         self.outcome = Completed(loss_sum, results[Microbatch(0)].token)
 
     def _refuse(self, sender: Actor, reason: str) -> None:
-        """An invalid result: a sibling may find a valid one."""
+        """The result is invalid. Exclude the sender; a sibling may compute a valid one."""
         self._failure_history.idled(sender.peer)
         self.exclude(sender, reason)
 
@@ -246,15 +247,15 @@ class OpenPass:
         if attempt != pass_state.attempt(attempt.stage) or pass_state.stage_of(sender) != attempt.stage:
             return
         if prepared.squared_norm < 0.0:
-            return  # no gradient has such a norm: the sender counts as not prepared
+            return  # no gradient has a negative norm: the sender does not count as prepared
         if not pass_state.prepare(sender, attempt.stage, prepared):
-            return  # a repeat: every status says it again
+            return  # a repetition: every status contains the Prepared again
         self._decide_if_prepared(frozenset())
         if self.outcome is None and (stage := pass_state.disagreeing()) is not None:
             self._resolve(self._repair.digests_differ(stage))
 
     def _decide_if_prepared(self, without: frozenset[Actor]) -> None:
-        """Decide when every stage is prepared. `without`: actors that died when all others were prepared."""
+        """Decide if every stage is prepared. `without`: actors that died after all others were prepared."""
         targets, update = (
             self._settings.targets_per_step,
             self._settings.update(self.pass_state.pass_id.step, self.pass_state.rate),
@@ -281,7 +282,7 @@ class OpenPass:
             else:
                 self.outcome = Doubted(stages[0], who, f"no other stage confirms that {what}")
             return
-        audited = self._settings.audit_every > 0  # an audit searches for the cause more precisely
+        audited = self._settings.audit_every > 0  # an audit finds the cause more precisely
         if decision.skip and not audited and self._failure_history.leaves_half_out(rosters, decision.step):
             self._failure_history.not_finite()
             self.outcome = GiveUp("a gradient is not finite: run again without half of the replicas")
@@ -295,7 +296,10 @@ class OpenPass:
         self.outcome = Decided(decision, without)
 
     def _on_failed(self, sender: Actor, failed: Failed, now: float) -> None:
-        """A sibling takes over. Only the sender reports the failure: it accuses itself and the senders of its input."""
+        """Exclude the sender, so that a sibling takes over.
+
+        Only the sender reports the failure, so it accuses itself and the senders of its input.
+        """
         if self.pass_state.kind is not PassKind.TRAIN:
             if failed.microbatch is not None:
                 self._failure_history.idled(sender.peer)
@@ -318,7 +322,7 @@ class OpenPass:
                 self.exclude(actor, f"{accusations.against(actor.peer)} peers failed on its frames in this step")
 
     def _failure(self, sender: Actor, failed: Failed) -> Failure:
-        """The failure that the message reports, as far as it may: only of a microbatch of the sender."""
+        """The failure that the message reports. A sender may only report failures of its own microbatches."""
         stage = self.pass_state.stage_of(sender)
         assert stage is not None
         m = failed.microbatch
@@ -331,13 +335,13 @@ class OpenPass:
         return Failure(stage, m, sender.peer, senders, failed.reason, nonfinite, near)
 
     def _not_finite(self, failure: Failure) -> None:
-        """The suspects of the failure have no replacement: no other peer is left to compute or send the microbatch."""
+        """The step is not finite because of this failure: no other peer is left to compute or send the microbatch."""
         self._failure_history.not_finite()
         what = f"microbatch {failure.microbatch} of step {self.pass_state.pass_id.step}"
         self.outcome = GiveUp(f"{what} is not finite: run again, and skip the step if this repeats. {failure.reason}")
 
     def _irreplaceable(self, peers: frozenset[str]) -> bool:
-        """Return True if no other peer could take the place of one of these."""
+        """Return True if none of these peers can be replaced."""
         version = self.pass_state.pass_id.version
         for stage in range(len(self.pass_state.tables)):
             holders = {
@@ -348,13 +352,14 @@ class OpenPass:
         return True
 
     def _neighbours(self, actor: Actor, failure: Failure) -> list[Actor]:
-        """The actors with a part in the pass that are accused besides the one that failed."""
+        """The actors of the pass that the failure accuses, apart from the one that failed."""
         return [a for a in self.pass_state.actors if a != actor and a.peer in failure.senders]
 
     def _is_suspect(self, actor: Actor, victim: Actor) -> bool:
-        """Return True if more peers fail on this actor's frames than on those of a sibling, which could take its place.
+        """Return True if more peers failed on this actor's frames than on those of a sibling that could take its place.
 
-        At least two peers must fail on them; or one, if this actor was at fault more often lately than that one.
+        At least two peers must have failed on them. One is enough if this actor was at fault more often lately than the
+        peer that failed.
         """
         stage, against = self.pass_state.stage_of(actor), self._failure_history.accusations.against
         strikes = self._failure_history.probation.strikes
@@ -363,18 +368,20 @@ class OpenPass:
         return any(against(other.peer) < against(actor.peer) for other in self.pass_state.tables[stage].roster)
 
     def _exclude_failed(self, actor: Actor, reason: str, now: float) -> None:
-        """Continue without the actor. A step that must be run again for this is delayed, or done by other peers."""
+        """Continue without the actor. If the step must be run again for this reason, it is delayed or done by other
+        peers.
+        """
         self.exclude(actor, reason)
         if isinstance(self.outcome, GiveUp) and self.pass_state.kind is PassKind.TRAIN:
             self._failure_history.attempt_failed(self.outcome.reason, now)
 
     def _resolve(self, found: Suspect | GiveUp | TooLong | None) -> None:
-        """Act on a result of `repair` that it cannot handle alone."""
+        """Act on a finding of `repair` that `repair` cannot handle itself."""
         match found:
             case Suspect(actor, reason, at_fault, accused):
                 if at_fault:
                     self._strike(actor)
-                for other in accused:  # it is unknown which of them is at fault: they must not come back together
+                for other in accused:  # any of them may be at fault: they must not come back together
                     self._strike(other, 2)
                 self.exclude(actor, reason)
             case TooLong(reason, who):
@@ -393,7 +400,7 @@ class OpenPass:
     # ------------------------------------------------------------ afterwards
 
     def report(self, decided: Decided, now: float) -> None:
-        """The decision is on disk: report it, and the speed."""
+        """The decision is on disk. Report it, and the speed of the step."""
         pass_state, decision = self.pass_state, decided.decision
         self._out.emit(
             StepDecided(

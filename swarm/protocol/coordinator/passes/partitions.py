@@ -8,17 +8,19 @@ from swarm.protocol.ids import Actor, Pair
 
 
 def islands(actors: Iterable[Actor], blocked: Collection[Pair]) -> tuple[tuple[Actor, ...], ...]:
-    """The groups, each in order, that of the first actor first. `blocked`: pairs that cannot reach each other.
+    """The groups: each is sorted, and the groups are sorted by their first actors. `blocked`: pairs that cannot reach
+    each other.
 
-    Within a group every peer reaches every other, perhaps through a third one.
+    Within a group, every peer reaches every other one, perhaps through other peers.
     """
     left = sorted(actors)
-    if left and len(blocked) < len(left) - 1:  # too few to cut off even one: the usual case, in a large swarm
+    # too few blocked pairs to cut off any actor: the usual case in a large swarm
+    if left and len(blocked) < len(left) - 1:
         return (tuple(left),)
     found = []
     while left:
         group, left = [left[0]], left[1:]
-        for one in group:  # the list grows meanwhile
+        for one in group:  # the loop appends to this list
             near = [other for other in left if Pair((one, other)) not in blocked]
             group += near
             left = [other for other in left if other not in near]

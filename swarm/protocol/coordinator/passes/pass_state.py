@@ -1,4 +1,7 @@
-"""The coordinator's record of one open pass: tables, fed tokens, who prepared what. Dropped when it closes."""
+"""PassState: the coordinator's record of one open pass, with its tables, the fed tokens and the answers of its peers.
+
+It is discarded when the pass ends.
+"""
 
 from __future__ import annotations
 
@@ -40,37 +43,43 @@ from swarm.protocol.timeouts import Observed
 from swarm.protocol.update import Update
 
 APART = 5.0
-"""Times as far as their lengths two vectors may differ: what machines round otherwise points in all directions."""
+"""Two gradients count as alike if their distance is at most this multiple of tolerance × length.
+
+Rounding errors of different machines point in random directions, so the distance exceeds the difference of the lengths.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a stage's gradient came to."""
+    """The result of a stage's reduction in one attempt."""
 
     digest: str
     squared_norm: float
     outline: bytes = b""
-    """As in Prepared."""
+    """The same as `Prepared.outline`."""
     adds_up: bool = True
-    """The sketches of what was contributed come to that of the sum: if not, somebody has not told the truth."""
+    """True if the sketches of the contributions add up to the sketch of the sum. If not, a peer has reported a false
+    sketch.
+    """
 
     @property
     def finite(self) -> bool:
         return math.isfinite(self.squared_norm)
 
     def is_like(self, other: Answer, tolerance: float) -> bool:
-        """Return True if both may be the same gradient. `tolerance`: by which part of it its length may differ."""
+        """Return True if both may be the same gradient. `tolerance`: the largest relative difference of the lengths."""
         if self.adds_up != other.adds_up:
             return False
         if not (self.finite and other.finite):
             return self.finite == other.finite
         if self.digest == other.digest:
-            return self.squared_norm == other.squared_norm  # who is alone in a half may say anything of the same bytes
+            # a peer that is alone in its half may report any norm for the same bytes
+            return self.squared_norm == other.squared_norm
         one, two = math.sqrt(max(0.0, self.squared_norm)), math.sqrt(max(0.0, other.squared_norm))
         return abs(one - two) <= tolerance * max(one, two) and self._is_near(other, tolerance)
 
     def _is_near(self, other: Answer, tolerance: float) -> bool:
-        """Return True if it points to where the other does, as far as the outlines tell."""
+        """Return True if both gradients point in about the same direction, according to their outlines."""
         one, two = sketch.read(self.outline), sketch.read(other.outline)
         if one is None or two is None:
             return tolerance > 0.0 and one is two
@@ -79,22 +88,22 @@ class Answer:
 
 
 Answers = tuple[Answer, ...]
-"""By stage."""
+"""One answer per stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnSums:
-    """What a peer has added to its stage's sums."""
+    """The gradient that one peer contributed to its stage's sums."""
 
     actor: Actor
     microbatches: int
     sketch: sketch.Sketch
     told: bytes = field(default=b"", repr=False)
-    """As in Prepared: all its sketches."""
+    """All sketches of the peer (`Prepared.sketch`)."""
 
 
 class PassState:
-    """`tables[s]` grows by amendments. Completeness is per stage (`Prepared`)."""
+    """`tables[s]` is replaced by amendments. Each stage is complete on its own (`Prepared`)."""
 
     def __init__(
         self,
@@ -109,88 +118,94 @@ class PassState:
     ) -> None:
         """`opening`: the Open of the pass, with the first tables of all stages and no listeners.
 
-        `partner`: of a stage, the one that holds some of the same parameters (`Settings.partner`).
+        `partner`: for a stage, the stage that holds some of the same parameters (`Settings.partner`).
         """
         self.opening = opening
-        """Told with the tables as they are now and the listeners of now."""
+        """Sent to peers with the current tables and the current listeners."""
         self.pass_id = opening.pass_id
         self.kind = opening.kind
         self.tables = tables = list(opening.tables)
         self.weights = weights
         self.rate = rate
-        """As in Decision: the one in force when the pass opens."""
+        """The `Decision.rate` in force when the pass opened."""
         self.probed = probed
-        """Who is on probation, and given one microbatch at most."""
+        """Actors on probation, which get at most one microbatch."""
         self.served: set[Actor] = set()
-        """Who has, or had, a part in the pass. Nobody comes into it twice."""
+        """Actors that have or had a part in the pass. No actor enters it twice."""
         self.entrants: dict[Actor, Actor] = {}
-        """Who is to have what somebody is asked to release, by whom: a listener that has caught up."""
+        """For each actor that is asked to release microbatches for a listener that has caught up: that listener."""
         self.listeners: tuple[Listener, ...] = ()
-        """As in Open: who they are may change while the pass is open (`listen`)."""
+        """As in Open. They may change while the pass is open (`listen`)."""
         self._listens: dict[Actor, frozenset[int]] = {}
-        """By listener, the stages whose tables concern it."""
+        """For each listener, the stages whose tables concern it."""
         self._loads: dict[Actor, StageIndex] = {}
-        """By listener that loads a state, its stage."""
+        """For each listener that loads a state, its stage."""
         self.promotion: frozenset[Actor] = frozenset()
-        """Of the rosters: who has caught up, but for the last decision, and was a listener before."""
+        """Former listeners in the rosters that have caught up except for the last decision."""
         self.opened_at = now
         self._entered_at: dict[Actor, float] = {}
-        """When it came into the open pass, of who did."""
+        """For each actor that entered the open pass, when it did."""
         self.since = now if since is None else since
-        """As `opened_at`, but of a sample's pass: when the sample was begun."""
+        """The same as `opened_at`; for a pass of a sample, the start of the sample."""
         self.judged_from = now
-        """As `opened_at`, but later by the time in which the coordinator itself stood still."""
+        """The same as `opened_at`, plus the time in which the coordinator itself stood still."""
         self.fences = 0
         self.disturbers: dict[Actor, str] = {}
-        """Who was lost, fenced or too slow in this pass, and why."""
+        """Actors that were lost, fenced or too slow in this pass, and why."""
         self.kept_waiting: dict[Actor, set[str]] = {}
-        """By actor, the peers that were excluded from a reduce and had waited for it, and for few others."""
+        """For each actor, the ids of excluded peers whose reduction had waited for it and for few others."""
         self.done_again = 0
-        """Microbatches that such had accumulated, and others do again."""
+        """Number of microbatches that these actors had accumulated and that others do again."""
         self.prepared: dict[int, dict[Actor, Prepared]] = {s: {} for s in range(len(tables))}
-        """By stage. Written by `prepare` and `amend`."""
+        """For each stage, the Prepared of each actor. Changed by `prepare` and `amend`."""
         self._answers: dict[int, Counter[Hashable]] = {s: Counter() for s in range(len(tables))}
-        """By stage, how many of those say what."""
+        """For each stage, how many of these reports give each answer."""
         self.results: dict[Microbatch, Result] = {}
         self.progress_at: dict[Actor, float] = {}
         self._queued: set[Actor] = set()
-        """Who says that it has work at hand."""
+        """Actors that report available work."""
         self.moved_at: dict[Actor, float] = {}
-        """When an actor last said that it has forwarded or accumulated something."""
+        """When each actor last reported that it forwarded or accumulated a microbatch."""
         self._awaited = IdleTime()
         self.releasing: dict[Actor, tuple[Microbatch, ...]] = {}
-        """What slow peers, and those who leave, are asked to give up under the tables as they are now."""
+        """Microbatches that slow or leaving actors are asked to release under the current tables."""
         self.given: dict[Actor, tuple[Microbatch, ...]] = {}
-        """What those of them have given up that have answered. Still theirs, until there is a new table."""
+        """Microbatches that actors have released in their answers. They stay assigned to these actors until the next
+        table.
+        """
         self.released: list[set[Microbatch]] = [set() for _ in tables]
-        """By stage, what a slow peer gave up. It is not asked for again in this pass, however slow its new owner is."""
+        """For each stage, the microbatches released by slow peers. They are not requested again in this pass, however
+        slow their new owner is.
+        """
         self.digest_retries: dict[int, int] = {}
         self.digest_votes: defaultdict[tuple[int, Hashable], Fraction] = defaultdict(Fraction)
-        """(stage, answer) → votes in attempts that disagreed (`People`). Exact sums are the same in all of them."""
+        """(stage, answer) → votes in attempts that disagreed (`People`). Exact sums are equal in all attempts."""
         self.sealed_at: dict[int, float] = {}
         self._reduced: dict[Actor, tuple[tuple[int, ...], int]] = {}
-        """How far its reduce was seen to get, under the tables that it knew then: under new ones it begins anew."""
+        """For each actor, the progress of its reduction, and the table numbers it belongs to. New tables restart the
+        count.
+        """
         self._reduced_at: dict[Actor, float] = {}
-        """When it was last seen to get on."""
+        """When each actor's reduction last progressed."""
         self._reduce_moved_at: dict[int, float] = {}
-        """By stage, when one of its roster last said that its reduce has got on."""
+        """For each stage, when a member of its roster last reported progress of the reduction."""
         self.services = Observed()
         self._before: dict[tuple[int, int], list[Actor]] = {}
-        """(stage, microbatch) → whose it was before it was moved."""
+        """(stage, microbatch) → its assignees before it was moved."""
         self._microbatches = len(tables[0].assignment)
         self._partner = partner
         self._fed: set[Microbatch] = set()
         self._begun: set[Actor] = set()
-        """Who has said that the pass is open there: tokens are sent ahead of that."""
+        """Actors that have reported this pass. Tokens are sent before that."""
         self._done: dict[Actor, int] = {}
         self._forwarded: dict[Actor, int] = {}
         self._stage_of: dict[Actor, int] = {}
         self._shares: list[dict[Actor, tuple[Microbatch, ...]]] = []
-        """By stage, of the table as it is now."""
+        """For each stage, the assignment by actor under the current table."""
         self._sets: dict[Actor, tuple[tuple[Microbatch, ...], int]] = {}
-        """What is assigned to an actor, and the same as a bit set, since it was asked for."""
+        """Cache: the microbatches assigned to an actor, and the same as a bit set."""
         self._busy: list[set[Actor]] = []
-        """By stage, who has not accumulated all that is assigned to it."""
+        """For each stage, the actors that have not accumulated everything assigned to them."""
         self._near = [frozenset(self.concerned(stage)) for stage in range(len(tables))]
         for stage, table in enumerate(tables):
             self._shares.append({})
@@ -198,7 +213,7 @@ class PassState:
             self._take(stage, table)
 
     def _take(self, stage: int, table: StageTable) -> None:
-        """Take down who does what in a stage."""
+        """Update what follows from the table of a stage."""
         self._shares[stage] = table.shares()
         self._stage_of |= dict.fromkeys(table.roster, stage)
         self.served.update(table.roster)
@@ -207,26 +222,26 @@ class PassState:
     # ------------------------------------------------------------ who
 
     def listen(self, listeners: tuple[Listener, ...]) -> None:
-        """These listen, and no others."""
+        """Replace the listeners."""
         self.listeners = listeners
         self._listens = {each.actor: self._near[each.stage] for each in listeners}
         self._loads = {each.actor: each.stage for each in listeners if each.loads}
 
     def loads(self, actor: Actor) -> StageIndex | None:
-        """The stage whose state a listener is to load; None: it is no listener, or holds its state."""
+        """The stage whose state a listener is loading. None: it does not listen, or it holds the state."""
         return self._loads.get(actor)
 
     def enter(self, actor: Actor, now: float) -> None:
-        """It listened, and comes into its stage's next table. It has had no time to do anything yet."""
+        """A listener enters its stage's next table. Its clocks start now."""
         self._entered_at[actor] = self.progress_at[actor] = self.moved_at[actor] = now
         self.listen(tuple(each for each in self.listeners if each.actor != actor))
 
     def began_at(self, actor: Actor) -> float:
-        """Since when it has a part in the pass."""
+        """Since when the actor has had a part in the pass."""
         return self._entered_at.get(actor, self.opened_at)
 
     def unbegun(self, actor: Actor) -> list[Microbatch]:
-        """What is assigned to an actor that has not forwarded it, as far as is known."""
+        """The microbatches assigned to an actor that it has not forwarded, as far as known."""
         forwarded = self._forwarded.get(actor, 0)
         return [m for m in self.unfinished(actor) if not forwarded >> m & 1]
 
@@ -234,18 +249,20 @@ class PassState:
         return self._stage_of.get(actor)
 
     def assigned_to(self, actor: Actor) -> tuple[Microbatch, ...]:
-        """In order. Nothing for who has no part in the pass."""
+        """In increasing order. Empty for an actor without a part in the pass."""
         stage = self._stage_of.get(actor)
         return () if stage is None else self._shares[stage][actor]
 
     def is_assigned(self, actor: Actor, stage: int, m: int) -> bool:
-        """Return True if microbatch `m` is `actor`'s in `stage`. `m` may be any number that somebody sent."""
+        """Return True if `actor` computes microbatch `m` in `stage`. `m` may be any number that a peer sent."""
         return 0 <= m < self._microbatches and self.tables[stage].assignee(m) == actor
 
     def senders(self, actor: Actor, m: Microbatch) -> list[Actor]:
-        """Who sends an actor what it computes its microbatch `m` from: for the backward, if it says that it is there.
+        """The actors that send the inputs of microbatch `m` to `actor`.
 
-        Else for either, since it may not have said so yet. Also who had that before in this pass, and may have sent it.
+        If the actor reports that it forwarded `m`: the senders of the backward inputs. Otherwise the senders of both
+        directions, because the report may be late. Earlier assignees in this pass are included, since they may have
+        sent an input too.
         """
         stage = self._stage_of[actor]
         forward, backward = range(max(0, stage - 1), stage), range(stage + 1, min(stage + 2, len(self.tables)))
@@ -256,25 +273,29 @@ class PassState:
         return [*(self.tables[stage].assignee(m) for stage in near), *before]
 
     def attempt(self, stage: int) -> Attempt:
-        """What a stage reduces under the tables as they are now."""
+        """The reduction attempt of a stage under the current tables."""
         return attempt_under(self.tables, self.pass_id, StageIndex(stage), self._partner(stage))
 
     def concerned(self, stage: int) -> list[int]:
-        """Whom a table of `stage` concerns, and whose tables concern it: those near it, and who shares parameters."""
+        """The stages that a table of `stage` concerns, and whose tables concern it: those near it, and its partner."""
         return [s for s in range(len(self.tables)) if is_near(s, stage) or s == self._partner(stage)]
 
     def reduces_with(self, stage: int) -> list[int]:
-        """The stage, and the one that shares parameters with it: a new table of either voids the reduces of both."""
+        """The stage and its partner, which shares parameters with it. A new table of either voids the reductions of
+        both.
+        """
         partner = self._partner(stage)
         return [stage] if partner is None else [stage, partner]
 
     def stages_near(self, actor: Actor) -> frozenset[int]:
-        """Whose tables an actor is told: those that concern its stage, and the one it listens to."""
+        """The stages whose tables the actor receives: those that concern its own stage, and those for the stage it
+        listens to.
+        """
         stages = self._listens.get(actor, frozenset[int]())
         return stages if (own := self._stage_of.get(actor)) is None else stages | self._near[own]
 
     def told(self, stages: frozenset[int]) -> tuple[StageTable, ...]:
-        """The tables as they are now, as those are told them whom these stages concern."""
+        """The current tables of `stages`, with `UNTOLD` for all others."""
         return tuple(table if s in stages else UNTOLD for s, table in enumerate(self.tables))
 
     @property
@@ -285,7 +306,7 @@ class PassState:
         return self._done.get(actor, 0)
 
     def has_work(self, actor: Actor) -> bool:
-        """Return True if any microbatch is its own."""
+        """Return True if any microbatch is assigned to the actor."""
         return bool(self.assigned_to(actor))
 
     def unfinished(self, actor: Actor) -> list[Microbatch]:
@@ -293,13 +314,15 @@ class PassState:
         return [m for m in self.assigned_to(actor) if not done >> m & 1]
 
     def lacks_result_of(self, actor: Actor) -> bool:
-        """Return True if the last stage's result of a microbatch of its own has not come. In a forward-only pass."""
+        """Return True if a result of the last stage is missing for one of the actor's microbatches (forward-only
+        pass).
+        """
         return self.stage_of(actor) == len(self.tables) - 1 and any(
             m not in self.results for m in self.assigned_to(actor)
         )
 
     def progress_of(self, actor: Actor) -> tuple[int, int]:
-        """Of what is assigned to it: how much it has accumulated, and forwarded, as it says."""
+        """How many of its microbatches the actor has accumulated, and how many it has forwarded, as it reports."""
         mine, known = self.assigned_to(actor), self._sets.get(actor)
         if known is None or known[0] is not mine:
             known = self._sets[actor] = mine, sum(1 << m for m in mine)
@@ -307,13 +330,15 @@ class PassState:
         return (done & known[1]).bit_count(), ((done | self._forwarded.get(actor, 0)) & known[1]).bit_count()
 
     def accumulated(self, stage: int) -> int:
-        """Microbatches that the roster of a stage has accumulated, as it says."""
+        """Number of microbatches that the roster of a stage has accumulated, as reported."""
         return sum(self.progress_of(actor)[0] for actor in self.tables[stage].roster)
 
     # ------------------------------------------------------------ feeding
 
     def feed(self, actor: Actor, key: FrameKey) -> bool:
-        """Take down what an actor is fed. False if it may not have it: it is no microbatch of its own in stage 0."""
+        """Record that tokens are sent to an actor. Return False if it may not have them: they are not its input in
+        stage 0.
+        """
         if key.boundary or key.direction is not Direction.FORWARD or not self.is_assigned(actor, 0, key.microbatch):
             return False
         self._fed.add(key.microbatch)
@@ -354,7 +379,7 @@ class PassState:
                 self.sealed_at[stage] = now
 
     def _is_at_hand(self, stage: int, m: int, actor: Actor) -> bool:
-        """True if what `actor` needs for the forward or the backward of its microbatch `m` is there to be had."""
+        """Return True if the input of `actor`'s next computation on its microbatch `m` is available at a neighbour."""
         if self.done_of(actor) >> m & 1:
             return False
         if self.kind is not PassKind.TRAIN:
@@ -370,30 +395,32 @@ class PassState:
         return bool(self._forwarded.get(self.tables[stage - 1].assignee(m), 0) >> m & 1)
 
     def awaited_since(self, actor: Actor, now: float) -> tuple[float | None, float | None]:
-        """Since when it was seen, at all the times when this was asked, to have something to do and do nothing.
+        """Return two times; each may be None.
 
-        And since when all that it has left to do has been there, in a pass that it knows: then it does not wait for a
-        slot, which what is not there yet would hold.
+        The first: since when the actor has had available work and made no progress, at every call of this method. The
+        second: since when all inputs of its remaining work have been available, once it knows the pass. Since then, it
+        cannot be waiting for a slot that is reserved for an unavailable input.
         """
         stage = self.stage_of(actor)
         there = [] if stage is None else [self._is_at_hand(stage, m, actor) for m in self.unfinished(actor)]
         return self._awaited.seen(actor, any(there), bool(there) and all(there) and actor in self._begun, now)
 
     def has_queued(self, actor: Actor) -> bool:
-        """Return True if it says that it has something that it could be computing."""
+        """Return True if the actor reports work that it could be computing."""
         return actor in self._queued
 
     def in_hand_s(self, actor: Actor, now: float) -> float:
-        """For how long an actor that has work at hand has finished nothing, a forward or all; 0 for who has none.
+        """For how many seconds an actor with available work has finished nothing, neither a forward nor a microbatch; 0
+        without work.
 
-        While a deep pipeline fills, its first stages do nothing but forwards.
+        Forwards count, because the first stages of a deep pipeline compute nothing else while it fills.
         """
         if not self.has_queued(actor):
             return 0.0
         return now - max(self.progress_at.get(actor, self.judged_from), self.moved_at.get(actor, self.judged_from))
 
     def excuse(self, seconds: float, now: float) -> None:
-        """Time that counts against nobody."""
+        """Do not count these seconds against any actor."""
         self._awaited.excuse(seconds, now)
         self.judged_from = min(now, self.judged_from + seconds)
         self.moved_at = excused(self.moved_at, seconds, now)
@@ -403,12 +430,14 @@ class PassState:
         self._reduce_moved_at = excused(self._reduce_moved_at, seconds, now)
 
     def is_back(self, actor: Actor, now: float) -> None:
-        """It could not be heard for a while: what it has done is yet to be told."""
+        """An actor can be heard again. Restart its clocks, since it has yet to report what it did meanwhile."""
         self.progress_at[actor] = self.moved_at[actor] = now
         self._awaited.moved(actor)
 
     def amend(self, stage: int, table: StageTable) -> list[Microbatch]:
-        """Take the new table; what was prepared or released under the old one is void. Returns moved microbatches."""
+        """Replace the table. Void what was prepared or released under the old one. Return the microbatches that
+        moved.
+        """
         before = self.tables[stage]
         self.tables[stage] = table
         for actor in before.roster:
@@ -428,17 +457,17 @@ class PassState:
         return [Microbatch(m) for m in moved]
 
     def sealed_since(self, stage: int) -> float | None:
-        """Since when all that the stage's reduce is made of is accumulated. None: it is not."""
+        """Since when all inputs of the stage's reduction are accumulated. None: some are missing."""
         stages = self.reduces_with(stage)
         return max(self.sealed_at[s] for s in stages) if all(s in self.sealed_at for s in stages) else None
 
     def reduce_still_since(self, stage: int) -> float | None:
-        """Since when its reduce, of which all is accumulated, has not been heard to get on. None: not all is."""
+        """Since when the stage's sealed reduction has made no reported progress. None: the stage is not sealed."""
         since = self.sealed_since(stage)
         return None if since is None else max(since, self._reduce_moved_at.get(stage, since))
 
     def reduces_since(self, actor: Actor) -> float | None:
-        """Since when the reduce of an actor's stage has not been heard to get on there. None: it has not begun."""
+        """Since when an actor has reported no progress of its stage's reduction. None: the reduction has not begun."""
         stage = self.stage_of(actor)
         since = None if stage is None else self.sealed_since(stage)
         return None if since is None else max(since, self._reduced_at.get(actor, since))
@@ -446,7 +475,9 @@ class PassState:
     # ------------------------------------------------------------ deciding
 
     def prepare(self, actor: Actor, stage: int, prepared: Prepared) -> bool:
-        """A member of the stage's roster is prepared under its table. False when it has said so before."""
+        """A member of the stage's roster is prepared under its current table. Return False if it had reported this
+        before.
+        """
         before = self.prepared[stage].get(actor)
         if before == prepared:
             return False
@@ -457,7 +488,7 @@ class PassState:
         return True
 
     def outcome(self, stage: int, without: frozenset[Actor]) -> StageOutcome | None:
-        """What the stage prepared, if all its roster (but `without`) did, and says the same of it."""
+        """The stage's outcome, if all members of its roster (without `without`) are prepared with equal answers."""
         table = self.tables[stage]
         members = [actor for actor in table.roster if actor not in without]
         prepared = [self.prepared[stage].get(actor) for actor in members]
@@ -467,9 +498,9 @@ class PassState:
         return StageOutcome(table.number, there[0].digest, table.contributions())
 
     def decide(self, tokens: int, clip_norm: float, update: Update, without: frozenset[Actor]) -> Decision | None:
-        """The decision, when every stage has an outcome. Scale 0 (SKIP) if a gradient is not finite."""
+        """The decision, if every stage has an outcome. Scale 0 (SKIP) if a gradient is not finite."""
         if any(len(self.prepared[s]) + len(without) < len(table.roster) for s, table in enumerate(self.tables)):
-            return None  # this is asked with each that is prepared
+            return None  # checked first, because this method is called for every Prepared
         outcomes = [self.outcome(stage, without) for stage in range(len(self.tables))]
         if any(outcome is None for outcome in outcomes) or self._copies_differ(without):
             return None
@@ -491,7 +522,7 @@ class PassState:
         )
 
     def drifts(self, without: frozenset[Actor], members: Members) -> tuple[Drift, ...]:
-        """By stage, replicas that computed with unlike states. Once there is a decision."""
+        """For each stage, the replicas that computed with different states. Call it once there is a decision."""
         found = []
         for stage, prepared in self.prepared.items():
             states = {
@@ -504,19 +535,19 @@ class PassState:
         return tuple(found)
 
     def spoilt(self, without: frozenset[Actor]) -> list[int]:
-        """Stages that computed with a state that is not finite. Once there is a decision, and no drift."""
+        """Stages that computed with a non-finite state. Call it once there is a decision without drift."""
         return [stage for stage in self.prepared if self._one(stage, without).spoilt]
 
     def unusable(self, without: frozenset[Actor]) -> list[int]:
-        """Stages that computed with a state from which nothing finite follows. As `spoilt`."""
+        """Stages that computed with a state that yields nothing finite. Call it as `spoilt`."""
         return [stage for stage in self.prepared if self._one(stage, without).unusable]
 
     def not_finite(self, without: frozenset[Actor]) -> list[int]:
-        """Stages whose sums are not finite. As `spoilt`."""
+        """Stages whose sums are not finite. Call it as `spoilt`."""
         return [stage for stage in self.prepared if not self._one(stage, without).finite]
 
     def answers(self, without: frozenset[Actor]) -> Answers:
-        """What every stage's gradient came to. Once there is a decision."""
+        """The answer of each stage. Call it once there is a decision."""
         chosen = [self._one(stage, without) for stage in range(len(self.tables))]
         return tuple(
             Answer(p.digest, p.squared_norm if p.finite else math.inf, p.outline, self._adds_up(stage, p))
@@ -524,7 +555,10 @@ class PassState:
         )
 
     def own_sums(self, without: frozenset[Actor]) -> list[tuple[OwnSums, ...]]:
-        """By stage, what its peers say that they have added to what no other stage holds. Once there is a decision."""
+        """For each stage, its peers' reported contributions to the sums of parameters that it does not share.
+
+        Call it once there is a decision.
+        """
         found = []
         for prepared in self.prepared.values():
             there = []
@@ -536,7 +570,9 @@ class PassState:
         return found
 
     def _adds_up(self, stage: int, chosen: Prepared) -> bool:
-        """Return True if the sketches of what peers contributed come to that of the stage's sum. Unknown: they do."""
+        """Return True if the sketches of the contributions add up to the sketch of the stage's sum, or if that is
+        unknown.
+        """
         if not chosen.finite or not chosen.seal:
             return True
         parts = [
@@ -547,7 +583,7 @@ class PassState:
         for which, stages in enumerate(parts):
             those = [self.prepared[s].get(actor) for s in stages for actor in self.tables[s].roster]
             if any(said is None for said in those):
-                return True  # who was lost when all others were prepared has contributed too
+                return True  # an actor that was lost after all others were prepared contributed too
             told = [sketch.read(said.sketch, which) for said in those if said is not None]
             if any(each is None for each in told):
                 return False
@@ -555,7 +591,7 @@ class PassState:
         return sketch.seal_of(sums) == chosen.seal
 
     def mixed_copies(self, without: frozenset[Actor]) -> int | None:
-        """A boundary whose two sides used different copies of a frame. Call it once there is a decision."""
+        """A boundary whose two stages used different copies of a frame. Call it once there is a decision."""
         return mismatch([self._one(stage, without).receipt for stage in range(len(self.tables))])
 
     def _key_frames(self, chosen: list[Prepared]) -> tuple[int, ...]:
@@ -567,9 +603,10 @@ class PassState:
         return next(p for actor, p in self.prepared[stage].items() if actor not in without)
 
     def disagreeing(self) -> int | None:
-        """A stage whose whole roster is prepared, and does not agree about what came out.
+        """A stage whose whole roster is prepared with different answers.
 
-        Else the last, if all are prepared and it would apply other sums than the first to what both hold.
+        Otherwise, if all stages are prepared but stages that share parameters have different sums of them: the last
+        stage.
         """
         everybody = True
         for stage, table in enumerate(self.tables):
@@ -580,6 +617,6 @@ class PassState:
         return len(self.tables) - 1 if everybody and self._copies_differ(frozenset()) else None
 
     def _copies_differ(self, without: frozenset[Actor]) -> bool:
-        """Return True if stages that share parameters have prepared unequal sums of them."""
+        """Return True if stages that share parameters have prepared different sums of them."""
         stages = [stage for stage in range(len(self.tables)) if self._partner(stage) is not None]
         return len({self._one(stage, without).shared for stage in stages}) > 1

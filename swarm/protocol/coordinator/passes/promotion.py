@@ -1,7 +1,7 @@
 """Promotion during a step: a listener that has caught up takes over work that a sibling has not begun.
 
-The sibling is asked to give it up (RELEASE). After its answer the listener is in the stage's next table
-(`Repair.released`).
+The sibling is asked to give up some microbatches (RELEASE). After its answer, the listener becomes a member of the
+stage's next table (`Repair.released`).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Promotion:
         self._settings = settings
         self._out = out
         self._asked_at: dict[int, float] = {}
-        """By stage, when a sibling was last asked."""
+        """For each stage, when a sibling was last asked."""
 
     def lets_in(self, member: Member) -> bool:
-        """Return True if a member without a part so far listens, has caught up with this step, and may get work."""
+        """Return True if a listener may get work in this step: it has caught up and had no part in the step so far."""
         pass_state = self._pass_state
         if pass_state.kind is not PassKind.TRAIN or member.actor in pass_state.served or member.is_withheld:
             return False
@@ -41,8 +41,9 @@ class Promotion:
     def has_room(self, stage: int, now: float) -> bool:
         """Return True if a stage may take in another member.
 
-        Only while no replica has finished: a finished replica reduces, and would have to begin anew. But always if none
-        goes on with what is left. One at a time, and rarely: the stage and its neighbours are told of each promotion.
+        Normally this requires that no replica has finished, since a finished replica reduces and would have to begin
+        again. It is always possible if no replica continues with the remaining work. Promotions happen one at a time,
+        at most one per heartbeat, since the stage and its neighbours must be told of each.
         """
         pass_state = self._pass_state
         if now - self._asked_at.get(stage, -math.inf) < self._settings.heartbeat_s:
@@ -55,14 +56,16 @@ class Promotion:
         return all(pass_state.unfinished(a) for roster in rosters for a in roster if pass_state.has_work(a))
 
     def _stands_still(self, stage: int) -> bool:
-        """Return True if something is left to do in a stage, and its whole roster gets no more work."""
+        """Return True if a stage has unfinished microbatches, and all its replicas are leaving or paused."""
         roster, withheld = self._pass_state.tables[stage].roster, self._members.withheld()
         return all(a in withheld for a in roster) and any(self._pass_state.unfinished(a) for a in roster)
 
     def ask_for(self, entrant: Actor, stage: StageIndex, weight: float, now: float) -> None:
-        """Ask the sibling with the most work left to give some to `entrant`, if at least one microbatch is due to it.
+        """Ask the sibling with the most remaining work to give some of it to `entrant`, if its share is at least one
+        microbatch.
 
-        The amount lets all finish together, and includes only work that is not begun. A paused sibling gives all.
+        The amount lets all replicas finish together, and includes only microbatches that are not begun. A paused
+        sibling gives all that is unfinished.
         """
         pass_state = self._pass_state
         table = pass_state.tables[stage]
@@ -83,7 +86,7 @@ class Promotion:
         self._out.send(giver, Release(pass_state.pass_id, table.number, tuple(spared)))
 
     def who_asked(self, giver: Actor) -> Actor | None:
-        """The listener for which `giver` was asked, if it may still come in. Only the next answer counts for it."""
+        """The listener for which `giver` was asked, if it may still enter. The request ends with this answer."""
         entrant = self._pass_state.entrants.pop(giver, None)
         member = self._members.get(entrant) if entrant is not None else None
         if member is None or member.stage != self._pass_state.stage_of(giver) or not self.lets_in(member):

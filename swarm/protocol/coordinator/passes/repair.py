@@ -24,7 +24,7 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 
 MISSED_AFTER = 2.0
-"""Multiple of `recruit_after_s`: for so long a step waits for a paused member if another could take its place."""
+"""A step waits for a paused member at most this multiple of `recruit_after_s`, if another peer could take its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Suspect:
     actor: Actor
     reason: str
     at_fault: bool = True
-    """False: it could not help it, since it is gone."""
+    """False if the actor is merely gone."""
     accused: tuple[Actor, ...] = ()
-    """Other actors that may be to blame: the few that it reports to wait for."""
+    """Other actors that may be at fault instead: those few that the actor reports to wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class TooLong:
-    """A forward-only pass has taken longer than it is worth."""
+    """A forward-only pass has taken longer than it may."""
 
     reason: str
     who: tuple[Actor, ...]
-    """Actors that had work in it and did not do it."""
+    """Actors that had work in the pass and did not do it."""
 
 
 class Repair:
@@ -75,10 +75,12 @@ class Repair:
         self._out = out
         self._stragglers = Stragglers(settings)
         self.waits = ""
-        """For which paused members the pass waits, at the last heartbeat."""
+        """The paused members that the pass waited for at the last heartbeat, as text."""
         self._ticked_at = pass_state.opened_at
         self._openings: dict[frozenset[int], Open] = {}
-        """By the stages whose tables concern a peer: its opening, cached while the tables stay the same."""
+        """For each set of stages, the opening for peers that these stages' tables concern. Cached while the tables stay
+        the same.
+        """
 
     # ------------------------------------------------------------ the dead
 
@@ -112,7 +114,9 @@ class Repair:
         return None
 
     def _publish(self, stage: int, table: StageTable, reason: str, entrant: Actor | None = None) -> None:
-        """Give a stage a new table, in which `entrant` is new, and send it to all peers that it concerns."""
+        """Give a stage a new table and send it to all peers that it concerns. `entrant`: the actor that is new in the
+        table.
+        """
         pass_state = self._pass_state
         moved = pass_state.amend(stage, table)
         self._openings.clear()
@@ -126,10 +130,9 @@ class Repair:
     # ------------------------------------------------------------ the slow
 
     def released(self, sender: Actor, number: int, given: tuple[Microbatch, ...], now: float) -> None:
-        """The answer to a Release. Released microbatches move only with the table that follows the answer.
+        """Process the answer to a Release. Released microbatches move only with the table that follows the answer.
 
-        A new table voids siblings' answers under the old one. So their answers are awaited too, until the next
-        heartbeat.
+        A new table would void the pending answers of siblings. So these are awaited too, until the next heartbeat.
         """
         pass_state = self._pass_state
         stage = pass_state.stage_of(sender)
@@ -140,7 +143,7 @@ class Repair:
             self._hand_on(stage, now)
 
     def _hand_on(self, stage: int, now: float) -> None:
-        """Give the microbatches that replicas of a stage have released to others."""
+        """Move the microbatches that replicas of a stage have released to other replicas."""
         pass_state = self._pass_state
         table, withheld = pass_state.tables[stage], self._members.withheld()
         given = {actor: pass_state.given.pop(actor) for actor in table.roster if actor in pass_state.given}
@@ -178,21 +181,23 @@ class Repair:
             self.tell(new, now)
 
     def _spared(self) -> frozenset[Actor]:
-        """Actors that get no more work while a sibling is there: those that leave or pause, and those on probation."""
+        """Actors that get no more work while they have other siblings: those that leave or pause, and those on
+        probation.
+        """
         return self._pass_state.probed.union(self._members.withheld())
 
     # ------------------------------------------------------------ members that leave or pause
 
     def _why_withheld(self, actor: Actor) -> str:
-        """Why an actor gets no new work, after its name."""
+        """Why an actor gets no new work; the text follows the actor's name."""
         member = self._members.get(actor)
         return f"is paused ({member.paused})" if member is not None and member.leaving_since is None else "is leaving"
 
     def drain(self, now: float) -> Suspect | GiveUp | None:
-        """Reassign the unstarted work of members that leave or pause, and name one that cannot stay to the end.
+        """Reassign the unstarted work of members that leave or pause. Return a member that cannot stay to the end.
 
-        A member that has accumulated something stays until the step is decided: without it, that work would be done
-        again.
+        A member that has accumulated something stays until the step is decided. Otherwise that work would have to be
+        done again.
         """
         pass_state, withheld = self._pass_state, self._members.withheld()
         for actor in [a for a in pass_state.actors if a in withheld]:
@@ -206,11 +211,11 @@ class Repair:
             if all(a in withheld for a in table.roster):
                 # the last replica: its state from before the step is worth more than this step
                 if self._members.has_successor(stage) and (too_long or left < self._settings.leave_s / 2):
-                    return GiveUp(f"{actor} is leaving, and is to hand on stage {stage} before that")
+                    return GiveUp(f"{actor} is leaving, and another peer must take up stage {stage} first")
                 if self._is_missed(member, stage, now):
-                    return GiveUp(f"{actor} {self._why_withheld(actor)}, and another peer is to take up stage {stage}")
+                    return GiveUp(f"{actor} {self._why_withheld(actor)}, and another peer should take up stage {stage}")
             elif not table.assigned_to(actor):
-                if stage not in pass_state.sealed_at:  # otherwise its stage is reducing, and would have to begin anew
+                if stage not in pass_state.sealed_at:  # a sealed stage is reducing, and would have to begin again
                     table = amend(table, [actor], [], pass_state.weights, withheld)
                     self._publish(stage, table, f"{actor} {self._why_withheld(actor)} and has not begun any work")
             elif too_long:
@@ -221,16 +226,18 @@ class Repair:
         return None
 
     def _is_missed(self, member: Member, stage: int, now: float) -> bool:
-        """True if the step is to be run again because it waits for a paused member, and another could take its place.
+        """Return True if the step must be run again, because it waits for a paused member that another peer could
+        replace.
 
-        It has come in time to load the stage and to enter this step, if it stood by: a move is made between steps only.
+        The limit leaves a standby enough time to load the stage and enter this step. If no peer stands by, one must be
+        moved from another stage, which is possible only between steps.
         """
         paused_s = now - member.paused_at
         long = member.leaving_since is None and paused_s >= MISSED_AFTER * self._settings.recruit_after_s
         return long and stage in self._waiting_for() and self._members.has_successor(stage)
 
     def _waiting_for(self) -> dict[int, Member]:
-        """By stage, the first of the paused members without which nothing there is finished."""
+        """For each stage that is waiting for paused members to continue, the first of these members."""
         pass_state, found = self._pass_state, dict[int, Member]()
         withheld = set(self._members.withheld()) if self._members.paused else set()
         for member in self._members.paused:
@@ -242,7 +249,7 @@ class Repair:
         return found
 
     def _excuse_waiting(self, now: float) -> None:
-        """While the pass waits for a paused member, nobody is late."""
+        """Do not count the time in which the pass waits for a paused member against any actor."""
         waiting = self._waiting_for()
         names = [
             f"stage {stage} waits for {each.actor}, which is paused: {each.paused}"
@@ -265,8 +272,10 @@ class Repair:
     # ------------------------------------------------------------ replicas that disagree
 
     def digests_differ(self, stage: int) -> Suspect | None:
-        """Reduce once more. If digests differ again, exclude the replica whose answer fewest people have (`People`); of
-        several, the last.
+        """Reduce once more. If the digests differ again, exclude the replica whose answer the fewest people have
+        (`People`).
+
+        If several answers are equally rare, exclude the last replica in the roster.
         """
         pass_state, table = self._pass_state, self._pass_state.tables[stage]
         held = pass_state.prepared[stage]
@@ -279,12 +288,16 @@ class Repair:
         return Suspect(rarest, "its reduced bytes differ from its siblings' twice")
 
     def _reduce_stuck(self, stage: int) -> Suspect | None:
-        if self._try_again(stage, "the reduce does not finish: one new attempt"):
+        if self._try_again(stage, "the reduction does not finish: one new attempt"):
             return None
-        return self._without_who_holds_up(stage, "the reduce does not finish with it")
+        return self._without_who_holds_up(stage, "the reduction does not finish with it")
 
     def _without_who_holds_up(self, stage: int, reason: str) -> Suspect | None:
-        """Who is excluded may have been kept waiting by another. When a second person is, that other one goes."""
+        """Exclude the actor that holds up a reduction.
+
+        That actor may itself have been kept waiting by another. If two people have waited for the same other actor,
+        exclude that one instead.
+        """
         pass_state, people = self._pass_state, self._members.people
         actor = self._stragglers.holds_up(self._members, pass_state, stage)
         if actor is None:
@@ -293,12 +306,12 @@ class Repair:
         for each in accused:
             waited = pass_state.kept_waiting.setdefault(each, set())
             if people.count({*waited, actor.peer}) > people.count(waited) > 0:
-                return Suspect(each, "the reduces of several siblings wait for it, and hardly for others")
+                return Suspect(each, "the reductions of several siblings wait for it and for few others")
             waited.add(actor.peer)
         return Suspect(actor, reason, accused=accused)
 
     def _try_again(self, stage: int, reason: str) -> bool:
-        """Have a stage reduce once more, under another number. False if it has done so already."""
+        """Let a stage reduce once more, under a new table number. Return False if it has already done so."""
         pass_state, table = self._pass_state, self._pass_state.tables[stage]
         pass_state.digest_retries[stage] = pass_state.digest_retries.get(stage, 0) + 1
         if pass_state.digest_retries[stage] > 1:
@@ -311,7 +324,7 @@ class Repair:
     def tick(
         self, failure_history: FailureHistory, unheard: frozenset[Actor], now: float
     ) -> Suspect | GiveUp | TooLong | None:
-        """Repeat what was not heard, take work from slow actors, name an actor that is stuck.
+        """Repeat messages that were lost, take work from slow actors, and return an actor that is stuck.
 
         `unheard`: actors that are silent, perhaps because this coordinator is cut off.
         """
@@ -347,7 +360,7 @@ class Repair:
         for actor, reason in self._stragglers.stalled(self._members, pass_state, strikes, unheard, now):
             return Suspect(actor, reason)
         if unheard or not trains:
-            return None  # reduces that would wait for them may have made progress
+            return None  # reductions that wait for the unheard actors may still progress
         for stage in self._stragglers.stuck_reduces(pass_state, now):
             if (found := self._reduce_stuck(stage)) is not None:
                 return found
@@ -358,13 +371,17 @@ class Repair:
         return None
 
     def _listens(self, member: Member) -> bool:
-        """Return True if it reports that it listens, and not that it has a part in the pass: it may have had one."""
+        """Return True if the member reports that it listens and does not take part in the pass (it may have done so
+        before).
+        """
         status = member.status
         takes_part = status is not None and status.pass_id == self._pass_state.pass_id and not status.fenced
         return member.has_heard(self._pass_state.pass_id) and not takes_part
 
     def _tell_if_behind(self, actor: Actor, numbers: tuple[int, ...], now: float) -> None:
-        """`numbers`: of the current tables that concern the actor."""
+        """Send the opening again if the actor's status differs. `numbers`: those of the current tables that concern the
+        actor.
+        """
         member = self._members.get(actor)
         status = member.status if member is not None else None
         if status is not None and status.pass_id == self._pass_state.pass_id and status.numbers == numbers:
@@ -377,7 +394,7 @@ class Repair:
             self.tell(member.actor, now)
 
     def _too_late(self) -> Member | None:
-        """A member that came into the roster without a decision, and still lacks it when all its siblings are done."""
+        """A promoted member that still lacks the last decision when all its siblings are done."""
         pass_state = self._pass_state
         for table in pass_state.tables:
             for actor in pass_state.promotion.intersection(table.roster):
@@ -391,7 +408,7 @@ class Repair:
         return None
 
     def tell(self, actor: Actor, now: float) -> None:
-        """Send the opening (again), with the current tables, and to a listener that loads the donors of its state."""
+        """Send the opening with the current tables. A listener that loads also receives the donors of its state."""
         pass_state = self._pass_state
         if (member := self._members.get(actor)) is not None:
             member.told_at = now
@@ -401,7 +418,7 @@ class Repair:
         self._out.send(actor, opening)
 
     def _opening(self, stages: frozenset[int]) -> Open:
-        """The opening for the peers that these stages' tables concern."""
+        """The opening for peers that the tables of these stages concern."""
         pass_state = self._pass_state
         opening = self._openings.get(stages)
         if opening is None or opening.listeners is not pass_state.listeners:

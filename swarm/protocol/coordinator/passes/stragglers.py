@@ -1,7 +1,8 @@
-"""Which actors count as slow or stuck in an open pass, and why. Pure judgements from what the coordinator has heard.
+"""Judges which actors are slow or stuck in an open pass, and why. Pure functions of what the coordinator has received.
 
-A standstill is compared with measured quantiles and one step budget (`timeouts`). Slowness is compared with siblings: a
-slow actor only loses work (RELEASE), and only an actor that stands still is fenced.
+Whether an actor stands still is judged by measured quantiles and the step budget (`timeouts`). Whether it is slow is
+judged by comparison with its siblings. A slow actor only loses work (RELEASE); only an actor that stands still is
+fenced.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from swarm.protocol.settings import Settings
 from swarm.protocol.timeouts import stall_deadline
 
 WORTH_STEPS = 2
-"""Longest forward-only pass, in usual steps, if it has no more microbatches than a step."""
+"""Longest duration of a forward-only pass, in usual steps, if it has at most as many microbatches as a step."""
 WORTH_OF_SAMPLE = 5
-"""Longest whole sample, as a multiple of one of its passes."""
+"""Longest duration of a whole sample, as a multiple of the limit of one of its passes."""
 WORTH_BEATS = 10
-"""Shortest limit of a forward-only pass, in heartbeats: the coordinator hears of progress only with these."""
+"""Lower bound of the limit of a forward-only pass, in heartbeats: progress is reported only once per heartbeat."""
 
 Strikes = Callable[[str], int]
-"""By peer: how often it has failed by its own fault (`Probation`)."""
+"""For a peer id, how often the peer has failed by its own fault (`Probation`)."""
 
 
 class Stragglers:
@@ -35,15 +36,17 @@ class Stragglers:
         self._settings = settings
 
     def overrun(self, pass_state: PassState, aborts: int, now: float) -> bool:
-        """True if the pass exceeds the total limit, despite progress. Each abort doubles it; fences extend it."""
+        """Return True if the pass exceeds its total limit, even with progress. Each abort doubles the limit; fences
+        extend it.
+        """
         cap = self._settings.step_budget_s * (2 + pass_state.fences) * float(2 ** min(aborts, 6))
         return now - pass_state.judged_from > cap
 
     def worth_s(self, pass_state: PassState) -> float:
-        """Longest time in seconds that a forward-only pass may hold up the training: two usual steps, more for more
-        microbatches.
+        """The longest time in seconds that a forward-only pass may delay training.
 
-        A step budget while no step is known.
+        Two usual steps, and proportionally more if the pass has more microbatches than a step. A step budget if the
+        usual duration of a step is unknown.
         """
         settings = self._settings
         if not pass_state.opening.step_s:
@@ -53,7 +56,7 @@ class Stragglers:
         return max(steps * pass_state.opening.step_s, WORTH_BEATS * settings.heartbeat_s)
 
     def outlasts(self, pass_state: PassState, now: float) -> str:
-        """How a forward-only pass, or its sample, has taken too long. Empty: it has not."""
+        """Why a forward-only pass, or its sample, has taken too long. Empty: it has not."""
         allowed = self.worth_s(pass_state)
         for began, limit in ((pass_state.judged_from, allowed), (pass_state.since, WORTH_OF_SAMPLE * allowed)):
             if now - began > limit:
@@ -61,7 +64,7 @@ class Stragglers:
         return ""
 
     def dawdlers(self, members: Members, pass_state: PassState, unheard: Collection[Actor], now: float) -> list[Actor]:
-        """Actors of a forward-only pass that have had work for a while, and finished nothing."""
+        """Actors of a forward-only pass that have had work for a while without finishing any."""
         while_s = self._a_while_s(pass_state)
         found = []
         for actor in pass_state.actors:
@@ -71,16 +74,19 @@ class Stragglers:
         return found
 
     def _a_while_s(self, pass_state: PassState) -> float:
-        """Seconds in which a peer finishes at least one microbatch of a forward-only pass: half of the pass's limit."""
+        """Seconds in which a peer must finish at least one microbatch of a forward-only pass: half of the pass's
+        limit.
+        """
         return self.worth_s(pass_state) / 2
 
     def to_release(
         self, members: Members, pass_state: PassState, unheard: Collection[Actor], now: float
     ) -> list[tuple[Actor, tuple[Microbatch, ...]]]:
-        """The microbatches that each slow actor should give up to idle siblings (`work_stealing`), without `unheard`
-        actors.
+        """The microbatches that each slow actor should give up to idle siblings (`work_stealing`). `unheard` actors are
+        left out.
 
-        No microbatch moves twice: among many replicas it would go from one slow peer to the next and never be done.
+        No microbatch moves twice. Among many replicas, it might otherwise move from one slow peer to the next and never
+        be done.
         """
         orders = []
         for stage, table in enumerate(pass_state.tables):
@@ -106,8 +112,10 @@ class Stragglers:
     def takers(
         self, members: Members, pass_state: PassState, stage: int, givers: Collection[Actor], count: int, now: float
     ) -> list[Actor]:
-        """The siblings that get `count` microbatches released by slow peers of a stage: those that are done and faster,
-        if any. Of many, only the first ones to send their part of the sums afterwards.
+        """The siblings that get `count` microbatches released by slow peers of a stage: those that are done and faster.
+
+        If there are more siblings than microbatches, those that would be the first to send their part of the sums. May
+        be empty.
         """
         slowest = max(self._pace(members, pass_state, giver, now) for giver in givers)
         idle = self._idle(members, pass_state, stage, now)
@@ -115,7 +123,7 @@ class Stragglers:
         return sorted(faster, key=lambda a: idle[a].soonest)[: max(1, count)]
 
     def _idle(self, members: Members, pass_state: PassState, stage: int, now: float) -> dict[Actor, Idle]:
-        """The idle actors of a stage that stay, with their pace; without those that have not shown a pace yet."""
+        """The idle actors of a stage that stay, with their speed. Actors whose speed is unknown are left out."""
         idle = {}
         withheld = members.withheld()
         for actor in pass_state.tables[stage].roster:
@@ -129,14 +137,15 @@ class Stragglers:
         return idle
 
     def _sends_s(self, members: Members, stage: int, actor: Actor) -> float:
-        """Seconds in which an actor sends its part of the sums, over the uplink that it reports."""
+        """Seconds that an actor needs to send its part of the sums over its reported uplink."""
         member, sums = members.get(actor), self._settings.stage_sums
         if member is None or member.offered_uplink is None or not sums:
             return 0.0
         return sums[stage] / member.offered_uplink
 
     def _pace(self, members: Members, pass_state: PassState, actor: Actor, now: float) -> float:
-        """Seconds of computing per microbatch: as measured, or how long it has had one in hand, if that is longer.
+        """Seconds of computing per microbatch: the measured value, or the time since it last finished one, if that is
+        longer.
 
         Before the first measurement only the latter counts: an actor that waits for others' frames is not slow.
         """
@@ -147,10 +156,11 @@ class Stragglers:
     def stalled(
         self, members: Members, pass_state: PassState, strikes: Strikes, unheard: Collection[Actor], now: float
     ) -> list[tuple[Actor, str]]:
-        """Actors that have work at hand and finish nothing, though siblings could do it; without those `unheard`.
+        """Actors that have work available and finish nothing, though siblings could do it. `unheard` actors are left
+        out.
 
-        An actor is never stalled for being slow: one that is known to take long for a microbatch has several times as
-        long. One that is not known yet has twice as long with each fence, until it has shown its speed.
+        An actor is never stalled just for being slow: the deadline is several times its known time per microbatch. For
+        an actor with unknown speed, the deadline doubles with each strike until it has shown its speed.
         """
         found = []
         for actor in (actor for table in pass_state.tables if len(table.roster) > 1 for actor in table.roster):
@@ -163,7 +173,7 @@ class Stragglers:
         return found
 
     def _why_stalled(self, member: Member, pass_state: PassState, allowed: float, now: float) -> str:
-        """Why a member counts as stalled if it may work `allowed` seconds on one thing; empty: it does not."""
+        """Why a member counts as stalled, if it may take `allowed` seconds for one item of work; empty: it does not."""
         actor, line_s = member.actor, self._settings.step_budget_s / 8
         if pass_state.kind is not PassKind.TRAIN:
             line_s = min(line_s, self._a_while_s(pass_state))
@@ -190,7 +200,7 @@ class Stragglers:
         return ""
 
     def _patience(self, member: Member, pass_state: PassState, strikes: int) -> float:
-        """Seconds in which an actor with work at hand must finish some."""
+        """Seconds in which an actor with available work must finish some of it."""
         settings = self._settings
         budget, seconds = settings.step_budget_s, member.seconds_per_microbatch
         probed = member.actor in pass_state.probed
@@ -211,8 +221,8 @@ class Stragglers:
     def endless_reduces(self, pass_state: PassState, now: float) -> list[tuple[int, str]]:
         """Stages whose reduction takes too long although their members report progress, each with its duration.
 
-        Over a slow link a reduction takes longer than other deadlines, and no peer is at fault. But a peer's own report
-        of progress is no reason to wait for ever, and one slow link is no reason for all to wait in every step.
+        Over a slow link, a reduction takes longer than other deadlines without anybody's fault. But reported progress
+        alone must not extend a reduction for ever, and one slow link must not delay all peers in every step.
         """
         allowed = self._settings.step_budget_s * (1 + pass_state.fences)
         found = []
@@ -228,11 +238,12 @@ class Stragglers:
         return [s for s, table in enumerate(pass_state.tables) if len(pass_state.prepared[s]) < len(table.roster)]
 
     def holds_up(self, members: Members, pass_state: PassState, stage: int) -> Actor | None:
-        """The actor that most members of a stage's reduction wait for; None if no actor can be spared, or not that one.
+        """The actor that most members of a stage's reduction wait for. None if no actor can be spared, or if that one
+        cannot.
 
-        Each person has one vote (`People`), shared among the actors that its members name. So one that lies, or whose
-        own link is slow, is outvoted by two. A prepared member waits for all that are not prepared. If nobody reports
-        anything, or two wait for each other, the order is: not prepared, slower reported uplink, last in the roster.
+        Each person has one vote (`People`), divided among the actors that its members name. So two honest voters
+        outvote one that lies or has a slow link. A prepared member waits for all that are not prepared. Ties are broken
+        in this order: not prepared, slower reported uplink, last in the roster.
         """
         rosters = {s: pass_state.tables[s].roster for s in pass_state.reduces_with(stage)}
         everybody = {actor: s for s, roster in rosters.items() for actor in roster}
@@ -256,9 +267,11 @@ class Stragglers:
         return max(spare, key=guilt, default=None)
 
     def kept_waiting_by(self, members: Members, pass_state: PassState, actor: Actor) -> tuple[Actor, ...]:
-        """The actors that an actor's reduction waits for, as it reports, if they are one person or few.
+        """The actors that `actor`'s reduction waits for, as it reports. Empty if they are several people and more than
+        half of all.
 
-        If a peer sends its part to all siblings but one, that one waits for it, and all others wait for that one.
+        If a peer sends its part to all siblings but one, that sibling waits for it, and all others wait for that
+        sibling.
         """
         stage = pass_state.stage_of(actor)
         if stage is None:
@@ -272,12 +285,12 @@ class Stragglers:
 
 
 def _holds_up_itself(member: Member, pass_state: PassState) -> bool:
-    """Return True if it reports that its reduction waits for its own computation."""
+    """Return True if the member reports that its reduction waits only for its own computation."""
     return _said_of_reduce(member, pass_state) == {member.actor}
 
 
 def _named(members: Members, pass_state: PassState, voter: Actor, everybody: Mapping[Actor, int]) -> set[Actor]:
-    """The actors of `everybody` that `voter` waits for in its reduction; none, if it reports an older attempt."""
+    """The actors of `everybody` that `voter`'s reduction waits for; empty if it reports on an older attempt."""
     if voter in pass_state.prepared[everybody[voter]]:
         return {actor for actor, stage in everybody.items() if actor not in pass_state.prepared[stage]}
     member = members.get(voter)
@@ -285,7 +298,7 @@ def _named(members: Members, pass_state: PassState, voter: Actor, everybody: Map
 
 
 def _said_of_reduce(member: Member, pass_state: PassState) -> set[Actor]:
-    """The actors that it reports to wait for in its reduction, under the current tables."""
+    """The actors that the member's reduction waits for under the current tables, as it reports."""
     status = member.status
     if status is None or status.pass_id != pass_state.pass_id:
         return set()

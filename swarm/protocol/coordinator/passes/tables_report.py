@@ -1,4 +1,4 @@
-"""The table of each stage, for the event log: reported when it differs from the last reported table of its stage."""
+"""Reports the table of each stage to the event log, if it differs from the last reported table of that stage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from swarm.protocol.ids import Actor
 from swarm.protocol.outbox import Outbox
 
 STEADY = 1.15
-"""A rate that differs from the last reported one by no more than this factor is the same: measured rates fluctuate."""
+"""A rate counts as unchanged if it differs from the last reported one by at most this factor, because measured rates
+fluctuate.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +24,13 @@ class _Told:
     rates: list[float]
 
     def says(self, other: _Told) -> bool:
-        """Return True if `other` need not be reported after this."""
+        """Return True if the difference to `other` is too small for a new report."""
         same = self.roster == other.roster and self.weights == other.weights
         return same and all(_is_like(one, two) for one, two in zip(self.rates, other.rates, strict=True))
 
 
 class TablesReport:
-    """One for a life of the coordinator: at its start nothing is reported."""
+    """Lives as long as the coordinator's process. At its start, no table has been reported."""
 
     def __init__(self, members: Members, stage_costs: StageCosts, out: Outbox) -> None:
         self._members = members
@@ -37,7 +39,7 @@ class TablesReport:
         self._told: dict[int, _Told] = {}
 
     def tell(self, pass_state: PassState, stage: int, reason: str) -> None:
-        """A pass opens, or `stage` has a new table."""
+        """Report the table of `stage`, if necessary. Called when a pass opens and when `stage` has a new table."""
         table = pass_state.tables[stage]
         weights, rates = weights_of(pass_state, stage), self._rates(table.roster, stage)
         now = _Told(table.roster, weights, rates)
@@ -54,7 +56,7 @@ class TablesReport:
 
 
 def weights_of(pass_state: PassState, stage: int) -> list[float]:
-    """By member of a stage's roster, as reported."""
+    """The weights of a stage's roster, in its order, rounded for the report."""
     return [_rounded(pass_state.weights.get(actor, 0.0), 4) for actor in pass_state.tables[stage].roster]
 
 

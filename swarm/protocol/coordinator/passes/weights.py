@@ -1,7 +1,7 @@
-"""The weights by which microbatches are divided among replicas: measured speed and uplink, without fluctuations.
+"""The weights by which microbatches are divided among replicas: measured speed and uplink, with fluctuations removed.
 
-A table that changes from step to step costs something if frames build on earlier visits, or residuals on earlier
-shares. So a speed counts as unchanged until it differs clearly from the one last used.
+A changed table has a cost if frames build on earlier visits, or if residuals belong to earlier shares. So a speed
+counts as unchanged until it clearly differs from the one used last.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from swarm.protocol.messages import StageTable
 from swarm.protocol.outbox import Outbox
 
 STEADY = 1.15
-"""A speed that differs from the last used one by no more than this factor is the same."""
+"""A speed counts as unchanged if it differs from the one used last by at most this factor."""
 NEWS = 2.0
 MORE = 1.25
 """A change of the seconds per microbatch is reported if both the seconds and the share have changed by this factor."""
 EVEN = 1.1
-"""Replicas whose speeds differ from their median by no more than this factor are equal."""
+"""Replicas whose speeds differ from their median by at most this factor count as equal."""
 FASTEST = 16.0
-"""Upper bound of a speed, as a multiple of the median; a fourth of its inverse is the lower bound."""
+"""Upper bound of a speed, as a multiple of the median. The lower bound is a fourth of its inverse."""
 FIRST, FIRST_STEPS = 4.0, 3
-"""Bound of a speed in the first steps after the first measurement: a first pass is slow for its own reasons."""
+"""Bound of a relative speed during the first steps after a replica's first measurement, since first passes are slow."""
 RECOVERY = 1.03
-"""A peer that is too slow for a single microbatch counts as faster by this factor every step, until it is tried again:
-it may have been busy with other work. A peer 30 times as slow is tried every 23 steps, which costs less than 4 %.
+"""A peer that is too slow for even one microbatch counts as faster by this factor every step, until it is tried again.
+
+It may have been busy with other work. A peer 30 times as slow is tried every 23 steps, which costs less than 4 %.
 """
 
 
@@ -46,12 +47,12 @@ class Weights:
         self._out = out
         self._used: dict[Actor, float] = {}
         self._told: dict[Actor, tuple[float, int]] = {}
-        """Seconds per microbatch and share of each actor, when last reported or first known."""
+        """For each actor: its seconds per microbatch and its share, when last reported or first known."""
         self._idle: dict[Actor, int] = {}
-        """By actor: number of consecutive steps without work."""
+        """For each actor: the number of consecutive steps without work."""
 
     def of(self, roster: Sequence[Actor], stage: int) -> dict[Actor, float]:
-        """Relative speeds of the replicas of a stage: of computing, or of sending where that is slower."""
+        """The relative speeds of a stage's replicas: of computing, or of sending if that is slower."""
         there = {actor: member for actor in roster if (member := self._members.get(actor)) is not None}
         measured = [member.speed for member in there.values() if member.speed is not None]
         sent = self._stage_costs.sent(stage)
@@ -60,7 +61,7 @@ class Weights:
             member = there.get(actor)
             speed = 1.0 if member is None else self._stage_costs.speed(member)
             if measured and (member is None or member.speed is None):
-                speed = min(speed, median(measured))  # its own estimate is not trusted beyond that
+                speed = min(speed, median(measured))  # an estimate of its own counts only up to the median
             if member is not None and sent:
                 speed = min(speed, self._stage_costs.uplink(member) / sent)
             speeds[actor] = self._steady(actor, speed)
@@ -71,7 +72,7 @@ class Weights:
         }
 
     def lines(self, roster: Sequence[Actor]) -> tuple[int, ...]:
-        """The link rates of the members, as in a table."""
+        """The members' link rates, in the form that a table contains."""
         rates = []
         for actor in roster:
             member = self._members.get(actor)
@@ -100,7 +101,7 @@ class Weights:
             return
         before, usual = self._told.setdefault(actor, (seconds, share))
         if before / NEWS < seconds < before * NEWS or usual / MORE < share < usual * MORE or share == usual:
-            return  # if all take longer, as on a busy machine, no share changes
+            return  # if all replicas take longer, as on a busy machine, no share changes
         self._told[actor] = seconds, share
         self._out.emit(ShareChanged(str(actor), stage, before, seconds, share))
 

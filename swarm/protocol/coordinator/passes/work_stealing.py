@@ -1,8 +1,9 @@
-"""The microbatches that slow replicas of a stage give up during a step, so that all finish together. A pure function.
+"""Chooses the microbatches that slow replicas of a stage give up during a step, so that all finish together. A pure
+function.
 
-Replicas of equal speed finish a step at different moments; moving work between them costs a forward and gains nothing.
-So work moves only from a replica that takes `SLOWER` times as long as its taker, and only if the rest is done a third
-sooner.
+Replicas of equal speed finish a step at different times. Moving work between them costs a forward and gains nothing. So
+work moves only from a replica that takes `SLOWER` times as long per microbatch as its taker, and only if the remaining
+work is then done a third sooner.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataclasses import dataclass
 from swarm.protocol.ids import Actor
 
 SLOWER = 1.5
-"""Ratio of an actor's seconds per microbatch to the taker's above which work is taken from the actor."""
+"""Work is taken from a replica only if its seconds per microbatch exceed the taker's by this factor."""
 WORTH = 1.5
-"""Ratio of the remaining time without giving up work to the time with it, from which a move is worth it."""
+"""A move is worth it if the remaining time without it is at least this multiple of the remaining time with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Busy:
     movable: int
     """Number of them that may move to another replica."""
     sends_s: float = 0.0
-    """Seconds in which it sends its part of the sums, once it has finished."""
+    """Seconds that it needs to send its part of the sums once it has finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,12 @@ class Idle:
 
 
 def relief(busy: Mapping[Actor, Busy], idle: Sequence[Idle], promised: int = 0) -> dict[Actor, int]:
-    """Number of microbatches that each busy replica is to give up. Each keeps at least one; a missing one gives up
-    none.
+    """The number of microbatches that each busy replica should give up. Each keeps at least one. Replicas that give up
+    nothing are left out.
 
-    `promised`: microbatches already requested from others, which are done first. Each microbatch goes from the replica
-    that would finish last to the one that would have sent its part of the sums first.
+    `promised`: the number of microbatches already requested from others, which the idle replicas do first. Each
+    microbatch goes from the replica that would finish last to the replica that would have sent its part of the sums
+    first.
     """
     if not idle:
         return {}
@@ -59,7 +61,7 @@ def relief(busy: Mapping[Actor, Busy], idle: Sequence[Idle], promised: int = 0) 
     latest = dict.fromkeys(busy, 0.0)
 
     def sent_at(taker: int) -> float:
-        """When its part would be sent with one more."""
+        """When its part would be sent if it took one more microbatch."""
         return computed[taker] + idle[taker].soonest
 
     def ends_at(giver: Actor, kept: int) -> float:

@@ -1,19 +1,27 @@
-"""How often peers leave. From it follow the number of replicas of a stage, and how long an arrangement lasts."""
+"""Estimates how often peers leave. From this follow the number of replicas of a stage, and the expected life of an
+assignment.
+"""
 
 from __future__ import annotations
 
 import math
 
 PRIOR_PER_S = 0.6 / 3600
-"""Departures per peer and second before any was seen: spot machines live about an hour (0.55–0.61 per hour)."""
+"""Departures per peer and second, assumed before any were seen: spot machines live about an hour (0.55–0.61 departures
+per hour).
+"""
 PRIOR_WEIGHT_S = 10 * 3600.0
-"""Weight of the prior in peer-seconds: ten peers for an hour."""
+"""Weight of this assumption in peer-seconds: ten peers for an hour."""
 DEATH_IN_A_REDUCE = 0.1
-"""The probability that a peer dies during a reduction should stay below this: the survivors must then reduce again."""
+"""The probability that a peer dies during a reduction should stay below this, because the survivors must then reduce
+again.
+"""
 
 
 class Churn:
-    """Departures over presence, as the coordinator sees both. A restart is a departure: it costs as much."""
+    """Departures divided by presence, as the coordinator sees both. A restart counts as a departure, since it costs as
+    much.
+    """
 
     def __init__(self) -> None:
         self._departures = 0
@@ -22,7 +30,7 @@ class Churn:
         self._since = 0.0
 
     def present(self, peers: int, now: float) -> None:
-        """From now on this number of peers is present."""
+        """From `now` on, this number of peers is present."""
         if self._present:
             self._presence_s += self._present * max(0.0, now - self._since)
         self._present, self._since = peers, now
@@ -32,29 +40,31 @@ class Churn:
 
     @property
     def departures_per_s(self) -> float:
-        """Per peer: the observed rate and the usual one, weighted by observation time (mean of a Gamma posterior)."""
+        """Departures per peer and second: the observed rate and the assumed one, weighted by time (mean of a Gamma
+        posterior).
+        """
         return (self._departures + PRIOR_PER_S * PRIOR_WEIGHT_S) / (self._presence_s + PRIOR_WEIGHT_S)
 
 
 def replica_cap(departures_per_s: float, reduce_s: float, microbatches: int, planned: int) -> int:
-    """Largest number of replicas of a stage: few enough for an undisturbed reduction, and no more than microbatches.
+    """Largest number of replicas of a stage: reductions must rarely be disturbed, and each replica needs a microbatch.
 
-    Further replicas would have no work. The result is at least `planned`. `reduce_s` grows with the measurements;
-    before the first one the caller passes the longest time that a reduction may take.
+    The result is at least `planned`. `reduce_s`: measured seconds of a reduction; before the first measurement, the
+    caller passes the longest time that a reduction may take.
     """
     return max(planned, 1, min(microbatches, undisturbed_replicas(departures_per_s, reduce_s)))
 
 
 def undisturbed_replicas(departures_per_s: float, reduce_s: float) -> int:
-    """Number of replicas with which a reduction of `reduce_s` seconds is seldom disturbed by a death.
+    """Number of replicas with which a reduction of `reduce_s` seconds is rarely disturbed by a death.
 
     With `R` peers, each of which leaves with rate `λ`, a reduction of `d` seconds is disturbed with probability `1 −
-    exp(−R·λ·d)`; that stays below `DEATH_IN_A_REDUCE`.
+    exp(−R·λ·d)`. This must stay below `DEATH_IN_A_REDUCE`.
     """
     disturbed = departures_per_s * max(reduce_s, 1e-9)
     return int(min(-math.log(1.0 - DEATH_IN_A_REDUCE) / max(disturbed, 1e-12), 65_535.0))
 
 
 def expected_quiet_s(departures_per_s: float, peers: int) -> float:
-    """Expected seconds until one of `peers` leaves or another peer joins, if as many join as leave."""
+    """Expected seconds until one of `peers` leaves or another peer joins, assuming that as many join as leave."""
     return 1.0 / (2.0 * departures_per_s * max(1, peers))

@@ -1,7 +1,7 @@
-"""Hysteresis: a move is not undone by the next one because a measurement fluctuates.
+"""Hysteresis: prevents a fluctuating measurement from undoing the last move.
 
-A move against the direction of the last one between the same two stages must wait, twice as long every time. If a peer
-joins or leaves one of the two stages, the count starts anew.
+A move against the direction of the last move between the same two stages must wait; the wait doubles each time. If a
+peer joins or leaves one of the two stages, the count starts again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Hysteresis:
         self._last: dict[frozenset[int], _Last] = {}
 
     def moved(self, source: int, stage: int, now: float) -> None:
-        """A peer is to move from one stage to another."""
+        """A peer moves from `source` to `stage`."""
         pair = frozenset((source, stage))
         last = self._last.setdefault(pair, _Last(source, now))
         if last.source != source:
@@ -36,7 +36,7 @@ class Hysteresis:
         last.source, last.at = source, now
 
     def barred(self, now: float, dwell_s: float) -> frozenset[tuple[int, int]]:
-        """(from, to) of moves that must wait. `dwell_s`: seconds that a single peer stays in its stage at least."""
+        """The moves that must wait, as (from, to). `dwell_s`: the minimum stay of a peer in its stage, in seconds."""
         return frozenset(
             (stage, last.source)
             for pair, last in self._last.items()
@@ -45,6 +45,6 @@ class Hysteresis:
         )
 
     def changed(self, stage: int) -> None:
-        """A peer joined a stage, or left it."""
+        """A peer joined or left a stage."""
         for pair in [pair for pair in self._last if stage in pair]:
             del self._last[pair]

@@ -1,7 +1,8 @@
-"""Assigns stages to members and brings them to the current version: the coordinator's work between two passes.
+"""Assigns stages to members and brings members to the current version: the coordinator's work between two passes.
 
-Members are placed where they are needed. Members that lack the version are told where to get it. For a stage that no
-peer holds, the coordinator waits, restores it, gives it a spare replica or, as the last resort, rolls back.
+Members without a stage get the stage that needs them most. Members that lack the version are told where to fetch it. If
+no peer holds a stage, the coordinator waits for a copy, restores the stage from the archive, moves a spare replica to
+it or, as the last resort, rolls back.
 """
 
 from __future__ import annotations
@@ -25,28 +26,34 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 
 RECALLED_BEATS = 4
-"""Heartbeats that a new leader waits for the first report of a peer that has reported to all coordinators before."""
+"""A new leader knows some peers only from their reports during an earlier leader's term. It waits this number of
+heartbeats for their first new report.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class NewTerm:
-    """Void all orders given to peers so far. `rollback_to`: the version from which the history continues."""
+    """All orders given so far become void. `rollback_to`: the version from which the history continues, if it is a
+    rollback.
+    """
 
     rollback_to: int | None = None
 
 
 @dataclass(slots=True)
 class Survey:
-    """The state of the stages."""
+    """The result of `Placement.survey`: whether every stage is held, and by which members."""
 
     rosters: list[list[Actor]]
-    """By stage: actors that hold the version, actors that can apply the last decision, actors in `promotion`."""
+    """For each stage: actors that hold the version, actors that can apply the last decision, and actors in
+    `promotion`.
+    """
     promotion: set[Actor] = field(default_factory=set)
-    """Listeners that lack only the last decision: the sums of its step are kept for them."""
+    """Listeners that lack only the last decision. Donors keep the sums of that step for them."""
     ready: bool = True
-    """True if the next pass can open over these rosters."""
+    """True if the next pass can open with these rosters."""
     waiting: str = ""
-    """The reason why the next pass waits, if it is worth an event."""
+    """Why the next pass waits, if the reason is worth an event."""
     new_term: NewTerm | None = None
 
     def wait(self, reason: str) -> None:
@@ -55,7 +62,7 @@ class Survey:
 
 
 class Placement:
-    """Call `place` at any time, and `survey` between passes: repeatedly, until it is ready."""
+    """Call `place` at any time. Between passes, call `survey` repeatedly until it is ready."""
 
     def __init__(
         self,
@@ -69,7 +76,7 @@ class Placement:
         out: Outbox,
     ) -> None:
         self.since = 0.0
-        """When the last pass closed."""
+        """When the last pass ended."""
         self._me = me
         self._settings = settings
         self._history = history
@@ -80,18 +87,18 @@ class Placement:
         self._failure_history = failure_history
         self._first_patience_s = settings.start_timeout_s
         if history.decision is not None or history.archived:  # version 0 is archived before an imported run begins
-            self._first_patience_s = settings.recruit_after_s  # a resumed run: its peers are only away, not new
+            self._first_patience_s = settings.recruit_after_s  # a resumed run: its peers are only late, not new
         self._opened_any = False
         self._missing_since: dict[int, float] = {}
-        """Stages whose version no peer holds; since when."""
+        """For each stage whose version no peer holds: since when."""
         self._empty_since: dict[int, float] = {}
-        """Stages that no peer holds or is to load, and since when no peer has come."""
+        """For each stage that no peer holds or loads: since when, or since the last peer joined."""
         self._arrived = 0
         """Number of members at the last check of those stages."""
         self._placed_for = (-1, 0)
         """The inputs of the last placement of all members."""
         self._handing_on = False
-        """True if all holders of a stage are leaving. Meanwhile all members apply and save what was decided."""
+        """True if all holders of a stage are leaving. Meanwhile, all members apply and save the last decision."""
         self._listened: frozenset[Actor] = frozenset()
         """The listeners of the last decided step."""
 
@@ -103,7 +110,7 @@ class Placement:
             member.told_at = -1.0
 
     def decided(self, listened: Collection[Actor]) -> None:
-        """A step is decided, and its sums are kept for the actors `listened`."""
+        """A step is decided. `listened`: the actors for which its sums are kept."""
         self._listened = frozenset(listened)
 
     def pass_opened(self, actors: Iterable[Actor], now: float) -> None:
@@ -113,7 +120,9 @@ class Placement:
     # ------------------------------------------------------------ placing
 
     def place(self, now: float) -> bool:
-        """Give every member that has introduced itself a stage, or let it stand by. True if a member got a stage."""
+        """Give a stage to every member that has introduced itself, or let it stand by. Return True if a member got a
+        stage.
+        """
         placed = False
         before = self._members.changes, self.rebalancing.most
         if before == self._placed_for:
@@ -143,21 +152,25 @@ class Placement:
         return placed
 
     def _room(self) -> bool:
-        """Return True if any stage has fewer members than it may have. While none has, standbys keep standing by."""
+        """Return True if any stage has fewer members than it may have. Otherwise, standbys continue to stand by."""
         away = Counter(member.stage for member in self._members.lost if not member.given_up)
         most = self.rebalancing.most
         return any(len(self._members.crew(s)) - away[StageIndex(s)] < most for s in range(self._settings.stages))
 
     def _bench(self) -> None:
-        """Leave out the members on probation, if their stage has another member that holds the version.
+        """Choose the members that are left out of the next step.
 
-        After an aborted attempt at this step, and while it is audited, probation does not count: the member found
-        guilty may have waited for the one that is left, and an undecided step would never bring it back. It counts for
-        a member whose state has differed twice: each time it comes back, the step is done again. Then the
-        members are left out that more failures of this step accuse than a sibling; when the sibling has failed as
-        often, they are back. If the step was not finite, one half of the members is left out (`halves`). Of several
-        devices of one person, all but one make room for other people (`_doubles`). Doubted members are left out even
-        if their stage has no other member (`Doubts`).
+        A stage keeps at least one member that holds the version, except in the last of these cases:
+
+        * Members on probation. Probation is ignored after an aborted attempt at this step, and while the step is
+          audited: the guilty member may have waited for the remaining one, and an undecided step would never end its
+          probation. It is not ignored for a member whose state has differed twice, because the step must be done again
+          each time it returns.
+        * Members that more failures of this step accuse than a sibling. They return when the sibling is accused as
+          often.
+        * One half of the members, if the step was not finite (`halves`).
+        * All but one of several devices of one person, if other people can take their places (`_doubles`).
+        * Doubted members, even if no other member of the stage holds the version (`Doubts`).
         """
         history = self._history
         probation = self._failure_history.probation
@@ -181,10 +194,11 @@ class Placement:
                 member.bench(member.actor in doubted or (spared and member.actor in late))
 
     def _doubles(self, stage: int, there: list[Member]) -> list[Actor]:
-        """The members of a stage, besides another device of the same person, whose places other people can take.
+        """The members of a stage that are an additional device of some person, and whose places other people can take.
 
-        `there`: those that hold the version. A place is wanted by each member of another person that stands by. When it
-        holds the version too, and the stage has more than its largest number of members, a double is left out for it.
+        `there`: the members that hold the version. Each other person with a standby member takes one place. If that
+        member holds the version too, so that the stage has more than its largest number of members, an additional
+        device is left out for it.
         """
         people, left_out = self._members.people, self._failure_history.doubts.left_out
         if not people.are_several:
@@ -210,14 +224,14 @@ class Placement:
     # ------------------------------------------------------------ catching up
 
     def survey(self, now: float) -> Survey:
-        """Place members, tell those that lack the version how to catch up, and report whether every stage is held."""
+        """Place members, tell members that lack the version how to get it, and report whether every stage is held."""
         self._bench()
         self.place(now)
         if not self._may_wait_for_replicas(now):
             self.rebalancing.consider(now)
         found, history = Survey([]), self._history
         deserted: list[int] = []
-        """Stages that only members hold that have paused for long."""
+        """Stages held only by members that have been paused for a long time."""
         crews = [
             [m for m in self._members.of_stage(s) if m.is_current(history.version, history.decision)]
             for s in range(self._settings.stages)
@@ -265,38 +279,40 @@ class Placement:
             self._out.emit(RecordOutdated(history.term, self._members.next_term(history.term)))
             found.new_term = NewTerm()
         if deserted and found.new_term is None and not self._missing_since:
-            self._recruit(deserted[0], now)  # not while a stage has no copy: who is moved might have the last one
+            self._recruit(deserted[0], now)  # not while a stage has no copy: the moved peer might have the last one
         return found
 
     def _wait_for_paused(self, stage: int, paused: list[Member], needy: list[Member], found: Survey) -> bool:
-        """Only paused members hold a stage: wait for them. True if another peer is to take it up after all."""
+        """Only paused members hold a stage, so wait for them. Return True if another peer should take up the stage
+        after all.
+        """
         who = "; ".join(f"{member.actor} is paused: {member.paused}" for member in paused)
         found.wait(f"stage {stage} waits, since {who}")
         others = any(not (m.given_up or m.paused) for m in needy)
         return not others and all(member.absent for member in paused)
 
     def _listens(self, member: Member) -> bool:
-        """True if a member that lacks the version, while others hold it, loads it as a listener, so that no pass waits
-        for it.
+        """Return True if a member that lacks the version should load it as a listener, so that no pass waits for it.
 
-        Not at the end of the run, nor at the start of this process: then all members begin together. But a member that
-        has listened in an earlier process stays a listener.
+        False at the end of the run, and at the start of this process, when all members begin together. But a member
+        that listened before the coordinator restarted stays a listener.
         """
         if self._history.version == self._history.end(self._settings):
             return False
         return self._opened_any or member.has_heard_any
 
     def _enters(self, member: Member) -> bool:
-        """Return True if it lacks only the last decision, and the sums of that step are kept for it."""
+        """Return True if the member lacks only the last decision, and the sums of that step are kept for it."""
         version = self._history.version
         held = self._history.decision is not None and member.version == version - 1
         return held and self._listens(member) and member.actor in self._listened and member.enters_from <= version
 
     def _crew(self, stage: int) -> tuple[list[Member], list[Member], list[Member]]:
-        """The members of a stage that hold the version, that can apply the last decision, and that need a state.
+        """The members of a stage that hold the version, those that can apply the last decision, and those that need a
+        state.
 
-        Leaving and paused members are among the first two: they have no part in the next pass, but they can hand on
-        their state.
+        The first two lists include leaving and paused members. These have no part in the next pass, but others can
+        fetch the state from them.
         """
         holders: list[Member] = []
         coming: list[Member] = []
@@ -315,17 +331,19 @@ class Placement:
         return holders, coming, needy
 
     def _may_be_further(self, member: Member, now: float) -> bool:
-        """Return True if it may have advanced since: between heartbeats it reported only to the former leader."""
+        """Return True if the member may have advanced since its last report, because it reported to the former
+        leader.
+        """
         since = member.recalled_at
         if since is None or member.status is None:
             return False
         return now - since < RECALLED_BEATS * self._settings.heartbeat_s
 
     def _wanted(self, needy: list[Member], held: int) -> list[Member]:
-        """The members that are to load the version: as many as the stage lacks, at the end all; given-up members in
-        addition.
+        """The members that should load the version: as many as the stage lacks (all of them at the end of the run), and
+        those that were given up or are absent.
 
-        A peer may come back to a stage that has all its replicas by now; it stays in reserve.
+        A peer that returns to a stage with a full set of replicas stays in reserve.
         """
         if not needy:
             return []
@@ -335,7 +353,7 @@ class Placement:
         return waiting + [m for m in needy if m.given_up or m.absent]
 
     def _supply(self, stage: int, needy: list[Member], holders: list[Member], coming: list[Member], now: float) -> None:
-        """Tell members that can apply the decision to do so, and those that lack the version where to get it."""
+        """Tell members that can apply the decision to apply it, and members that lack the version where to fetch it."""
         history = self._history
         gaps = needy or self._handing_on or history.version == history.end(self._settings)
         gaps = gaps or history.controls.paused is not None
@@ -350,7 +368,8 @@ class Placement:
             if not self._tell(member, now):
                 continue
             initialised = history.version == 0 and not self._settings.imported
-            # Those that are still to apply the decision too: else a state would be fetched from whoever is first.
+            # Include those that have yet to apply the decision. Otherwise, all would fetch from the first one that has
+            # applied it.
             those = (*holders, *coming) if holders and not initialised else ()
             donors = self._members.donors(member.actor for member in those)
             archive = None if initialised or donors else self._me
@@ -367,7 +386,7 @@ class Placement:
                 self._out.send(member.actor, Decide(history.decision, history.term, save=history.is_asked))
 
     def ask_to_save(self, now: float) -> None:
-        """Send the last decision again to the members that hold its version and have not saved it."""
+        """Send the last decision again to the members that have its version and have not saved it."""
         history = self._history
         for member in self._members:
             if history.decision is None or member.version != history.version or member.status is None:
@@ -376,30 +395,30 @@ class Placement:
                 self._out.send(member.actor, Decide(history.decision, history.term, save=history.is_asked))
 
     def _tell(self, member: Member, now: float) -> bool:
-        """Return True if it is time to send an order (again) to this member."""
+        """Return True if an order to this member is due (again)."""
         if member.told_at >= 0 and now - member.told_at < 2 * self._settings.heartbeat_s:
             return False
         member.told_at = now
         return True
 
     def _may_wait_for_replicas(self, now: float) -> bool:
-        """Whether to wait at the start of this process for a while: the first pass should open with every peer."""
+        """Return True while the first pass after the start of this process may wait for more peers."""
         first = self._members.first_heard_at
         return not self._opened_any and (first is None or now - first < self._first_patience_s)
 
     @property
     def _all_have_come(self) -> bool:
-        """True if there are as many peers as the run asks for, wherever they are."""
+        """True if there are as many peers as the run asks for, in whatever stages."""
         here = sum(member.lost_at is None for member in self._members)
         return here >= self._settings.stages * self._settings.replicas
 
     # ------------------------------------------------------------ a stage without the version
 
     def _missing(self, stage: int, crew: int, found: Survey, now: float) -> None:
-        """No peer holds the version: wait for a copy, then roll back to the archived version.
+        """No peer holds the version. Wait for a copy, then roll back to the archived version.
 
-        Not while no peer could load the older version: after a restart of the coordinator, peers need a while to come
-        back.
+        But do not roll back while no peer could load the older version: after a restart of the coordinator, peers need
+        time to reconnect.
         """
         history, settings = self._history, self._settings
         if not crew and all(len(self._members.of_stage(s)) < 2 for s in range(settings.stages)):
@@ -410,7 +429,7 @@ class Placement:
         since = self._missing_since.setdefault(stage, now)
         recruit = now - since >= settings.recruit_after_s
         if not history.restorable and self._may_wait_for_replicas(now):
-            recruit = False  # its holder may only be late to come back
+            recruit = False  # its holder may only be late to reconnect
         if history.restorable:
             found.wait("" if crew else self._nobody(stage))
             if not crew and recruit and (self._all_have_come or not self._may_wait_for_replicas(now)):
@@ -423,7 +442,7 @@ class Placement:
             found.new_term = self.go_back(target, reason)
 
     def _nobody(self, stage: int) -> str:
-        """The text that says why a stage has no peer, and what the organiser can do."""
+        """Why a stage has no peer, and what the organiser can do, as text."""
         left_out = self._failure_history.doubts.left_out
         those = [(m.actor, left_out[m.actor.peer]) for m in self._members.of_stage(stage) if m.actor.peer in left_out]
         if not those:
@@ -432,7 +451,7 @@ class Placement:
         return f"stage {stage} has no trusted peer. {who}. Add another peer for this stage. {IF_DIVERGED}"
 
     def go_back(self, target: int, reason: str) -> NewTerm:
-        """All held states are void: the history continues from version `target`."""
+        """Void all held states. The history continues from version `target`."""
         self._out.emit(RolledBack(self._members.next_term(self._history.term), target, reason))
         for member in self._members:
             member.version = None
@@ -440,15 +459,17 @@ class Placement:
         return NewTerm(target)
 
     def _ask_for_a_seat(self, stage: int, now: float) -> None:
-        """No stage can spare a replica, and for a while no peer has come that would hold this stage."""
+        """No stage can spare a replica, and no peer has joined for a while that could hold this stage. Ask for another
+        seat.
+        """
         if len(self._members) > self._arrived:
-            self._empty_since.clear()  # others may be on their way, as after a restart of the coordinator
+            self._empty_since.clear()  # others may be reconnecting, as after a restart of the coordinator
         self._arrived = len(self._members)
         since = self._empty_since.setdefault(stage, now)
         if now - since >= self._settings.recruit_after_s and not self._may_wait_for_replicas(now):
             self._seats.lacking(stage, now)
 
     def _recruit(self, stage: int, now: float) -> None:
-        """No peer stands by for a stage without peers: move a replica that can be spared, or let a peer hold two."""
+        """No peer stands by for a stage without peers. Move a spare replica, or let one process hold two stages."""
         if self.rebalancing.recruit(StageIndex(stage), now) is None:
             self._seats.lacking(stage, now)

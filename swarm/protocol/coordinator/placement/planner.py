@@ -1,10 +1,10 @@
-"""The stage for a newcomer, and the peer that should move to another stage. Pure functions of measured speeds.
+"""Chooses the stage for a newcomer, and the peer that should move to another stage. Pure functions of measured speeds.
 
-A stage does as many microbatches/s as its replicas together; the swarm as many as its slowest stage. A newcomer goes
-where it raises the swarm's rate most. A peer moves to the slowest stage if the gain, over the expected life of the
-arrangement, exceeds the loss while the peer downloads the state of its new stage. The coordinator alone decides, one
-move at a time, so decisions from the same measurements do not collide. In Petals they did (issue 389): many servers
-moved to the same gap, one after the other.
+A stage's rate in microbatches/s is the sum of its replicas' rates; the swarm's rate is that of its slowest stage. A
+newcomer gets the stage where it raises the swarm's rate most. A peer moves to the slowest stage if the gain, over the
+expected life of the assignment, exceeds the loss while the peer downloads its new state. The coordinator alone decides,
+one move at a time, so decisions cannot collide. In Petals they did (issue 389): many servers moved to the same gap, one
+after the other.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from swarm.protocol.coordinator.membership.stage_costs import Lineup, Worker
 from swarm.protocol.ids import Actor, StageIndex
 
 LOOKAHEAD = 16
-"""Number of moves planned ahead: if several stages are equally slow, one move alone gains nothing."""
+"""Number of moves planned ahead. If several stages are equally slow, a single move gains nothing."""
 WORTH = 0.03
-"""Share of the swarm's rate that the moves must gain in total: measured speeds fluctuate by as much."""
+"""The moves must gain at least this fraction of the swarm's rate, because measured speeds fluctuate by about as
+much.
+"""
 _EQUAL = 1e-9
-"""Rates with a smaller relative difference are sums of the same numbers in another order."""
+"""Rates with a smaller relative difference count as equal: they may be sums of the same numbers in another order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Move:
     source: StageIndex
     stage: StageIndex
     gain: float
-    """Microbatches gained within the horizon after the peer has arrived, together with the moves that follow."""
+    """Microbatches gained within the horizon once the peer has arrived, including the moves that follow."""
     cost: float
     """Microbatches lost while the peer moves."""
     reason: str
@@ -57,10 +59,10 @@ def claim(
     barred: frozenset[int] = frozenset(),
     shunned: Collection[int] = (),
 ) -> Claim | None:
-    """The stage for a newcomer of this speed and uplink. None: every stage that it could hold is full.
+    """The stage for a newcomer with this speed and uplink. None: every stage that it could hold is full.
 
-    First comes a stage that lacks planned replicas; then one that is not `shunned`; then the stage where the swarm's
-    rate rises most; then the one that helps the slowest, the second slowest, … stage; then the lower one.
+    In order of priority: a stage that lacks planned replicas; one that is not `shunned`; the stage where the swarm's
+    rate rises most; the one that helps the slowest, second slowest, … stage; the lowest index.
     """
     newcomer = Worker(Actor("", 0), speed, uplink=uplink)
     rates = lineup.rates()
@@ -88,7 +90,9 @@ _Worth = tuple[tuple[bool, bool], list[float]]
 
 
 def _better(one: _Worth, other: _Worth) -> bool:
-    """Return True if `one` is better: compare rates from the slowest on; nearly equal rates count as equal."""
+    """Return True if `one` is better. Rates are compared from the slowest stage on; nearly equal rates count as
+    equal.
+    """
     if one[0] != other[0]:
         return one[0] > other[0]
     for mine, theirs in zip(one[1], other[1], strict=True):
@@ -105,13 +109,13 @@ def plan_move(
 ) -> Move | Stay:
     """The move that should be made now, if any.
 
-    The planner looks several moves ahead: each is the best move after the one before, and each takes `download_s`. Of
-    all prefixes of that sequence it chooses the one that does most microbatches within `horizon_s`. It returns the
-    first move of that prefix if the prefix gains at least `WORTH` over staying.
+    The planner looks several moves ahead: it plans a sequence in which each move is the best one after the move before,
+    and each takes `download_s`. Of all prefixes of that sequence, it chooses the one that completes most microbatches
+    within `horizon_s`. If this prefix gains at least `WORTH` over staying, its first move is returned.
 
-    `download_s`: seconds from leaving a stage to working in the next one.
-    `horizon_s`: expected seconds that the arrangement lasts.
-    `barred`: (from, to) of moves that are not to be made.
+    * `download_s`: seconds from leaving a stage to working in the next one.
+    * `horizon_s`: expected seconds until the assignment changes anyway.
+    * `barred`: (from, to) of moves that must not be made.
     """
     if len(lineup.crews) < 2:
         return Stay("there is one stage")
@@ -128,7 +132,7 @@ def plan_move(
         worker, source, stage = found
         crews[source].remove(worker)
         rates[source] -= lineup.rate(worker, source)
-        without = min(rates)  # while it downloads
+        without = min(rates)  # the rate while the peer downloads
         crews[stage].append(_moved(worker))
         rates[stage] += lineup.rate(worker, stage)
         first = first or found
@@ -155,7 +159,9 @@ def plan_move(
 def _best_move(
     crews: Sequence[Sequence[Worker]], lineup: Lineup, rates: Sequence[float], barred: Collection[tuple[int, int]]
 ) -> tuple[Worker, int, int] | None:
-    """(worker, from, to) that leaves the slower of the two stages fastest. None: no move helps the slowest stage."""
+    """The move (worker, from, to) after which the slower of the two stages is fastest. None: no move helps the slowest
+    stage.
+    """
     stage = min(range(len(rates)), key=lambda s: (rates[s], s))
     if len(crews[stage]) >= lineup.most:
         return None
@@ -184,7 +190,7 @@ def _spares(crew: Sequence[Worker], there: int, replicas: int) -> bool:
 
 
 def _moved(worker: Worker) -> Worker:
-    """A worker on its way: it counts, and it cannot move again."""
+    """The worker on its way: it counts in its new stage, and it cannot move again."""
     return replace(worker, movable=False, ready=False)
 
 
@@ -192,10 +198,10 @@ def _moved(worker: Worker) -> Worker:
 
 
 def recruit(lineup: Lineup, stage: StageIndex) -> Move | None:
-    """The peer that is to take up a stage without peers, when no peer stands by: one without the version, else the
-    least loss.
+    """The peer that should take up a stage without peers when no peer stands by.
 
-    A recent move does not bar it here: the run cannot continue without the stage.
+    A peer without the version is preferred, then the peer whose move costs the least. A recent move of the peer does
+    not matter here, because the run cannot continue without the stage.
     """
     rates = lineup.rates()
     best: tuple[bool, float, float, Actor] | None = None
@@ -205,7 +211,7 @@ def recruit(lineup: Lineup, stage: StageIndex) -> Move | None:
             continue
         for worker in crew:
             if worker.ready and sum(w.ready for w in crew) < 2:
-                continue  # it has the only copy
+                continue  # it has the only copy of its stage
             if stage in worker.barred:
                 continue
             left = rates[source] - lineup.rate(worker, source)

@@ -1,4 +1,4 @@
-"""The findings of the planner for the event log: only new findings, not every change of the numbers."""
+"""Reports the findings of the planner to the event log. Changes of the numbers alone are not reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from swarm.protocol.coordinator.placement.planner import Move, Stay
 from swarm.protocol.outbox import Outbox
 
 STEADY = 1.15
-"""Rates that differ from the last reported ones by no more than this factor are not reported again."""
+"""Rates that differ from the last reported ones by at most this factor are not reported again."""
 _NUMBER = re.compile(r"[\d.]+(e[+-]?\d+)?")
 
 

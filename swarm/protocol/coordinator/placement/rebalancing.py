@@ -1,7 +1,8 @@
-"""Stages for newcomers, and moves during the run: the planner with the coordinator's measurements.
+"""Chooses stages for newcomers, and moves during the run: it calls the planner with the coordinator's measurements.
 
-The cost and the useful life of a move are measured too: seconds from being given a stage to working in it, seconds per
-step, how often peers leave. So there is no period to configure: moves are considered after every decided step.
+The cost of a move and the time for which it is useful are measured too: the seconds from being assigned a stage to
+working in it, the seconds per step, and how often peers leave. So no period must be configured: moves are considered
+after every decided step.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ from swarm.protocol.settings import Settings
 from swarm.protocol.timeouts import Observed
 
 DWELL_STEPS = 4
-"""Number of steps that a peer stays in its stage at least: as many are needed to measure its effect."""
+"""Minimum number of steps that a peer stays in its stage: as many are needed to measure its effect."""
 DWELL_DOWNLOADS = 2
-"""Minimum stay as a multiple of the time to take up a stage, so that a peer is of use at least half of its time."""
+"""Minimum stay as a multiple of the time to take up a stage, so that a peer works for at least half of its time."""
 
 
 class Rebalancing:
-    """Call `claim` for a member without a stage, `consider` between passes, `opened` and `decided` for each pass."""
+    """Call `claim` for a member without a stage, `consider` between passes, and `opened` and `decided` for each
+    pass.
+    """
 
     def __init__(
         self, settings: Settings, history: History, members: Members, stage_costs: StageCosts, out: Outbox
@@ -45,8 +48,8 @@ class Rebalancing:
         self._reduces = Observed()
         self._arrivals = Observed()
         self._began_at: float | None = None
+        """When the first pass opened. Members placed before it had to wait for others."""
         self._warned = False
-        """When the first pass opened: members placed before it had to wait for others."""
         self._moves = 0
         self._hysteresis = Hysteresis()
         self._told = PlannerReport(out)
@@ -56,7 +59,7 @@ class Rebalancing:
     # ------------------------------------------------------------ measurements
 
     def opened(self, actors: Iterable[Actor], now: float) -> None:
-        """A pass opens with these actors."""
+        """A pass begins with these actors."""
         self._churn.present(len(self._members), now)
         for actor in actors:
             member = self._members.get(actor)
@@ -71,7 +74,7 @@ class Rebalancing:
             self._began_at = now
 
     def decided(self, step_s: float, reduce_s: float | None) -> None:
-        """A step is decided after `step_s`; `reduce_s`: seconds since the last stage was sealed, if known."""
+        """A step is decided after `step_s` seconds. `reduce_s`: seconds since its last stage was sealed, if known."""
         self._steps.add(step_s)
         if reduce_s is not None:
             self._reduces.add(reduce_s)
@@ -80,7 +83,7 @@ class Rebalancing:
         self._warn()
 
     def _warn(self) -> None:
-        """Warn once that a peer will die in many reductions: the planned number of replicas is not reduced."""
+        """Warn once if a peer dies in many reductions. The planned number of replicas stays the same."""
         reduce_s, planned = self._reduces.quantile(0.5), self._settings.replicas
         if self._warned or reduce_s is None:
             return
@@ -90,7 +93,7 @@ class Rebalancing:
             self._out.emit(ManyReplicas(planned, most, reduce_s, 3600.0 * self._churn.departures_per_s))
 
     def lost(self, stage: StageIndex | None, now: float) -> None:
-        """A member is gone from this stage."""
+        """A member of this stage is gone."""
         if stage is not None:
             self._hysteresis.changed(stage)
         self._churn.present(len(self._members), now)
@@ -102,7 +105,7 @@ class Rebalancing:
         settings = self._settings
         if settings.max_replicas:
             return settings.max_replicas
-        longest = settings.step_budget_s / 3  # a reduction that stands still for so long is begun again
+        longest = settings.step_budget_s / 3  # a reduction that stands still for so long is started again
         reduce_s = self._reduces.quantile(0.95)
         return replica_cap(
             self._churn.departures_per_s,
@@ -113,18 +116,18 @@ class Rebalancing:
 
     @property
     def step_s(self) -> float:
-        """Seconds per step lately; 0 before the first decision."""
+        """Recent seconds per step; 0 before the first decision."""
         return self._steps.quantile(0.5) or 0.0
 
     def forecast(self, member: Member, stage: StageIndex) -> None:
-        """Emit a forecast: whether a peer that takes up a stage now can catch up."""
+        """Emit a forecast whether a peer that takes up a stage now can catch up."""
         told = forecast(member.actor, stage, self._settings, member.downlink, self.step_s)
         if told is not None:
             self._out.emit(told)
 
     @property
     def arrival_s(self) -> float:
-        """Seconds from being given a stage to working in it. At first: as long as a pass waits for a newcomer."""
+        """Seconds from being assigned a stage to working in it. Before the first measurement: the step budget."""
         seen = self._arrivals.quantile(0.5)
         return self._settings.step_budget_s if seen is None else seen
 
@@ -134,12 +137,12 @@ class Rebalancing:
 
     @property
     def longest_way_s(self) -> float:
-        """Longest time in seconds that other moves wait for a moving peer."""
+        """While a peer moves, other moves wait for it at most this number of seconds."""
         return 2 * self.dwell_s + self._settings.step_budget_s
 
     @property
     def horizon_s(self) -> float:
-        """Expected seconds until a peer joins or leaves one of two stages; at least as long as no peer may move."""
+        """Expected seconds until a peer joins or leaves one of two stages; at least the minimum stay."""
         peers = 2 * len(self._members) / self._settings.stages
         return max(self.dwell_s, expected_quiet_s(self._churn.departures_per_s, max(2, round(peers))))
 
@@ -148,8 +151,9 @@ class Rebalancing:
     def claim(self, member: Member) -> Claim | None:
         """The stage for a member without one. None: it stands by.
 
-        First choice is the stage of its checkpoint, if that stage lacks replicas. Then comes the stage that it was
-        loading when it was lost. Otherwise the planner chooses, rather a stage without another of its owner's devices.
+        First choice is the stage of its checkpoint, if that stage lacks replicas. The second is the stage that it was
+        loading when it was lost. Otherwise the planner chooses; it prefers stages without other devices of the same
+        owner.
         """
         settings, barred = self._settings, self._stage_costs.barred(self._members, member)
         wanted, people = member.preferred, self._members.people
@@ -165,28 +169,28 @@ class Rebalancing:
         return claim(lineup, self._stage_costs.speed(member), self._stage_costs.uplink(member), barred, shunned)
 
     def may_hold(self, member: Member, stage: int) -> bool:
-        """Return True if a member without a stage could be given this one."""
+        """Return True if a member without a stage could get this one."""
         return stage not in self._stage_costs.barred(self._members, member)
 
     def why_not(self, member: Member) -> str:
-        """Why there is no stage for a member that is to stand by."""
+        """Why there is no stage for a member, as text."""
         needs, barred = self._settings.stage_memory, self._stage_costs.barred(self._members, member)
         free = [s for s in range(self._settings.stages) if len(self._members.crew(s)) < self.most]
         others = {m.stage: needs[m.stage] for m in self._members.companions(member) if needs and m.stage is not None}
         alone = needs if others else self._settings.stage_least or needs
         lacking = [alone[s] for s in free if s in barred and s not in others and needs]
         if lacking and barred.issuperset(free) and member.memory is not None:
-            beside = f", {sum(others.values()) / 1e9:.3g} GB of it for others in its process" if others else ""
+            beside = f", {sum(others.values()) / 1e9:.3g} GB of it for other peers in its process" if others else ""
             return (
                 f"it has {member.memory / 1e9:.3g} GB of memory to plan with{beside}, and a peer of a stage that is "
                 f"free needs {min(lacking) / 1e9:.3g} GB: stands by"
             )
         if free:
-            return "another peer of its process has the stage that is free: stands by"
+            return "another peer of its process holds the free stage: stands by"
         return f"every stage has its {self.most} replicas: stands by"
 
     def consider(self, now: float) -> Move | None:
-        """Once after every decided step: move at most one peer, if that is worth it."""
+        """Called after every decided step: move at most one peer, if that is worth it."""
         if not self._due or self._settings.stages < 2:
             return None
         self._due = False
@@ -208,7 +212,7 @@ class Rebalancing:
         return None
 
     def recruit(self, stage: StageIndex, now: float) -> Move | None:
-        """No peer stands by for a stage without peers: move a replica that another stage can spare."""
+        """No peer stands by for a stage without peers. Move a replica that another stage can spare."""
         lineup = self._stage_costs.lineup(self._members, self._settings.replicas, self.most, self._is_ready)
         found = recruit(lineup, stage)
         if found is not None:
@@ -216,7 +220,7 @@ class Rebalancing:
         return found
 
     def _is_ready(self, member: Member) -> bool:
-        """Return True if the member has the current version, or will have it once it has applied the last decision."""
+        """Return True if the member has the current version, or needs only to apply the last decision."""
         return member.is_current(self._history.version, self._history.decision)
 
     def _carry_out(self, move: Move, now: float) -> None:

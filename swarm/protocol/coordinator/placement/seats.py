@@ -1,9 +1,8 @@
-"""Seats: several peers share a process. Which process takes another peer for a stage without holders, and when it
-leaves.
+"""Seats: decides which process adds a peer for a stage without holders, and when that peer leaves again.
 
-A run with fewer machines than stages continues if some machines hold several stages. A process is asked for another
-seat only when no peer stands by and no other stage can spare a replica. Such a seat is given up when its stage has its
-planned replicas: a machine does one stage's work faster than that of two.
+Several peers can share a process, so a run with fewer machines than stages can continue. A process is asked for another
+seat only if no peer stands by and no other stage can spare a replica. The additional peer leaves once its stage has its
+planned replicas, because a machine that holds two stages is slower.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 
 IN_VAIN_BUDGETS = 4
-"""A peer that did not take a requested seat within a step budget is not asked for this number of step budgets."""
+"""If a process did not add a requested peer within a step budget, it is not asked for this number of step budgets."""
 
 
 @dataclass(slots=True)
 class _Order:
-    """The request sent to a peer."""
+    """A request sent to a peer."""
 
     stage: int
     seats: int
@@ -54,14 +53,16 @@ class Seats:
         self._orders: dict[Actor, _Order] = {}
         """By the peer that was asked."""
         self._not_before: dict[Actor, float] = {}
-        """The peers that did not fulfil a request; until when they are not asked."""
+        """For each peer that did not fulfil a request: until when it is not asked again."""
         self._released: dict[Actor, tuple[float, str]] = {}
-        """The peers that were told to leave their seat; when last, and why. They count as leaving from then on."""
+        """For each peer that was told to leave its seat: when it was last told, and why. It counts as leaving from then
+        on.
+        """
 
     # ------------------------------------------------------------ one more
 
     def lacking(self, stage: int, now: float) -> None:
-        """No peer holds this stage, stands by for it or can be spared. Call it again while that is so."""
+        """No peer holds this stage, stands by for it or can be spared. The caller repeats the call while this is so."""
         for actor, order in list(self._orders.items()):
             if self._is_over(actor, order, now):
                 del self._orders[actor]
@@ -76,12 +77,14 @@ class Seats:
             self._tell(taker.actor, order, now)
 
     def may_come(self, stage: int, now: float) -> bool:
-        """Return True if a peer is asked to take this stage on as well, or could be asked."""
+        """Return True if a process was asked to hold this stage too, or could be asked."""
         asked = any(order.stage == stage for order in self._orders.values())
         return asked or self._taker(stage, now) is not None
 
     def _taker(self, stage: int, now: float) -> Member | None:
-        """The member whose process is to take one more peer for this stage: the least loaded, then a neighbour's."""
+        """The member whose process should add a peer for this stage: the least loaded one, then one with an adjacent
+        stage.
+        """
         best: tuple[float, bool, Actor] | None = None
         chosen: Member | None = None
         for member in self._members:
@@ -112,7 +115,7 @@ class Seats:
         return there and member.actor not in self._orders and now >= self._not_before.get(member.actor, 0.0)
 
     def _is_over(self, actor: Actor, order: _Order, now: float) -> bool:
-        """Return True if a request is fulfilled, or never will be."""
+        """Return True if the request is fulfilled, or will never be."""
         member = self._members.get(actor)
         if member is None:
             return True
@@ -133,11 +136,10 @@ class Seats:
     # ------------------------------------------------------------ one less
 
     def release(self, now: float) -> tuple[Member, str] | None:
-        """Between passes: tell a peer whose seat is not needed any more to leave. Return it and the reason, the first
-        time.
+        """Between passes, tell a peer whose seat is no longer needed to leave. Return it and the reason when it is told
+        first.
 
-        Repeat the order until the peer reports that it leaves. Not at the end of the run: then all peers leave
-        anyway.
+        The order is repeated until the peer reports that it leaves. At the end of the run, all peers leave anyway.
         """
         if self._history.version == self._history.end(self._settings):
             return None
@@ -157,7 +159,7 @@ class Seats:
         return None
 
     def _needless(self, member: Member) -> str:
-        """Why a seat is not needed any more; empty if it is needed."""
+        """Why a seat is no longer needed, as text; empty if it is needed."""
         stage = member.stage
         if stage is None:
             return "no stage needs it" if member.standing_by else ""
