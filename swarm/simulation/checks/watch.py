@@ -4,9 +4,10 @@ Parameters change only in `Apply` and `LoadState`, decisions only in `WriteRecor
 So a check at each of these equals a check after every event.
 
 The invariants: exactly once, atomic, replicas agree, same answer, progress, no zombies, bounded loss, one record,
-orderly leave, commands, honest stay, contract. `commands`: the organiser's commands are recorded once each, and later
-openings and decisions obey them. `orderly leave`: in an otherwise calm run, a peer that is asked to leave costs no work
-and no state. `honest stay`: audits expel nobody who does not lie. `contract`: a core orders what no driver could carry
+orderly leave, commands, honest stay, audits, contract. `commands`: the organiser's commands are recorded once each, and
+later openings and decisions obey them. `orderly leave`: in an otherwise calm run, a peer that is asked to leave costs no
+work and no state. `honest stay`: audits expel nobody who does not lie. `audits`: they are as frequent as promised
+(`audited_steps.py`, which also says when a lie may be decided). `contract`: a core orders what no driver could carry
 out (backward without forward, apply without a buffer).
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from swarm.events import ControlGiven, PeerFenced, PeerMoved, RolledBack, StepDecided
+from swarm.events import ControlGiven, PeerFenced, PeerMoved, RolledBack, StepAudited, StepDecided
 from swarm.protocol.controls import Controls, check
 from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.divergence import DIVERGED
@@ -34,6 +35,7 @@ from swarm.protocol.messages import (
 )
 from swarm.protocol.peer.io import Begin
 from swarm.protocol.soundness import Soundness
+from swarm.simulation.checks.audited_steps import AuditedSteps
 from swarm.simulation.checks.begun_passes import BegunPasses
 from swarm.simulation.checks.expected_run import ExpectedRun
 from swarm.simulation.checks.nonfinite import Nonfinite
@@ -71,6 +73,7 @@ class Watch:
         self._codecs_of: dict[PassId, tuple[CodecPair, ...]] = {}
         self.passes = BegunPasses()
         self.tables = SentTables()
+        self.audits = AuditedSteps(world, self.tables)
         self.leaving = OrderlyLeave(world)
         self.group = OneRecord(world, self)
         self.nonfinite = Nonfinite(world.diverging, lambda: self.controls.rate)
@@ -205,7 +208,11 @@ class Watch:
         if self._world.settings.averages_compressed:
             stages = range(len(decision.outcomes))
             self._contributions.check(decision, [self.tables.newest[pass_id, stage] for stage in stages])
+        self.audits.writes(decision)
         self._expected.writes(decision)
+        digests = tuple(outcome.digest for outcome in decision.outcomes)
+        if digests != self.ideal.steps[step].digests and self.audits.allows(decision):
+            self._expected.takes(decision)
         ideal = self.ideal.steps[step]
         for stage, outcome in enumerate(decision.outcomes):
             if outcome.digest != ideal.digests[stage]:
@@ -222,6 +229,7 @@ class Watch:
     def decided(self, decision: Decision) -> None:
         """`decision` is durable."""
         self.leaving.decided(decision)
+        self.audits.decided(decision)
         self.decisions[decision.step] = decision
         self._ever_decided.add(decision)
         if self._soundness.skipped >= self._world.settings.divergence.skips:
@@ -272,6 +280,8 @@ class Watch:
         """An event of the coordinator's log."""
         if isinstance(event, RolledBack):
             self._goes_back = event.reason
+        if isinstance(event, StepAudited):
+            self.audits.audited(event.step)
         if isinstance(event, ControlGiven) and event.number > self.controls.count:
             raise Violation("commands", f"number {event.number} is in force, and not in the record")
         if isinstance(event, StepDecided):
@@ -390,6 +400,7 @@ class Watch:
         for step in [step for step in self.decisions if step >= version]:
             del self.decisions[step]
         self._expected.rolled_back(version)
+        self.audits.rolled_back(version)
 
 
 def reduced_digest(stage: int, sums: dict[int, int]) -> str:

@@ -252,13 +252,15 @@ def ideal_run(
     codecs: tuple[Chosen, ...] = (),
     ends_share: bool = False,
     rates: tuple[float, ...] = (),
+    taken: tuple[tuple[tuple[int, ...], ...] | None, ...] = (),
 ) -> Ideal:
     """Every state, sum and scale of the run without faults, in which the steps `skipped` change nothing.
 
     `visited`: by step, the step that visited its samples before (−1: none). `key_frames`: by step, as in Decision; None
     without bases, or if not decided yet. `contributions`: by step and stage, from the outcomes. `codecs`: by step, if
     they are chosen. `ends_share`: whether the first and the last of several stages share parameters. `rates`: by step,
-    as in Decision; empty: 1 each.
+    as in Decision; empty: 1 each. `taken`: by step, the sums of each stage that were decided instead of the right ones;
+    empty, or None in a step: the right ones were.
     """
     states = [tuple(initial_state(s) for s in range(stages))]
     done = []
@@ -288,6 +290,8 @@ def ideal_run(
         if contributions and (decided := contributions[step]) is not None:
             found = [averaged(gradients[s], decided[s], left[s], buckets_of(s), bucket_share) for s in range(stages)]
             sums, left = tuple(each for each, _ in found), [lost for _, lost in found]
+        if taken and (wrong := taken[step]) is not None:
+            sums = wrong
         scale, _ = step_scale((squared_norm_of(s, sums[s]) for s in range(stages)), targets_per_step, clip_norm)
         loss = sum(loss_sum_of(s, stages, sums[s]) for s in range(stages))
         done.append(IdealStep(sums, tuple(digest_of(s, sums[s]) for s in range(stages)), scale, loss))

@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from swarm.protocol.coordinator.audit.culprit_search import Accused, CulpritSearch, Search, Tables, same, search
-from swarm.protocol.coordinator.audit.exchange import Doers, compare, dealt, exchange
+from swarm.protocol.coordinator.audit.exchange import Doers, compare, dealt, dealt_otherwise, exchange
 from swarm.protocol.coordinator.audit.screen import Screen
+from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.passes.pass_state import Answers, OwnSums, PassState
 from swarm.protocol.ids import Actor, Pair
-from swarm.protocol.messages import Decision
+from swarm.protocol.messages import Decision, StageTable
 from swarm.protocol.settings import Settings
 
 NEW_PER_PERIOD = 16
@@ -36,6 +37,8 @@ MOST_SEARCHES = 3
 """Unsuccessful searches in one step. After them the step is only repeated, until two halves get the same result."""
 MOST_ATTEMPTS = 10
 """That it may come out otherwise, or be given up. Then it is decided when it comes out as seems right by then."""
+MOST_WAITS = 3
+"""Attempts at a step, before a search, that wait for replicas which the last step was decided without."""
 WATCHED_STEPS = 8
 """Steps with somebody who alone can have told a lie that must come out the same without it."""
 LAST_ATTEMPT = 3 * MOST_ATTEMPTS
@@ -100,6 +103,8 @@ class _Inquiry:
     """The results of the search's trials."""
     searches: int = 0
     """Unsuccessful searches so far."""
+    waits: int = 0
+    """Attempts that gave a different result while replicas of a stage were away."""
     failed: int = 0
     """Attempts that gave a different result or were given up."""
     away: set[str] = field(default_factory=set)
@@ -123,6 +128,14 @@ class _Inquiry:
         """
         compares = self.first is not None or self.truth is not None
         return self.search is None and (compares or self.searches >= MOST_SEARCHES)
+
+    @property
+    def checkable(self) -> set[str]:
+        """Peers that worked in the first attempt, and whose part a sibling can do in this one.
+
+        A peer that was alone in its stage at first is among them once a sibling has the state.
+        """
+        return self.first.assigned & self.spare if self.first is not None else set()
 
     def goes_on(self, tables: Tables) -> bool:
         """Return True if all peers to be tried are in these tables, in their stages. If not, begin without them."""
@@ -251,6 +264,8 @@ class Audits:
         trial = inquiry.trial
         if inquiry.doers:
             return dealt(wired, inquiry.doers)
+        if inquiry.first is not None and inquiry.takes_half:
+            return dealt_otherwise(wired, inquiry.first.tables)
         return trial if inquiry.search is not None and inquiry.goes_on(wired) else wired
 
     def gave_up(self, pass_state: PassState) -> None:
@@ -321,16 +336,51 @@ class Audits:
 
     def _begin(self, found: CulpritSearch, decision: Decision) -> Ruling:
         inquiry = self._inquiry
-        several = inquiry.doubted or any(len(table.roster) > 1 for table in found.tables)
+        several = inquiry.doubted or any(self._has_siblings(*each) for each in enumerate(found.tables))
         most = MOST_ATTEMPTS if inquiry.likely else LAST_ATTEMPT
         why = self._why(found, decision) if several and inquiry.failed < most else ""
         if not why:
             self._noted(decision)
             return Ruling(agreed=False if inquiry.doubted else None)
         inquiry.first = found
-        if (decision.skip or not found.adds_up) and not inquiry.searches:
+        if (decision.skip or not found.adds_up) and not inquiry.searches and not self._waits(found):
             return self._search_for(found, found.answers)  # it has been computed by others too
         return Ruling(again=f"audited, since {why}: it is done again by other replicas")
+
+    def _checkable(self, found: CulpritSearch) -> set[str]:
+        """Peers that worked, and whose part a sibling can do in the next attempt."""
+        several = [table for stage, table in enumerate(found.tables) if self._has_siblings(stage, table)]
+        return {table.roster[place].peer for table in several for place in table.assignment}
+
+    def _has_siblings(self, stage: int, table: StageTable) -> bool:
+        """Return True if the next attempt at the step can have several replicas in the stage.
+
+        A replica that was left out of the last step may have received its sums since this one opened.
+        """
+        away = self._away(stage, table)
+        return len(table.roster) > 1 or any(member.version == self._inquiry.step for member in away)
+
+    def _away(self, stage: int, table: StageTable) -> list[Member]:
+        """The members of a stage that have worked in it and have no place in `table`, although nothing keeps them from
+        it: the last step was decided without them, so they still fetch its sums.
+        """
+        return [
+            member
+            for member in self._members.of_stage(stage)
+            if member.has_worked
+            and member.actor not in table.roster
+            and member.lost_at is None
+            and not (member.benched or member.is_withheld or member.given_up)
+        ]
+
+    def _waits(self, first: CulpritSearch) -> bool:
+        """Return True if a stage had one or two replicas in `first`, and others will be back.
+
+        One replica has nobody to be compared with, and of two that differ nobody knows which is right.
+        """
+        few = any(len(table.roster) < 3 and self._away(stage, table) for stage, table in enumerate(first.tables))
+        self._inquiry.waits += few
+        return few and self._inquiry.waits <= MOST_WAITS
 
     def _why(self, found: CulpritSearch, decision: Decision) -> str:
         """Why a step is audited; empty: it is not."""
@@ -353,7 +403,7 @@ class Audits:
         elif inquiry.step % every == self._draw(inquiry.step // every, "which") % every:  # so no two are far apart
             drawn = f"one step in {every} is"
         due = (inquiry.step - self._last) * NEW_PER_PERIOD >= every
-        new = found.workers - self._vouched
+        new = self._checkable(found) - self._vouched
         if not due and not new & self._idle:
             new = set()
         inquiry.for_new, inquiry.drawn = bool(new), drawn != ""
@@ -371,9 +421,7 @@ class Audits:
         if inquiry.doubted:
             due = inquiry.due
         elif inquiry.first is not None:
-            due = (
-                inquiry.first.workers - self._vouched if inquiry.for_new else inquiry.suspects or inquiry.first.workers
-            )
+            due = inquiry.checkable - self._vouched if inquiry.for_new else inquiry.suspects or inquiry.checkable
         salt = f"{inquiry.first is None} {inquiry.failed} {len(inquiry.attempts)} "
         people, out = self._members.people, list[str]()
 
@@ -409,7 +457,7 @@ class Audits:
             return Ruling(again="audited: the last bits differ between machines: it is done again by half of them")
         parts = compare(first.tables, found.tables, inquiry.own_sums, own_sums)
         self._believe(parts.right)
-        inquiry.unchecked = (first.workers - parts.right) & inquiry.spare
+        inquiry.unchecked = inquiry.checkable - parts.right
         if not inquiry.unchecked:
             self._noted(decision)
             return Ruling(agreed=True)
@@ -422,14 +470,14 @@ class Audits:
         inquiry = self._inquiry
         if not same(first.answers, found.answers, self._settings.audit_tolerance):
             return self._differs(found, first)
-        left_out = first.workers - found.served
+        left_out = first.assigned - found.served
         new = left_out - self._vouched
         self._believe(left_out)
         unchecked, inquiry.unchecked = inquiry.unchecked, inquiry.unchecked - left_out
         if inquiry.unchecked and inquiry.unchecked != unchecked:
             inquiry.suspects = set(inquiry.unchecked)
             return Ruling(again="audited: it is done again without the others")
-        if inquiry.doubted or (inquiry.for_new and new and first.workers - self._vouched):
+        if inquiry.doubted or (inquiry.for_new and new and inquiry.checkable - self._vouched):
             return Ruling(again="audited: it is done again without the others")
         if inquiry.for_new and inquiry.drawn:
             inquiry.for_new = False
@@ -440,6 +488,9 @@ class Audits:
     def _differs(self, found: CulpritSearch, first: CulpritSearch) -> Ruling:
         inquiry = self._inquiry
         inquiry.failed += 1
+        if self._waits(first):
+            inquiry.begin_anew()
+            return Ruling(again="audited: it came out otherwise: it is done again once other replicas are back")
         if inquiry.searches < MOST_SEARCHES:
             return self._search_for(first, found.answers)
         inquiry.begin_anew()

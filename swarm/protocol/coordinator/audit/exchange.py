@@ -21,7 +21,7 @@ from swarm.protocol.messages import StageTable
 LONGEST = 2.0
 """Times as long as before, at most, that an exchange may take a stage: else half of the replicas do it sooner."""
 _TRIES = 16
-"""Orders that are drawn for a stage. The one that takes the least time is taken."""
+"""Orders that are drawn for a stage: the one that takes the least time is taken. Also the turns that are compared."""
 
 Doers = tuple[tuple[Actor, ...], ...]
 """By stage, then by microbatch: who computes it."""
@@ -91,6 +91,23 @@ def dealt(wired: Tables, doers: Doers) -> Tables:
 def _dealt(table: StageTable, doers: Sequence[Actor]) -> StageTable:
     place = {actor: number for number, actor in enumerate(table.roster)}
     return replace(table, assignment=tuple(place[actor] for actor in doers))
+
+
+def dealt_otherwise(wired: Tables, first: Tables) -> Tables:
+    """`wired`, in which as few peers as possible compute microbatches again that were theirs in `first`.
+
+    A peer that computes other microbatches cannot repeat a lie about its old ones. All stages are turned by the same
+    number of microbatches, so the same pairs of peers are neighbours as in `wired`.
+    """
+    count = len(wired[0].assignment)
+
+    def again(turn: int) -> int:
+        """How many microbatches the same peers compute again."""
+        pairs = zip(wired, first, strict=True)
+        return sum(new.assignee((m + turn) % count) == old.assignee(m) for new, old in pairs for m in range(count))
+
+    turn = min(range(min(count, _TRIES)), key=again)
+    return tuple(replace(each, assignment=each.assignment[turn:] + each.assignment[:turn]) for each in wired)
 
 
 def compare(

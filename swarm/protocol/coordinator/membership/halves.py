@@ -46,6 +46,14 @@ class Halves:
         self._left = [frozenset(side) for side in sides if side]
         return self.next()
 
+    def leaves_out(self, peer: str) -> bool:
+        """Return True if a peer has no part in the next attempt, if its stage has others.
+
+        The other devices of a person are left out with it, also those that had no part when the step was split: one of
+        them could make the other half non-finite.
+        """
+        return peer in self.left_out or self._people.of(peer) in {self._people.of(one) for one in self.left_out}
+
     def next(self) -> bool:
         """Leave out the next half. False if both halves have been left out once."""
         self.left_out = self._left.pop(0) if self._left else frozenset()
