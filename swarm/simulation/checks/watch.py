@@ -5,8 +5,8 @@ So a check at each of these equals a check after every event.
 
 The invariants: exactly once, atomic, replicas agree, same answer, progress, no zombies, bounded loss, one record,
 orderly leave, commands, honest stay, audits, contract. `commands`: the organiser's commands are recorded once each, and
-later openings and decisions obey them. `orderly leave`: in an otherwise calm run, a peer that is asked to leave costs no
-work and no state. `honest stay`: audits expel nobody who does not lie. `audits`: they are as frequent as promised
+later openings and decisions obey them. `orderly leave`: in an otherwise calm run, a peer that is asked to leave costs
+no work and no state. `honest stay`: audits expel nobody who does not lie. `audits`: they are as frequent as promised
 (`audited_steps.py`, which also says when a lie may be decided). `contract`: a core orders what no driver could carry
 out (backward without forward, apply without a buffer).
 """
