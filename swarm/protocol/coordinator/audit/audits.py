@@ -38,7 +38,7 @@ MOST_SEARCHES = 3
 MOST_ATTEMPTS = 10
 """That it may come out otherwise, or be given up. Then it is decided when it comes out as seems right by then."""
 MOST_WAITS = 3
-"""Attempts at a step, before a search, that wait for replicas which the last step was decided without."""
+"""Attempts at a step that wait, before a search, for replicas without which the last step was decided."""
 WATCHED_STEPS = 8
 """Steps with somebody who alone can have told a lie that must come out the same without it."""
 LAST_ATTEMPT = 3 * MOST_ATTEMPTS
@@ -357,12 +357,14 @@ class Audits:
 
         A replica that was left out of the last step may have received its sums since this one opened.
         """
-        away = self._away(stage, table)
-        return len(table.roster) > 1 or any(member.version == self._inquiry.step for member in away)
+        if len(table.roster) > 1:
+            return True
+        return any(member.version == self._inquiry.step for member in self._away(stage, table))
 
     def _away(self, stage: int, table: StageTable) -> list[Member]:
-        """The members of a stage that have worked in it and have no place in `table`, although nothing keeps them from
-        it: the last step was decided without them, so they still fetch its sums.
+        """The members of a stage that have worked in it, have no part in `table`, and will soon be back.
+
+        The last step was decided without them, so they still fetch its sums.
         """
         return [
             member

@@ -4,7 +4,7 @@ The search computes the step repeatedly, each time with one change. First a stag
 then without the other half: this shows which stages are at fault. Then each replica of such a stage computes all of
 the stage alone. The results of most people agree (`People`). A replica whose result differs is tried again with one
 half of the other stages' replicas, and then with the other half, so that no peer is accused of another peer's fault.
-Each time two people that are believed must get the same result, so that no person alone is the witness.
+Each time, two believed people must get the same result, so that no person is the only witness.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _confirmed(
 
 
 def _of(stage: int, answers: Answers) -> Answers:
-    """As far as replicas of `stage` can have caused it: other stages misreport their own contributions themselves."""
+    """`answers` without what replicas of `stage` cannot have caused: that other stages' contributions do not add up."""
     return tuple(each if here == stage else replace(each, adds_up=True) for here, each in enumerate(answers))
 
 
@@ -176,7 +176,7 @@ def _without(first: CulpritSearch, accused: Sequence[Accused]) -> CulpritSearch:
 
 
 def _half(first: CulpritSearch, which: int, people: People) -> Tables:
-    """Every stage with the replicas of one half of its people. If these are all in the other half, they stay.
+    """Every stage with the replicas of one half of the people, or with all replicas if none of these is in that half.
 
     A person is in the same half in all stages.
     """

@@ -94,7 +94,7 @@ def _dealt(table: StageTable, doers: Sequence[Actor]) -> StageTable:
 
 
 def dealt_otherwise(wired: Tables, first: Tables) -> Tables:
-    """`wired`, in which as few peers as possible compute microbatches again that were theirs in `first`.
+    """`wired`, in which peers get as few as possible of the microbatches that were theirs in `first`.
 
     A peer that computes other microbatches cannot repeat a lie about its old ones. All stages are turned by the same
     number of microbatches, so the same pairs of peers are neighbours as in `wired`.
@@ -102,7 +102,7 @@ def dealt_otherwise(wired: Tables, first: Tables) -> Tables:
     count = len(wired[0].assignment)
 
     def again(turn: int) -> int:
-        """How many microbatches the same peers compute again."""
+        """Number of microbatches that the same peers compute again."""
         pairs = zip(wired, first, strict=True)
         return sum(new.assignee((m + turn) % count) == old.assignee(m) for new, old in pairs for m in range(count))
 

@@ -52,7 +52,9 @@ class Halves:
         The other devices of a person are left out with it, also those that had no part when the step was split: one of
         them could make the other half non-finite.
         """
-        return peer in self.left_out or self._people.of(peer) in {self._people.of(one) for one in self.left_out}
+        if not self.left_out or peer in self.left_out:
+            return peer in self.left_out
+        return self._people.of(peer) in map(self._people.of, self.left_out)
 
     def next(self) -> bool:
         """Leave out the next half. False if both halves have been left out once."""
