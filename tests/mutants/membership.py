@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from swarm.protocol.coordinator import divergence as divergence_module
+from swarm.protocol.coordinator.audit.audits import Audits
 from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.core import Phase as CoordinatorPhase
 from swarm.protocol.coordinator.departures import Departures
 from swarm.protocol.coordinator.membership.doubts import Doubts
+from swarm.protocol.coordinator.membership.halves import Halves
 from swarm.protocol.coordinator.membership.stage_costs import Lineup
 from swarm.protocol.coordinator.passes import open_pass as open_pass_module
 from swarm.protocol.coordinator.passes.assignment import amend
@@ -167,7 +169,25 @@ def _reloads_for_ever() -> list[Patch]:
     return [(Doubts, "doubt", lambda self, doubted: list(doubted.who))]
 
 
+def _devices_come_back() -> list[Patch]:
+    """A second device of who is left out of a step that is not finite takes part."""
+    return [(Halves, "leaves_out", lambda self, peer: peer in self.left_out)]
+
+
+def _audits_left_out() -> list[Patch]:
+    """Steps are audited when a peer is new or is doubted, and none is drawn."""
+    why = Audits._why
+
+    def undrawn(self: Audits, *of: Any) -> str:
+        reason = why(self, *of)
+        return "" if reason.startswith("one step in") else reason
+
+    return [(Audits, "_why", undrawn)]
+
+
 MEMBERSHIP = (
+    Mutant("devices come back", "a person's devices are in one half", _devices_come_back, "passes", 810_000),
+    Mutant("audits left out", "one step in each period is audited", _audits_left_out, "audited"),
     Mutant("one stage believed", "what ends a run is seen by two stages", _one_stage_believed, "alone"),
     Mutant("reloads for ever", "who is doubted twice makes room for others", _reloads_for_ever, "alone"),
     Mutant("sums unchecked", "who catches up applies what was decided", _sums_unchecked, "joining"),

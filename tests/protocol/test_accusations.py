@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from swarm.protocol.controls import Device
 from swarm.protocol.coordinator.membership.accusations import LASTING, MOST_FAILURES, Accusations, Failure
 from swarm.protocol.coordinator.membership.failure_history import FailureHistory
 from swarm.protocol.coordinator.membership.halves import Halves
@@ -92,6 +93,20 @@ def test_each_half_is_left_out_once_and_never_all_of_a_stage() -> None:
             assert 0 < sum(actor.peer in first for actor in roster) < len(roster)
         assert not halves.next() and not halves.left_out and halves.begun
     assert not Halves(People()).split([[Actor("alone", 1)]], 0)
+
+
+def test_a_device_that_comes_later_is_left_out_with_the_other_devices_of_its_person() -> None:
+    people = People()
+    people.learn([Device("one", 2, "a"), Device("one", 2, "late"), Device("two", 1, "b")])
+    for peer in ("a", "b", "late"):
+        people.came(peer)
+    halves = Halves(people)
+    assert halves.split([[Actor("a", 1), Actor("b", 1)]], 0)
+    for _ in range(2):
+        assert [halves.leaves_out(peer) for peer in ("a", "late")] == [halves.left_out == {"a"}] * 2
+        assert halves.leaves_out("b") == (halves.left_out == {"b"})
+        halves.next()
+    assert not halves.leaves_out("late")
 
 
 def test_others_than_have_failed_try_at_once_and_who_has_failed_later_and_later() -> None:

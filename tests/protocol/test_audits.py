@@ -16,7 +16,7 @@ from swarm.protocol.coordinator.audit.audits import Audits, Ruling
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.pass_state import Answer
-from swarm.protocol.ids import Actor
+from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.messages import StageTable
 from swarm.protocol.settings import Settings
 from swarm.simulation.runs.scenario import small_settings
@@ -148,3 +148,75 @@ def test_who_is_alone_in_a_half_says_nothing_false_of_the_right_bytes() -> None:
     assert not right.is_like(Answer("digest", 1e40), 0.01), "the step would be scaled down to nothing"
     assert not right.is_like(Answer("digest", math.inf), 0.01), "the step would be skipped"
     assert Answer("digest", math.inf).is_like(Answer("other", math.inf), 0.0)
+
+
+class Stage:
+    """Attempts at steps of one stage with three replicas, of which those have a part that are there."""
+
+    def __init__(self) -> None:
+        self.members = Members()
+        for actor in (ONE, TWO, LATE):
+            member = self.members.add(actor, 0.0)
+            member.place(StageIndex(0), 0.0)
+            member.version, member.has_worked = 0, True
+        self.audits = Audits(dataclasses.replace(SETTINGS, audit_every=1), self.members)
+
+    def attempt(self, there: list[Actor], liar: Actor | None = None) -> tuple[StageTable, Ruling]:
+        """`liar`: makes the result wrong if it has work."""
+        (roster,) = self.audits.rosters(0, [list(there)], WEIGHTS)
+        wired = StageTable(0, tuple(roster), tuple(m % len(roster) for m in range(4)))
+        (table,) = self.audits.tables((wired,))
+        busy = {table.roster[place] for place in table.assignment}
+        pass_state: Any = SimpleNamespace(
+            pass_id=SimpleNamespace(step=0),
+            tables=[table],
+            weights=WEIGHTS,
+            served=set(table.roster),
+            answers=lambda without: (Answer("lie" if liar in busy else "digest", 1.0),),
+            own_sums=lambda without: ((),),
+        )
+        decision: Any = SimpleNamespace(step=0, gradient_norm=1.0, skip=False)
+        return table, self.audits.judge(pass_state, decision, frozenset())
+
+
+def test_who_was_alone_in_its_stage_at_first_is_left_out_when_others_are_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step before was decided without the others: they fetched its sums when this one opened."""
+    monkeypatch.setattr(audits, "exchange", lambda *_: ())  # as where it would take too long
+    for back in (TWO, LATE):
+        stage = Stage()
+        _, ruling = stage.attempt([ONE])
+        assert "audited" in ruling.again
+        table, ruling = stage.attempt([ONE, back])
+        assert table.roster == (back,), "who did all of it is checked, and nobody else"
+        for _ in range(4):
+            if ruling.again:
+                _, ruling = stage.attempt([ONE, back])
+        assert not ruling.again and ruling.agreed
+
+
+def test_nobody_is_looked_for_while_replicas_of_the_stage_are_away() -> None:
+    """Of two that differ, one would be believed although a third can tell who is right."""
+    stage = Stage()
+    stage.attempt([ONE, TWO], ONE)
+    _, ruling = stage.attempt([ONE, TWO], ONE)
+    expelled: list[str] = []
+    for _ in range(60):
+        if not ruling.again:
+            break
+        _, ruling = stage.attempt([ONE, TWO, LATE], ONE)
+        expelled += [each.actor.peer for each in ruling.expelled]
+        if ruling.expelled:
+            stage.members.remove(ONE)
+            break
+    assert expelled == ["one"]
+
+
+def test_it_waits_for_those_that_are_away_for_a_few_attempts_only() -> None:
+    stage = Stage()
+    accused: list[str] = []
+    for _ in range(60):
+        _, ruling = stage.attempt([ONE, TWO], TWO)
+        accused += [each.actor.peer for each in ruling.expelled]
+        if accused:
+            break
+    assert accused == ["two"], "the one that came first is believed"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from swarm.events import PeerLost, PeerMoved
 from swarm.protocol import messages as m
+from swarm.protocol.controls import Device
 from swarm.protocol.coordinator.checkpoints import Checkpoints
 from swarm.protocol.coordinator.core import CoordinatorCore, Phase
 from swarm.protocol.coordinator.io import (
@@ -253,6 +255,29 @@ def test_of_two_copies_that_differ_the_other_is_fetched_when_the_first_cannot_be
             checkpoints.note(member, status, now)
         fetched += [order.digests for order in out.take() if isinstance(order, CollectCheckpoint)]
     assert fetched == [("right",), ("lie",)]
+
+
+def test_copies_of_one_persons_devices_alone_are_not_all_that_counts() -> None:
+    """An audit has left out the others, who fetch the sums of the next step while these decide it."""
+    settings = small_settings(stages=1, microbatches=2, steps=1, replicas=4)
+    history, members, out = History(Term(1), None, None, version=1), Members(), Outbox(ME)
+    actors = [Actor(name, 1) for name in ("bad", "worse", "one", "two")]
+    members.people.learn([Device("same" if n < 2 else actor.peer, 2, actor.peer) for n, actor in enumerate(actors)])
+    for actor in actors:
+        members.add(actor, 0.0)
+        member = members.get(actor)
+        assert member is not None
+        member.report(m.Status(actor, StageIndex(0), 1, sequence=0), 1)
+    checkpoints = Checkpoints(settings, history, members, Doubts(), out)
+    makers = SimpleNamespace(tables=[m.StageTable(0, tuple(actors[:2]), (0, 1))])
+    checkpoints.decided(1, makers, frozenset())  # type: ignore[arg-type]
+    for actor in actors:
+        member = members.get(actor)
+        assert member is not None
+        digest = "right" if actor.peer in ("one", "two") else "lie"
+        status = m.Status(actor, StageIndex(0), 1, checkpoint_version=1, checkpoint_digest=digest, sequence=1)
+        checkpoints.note(member, status, 0.0)
+    assert [order.digests for order in out.take() if isinstance(order, CollectCheckpoint)] == [("right",)]
 
 
 def test_a_stage_without_a_peer_waits_for_nobody_when_all_have_come_and_are_elsewhere() -> None:

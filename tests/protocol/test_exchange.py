@@ -12,7 +12,7 @@ import pytest
 
 from swarm.protocol.coordinator.audit.audits import Audits, Ruling
 from swarm.protocol.coordinator.audit.culprit_search import CulpritSearch
-from swarm.protocol.coordinator.audit.exchange import Doers, exchange
+from swarm.protocol.coordinator.audit.exchange import Doers, dealt_otherwise, exchange
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.passes.assignment import wire
@@ -178,3 +178,20 @@ def test_where_the_last_bits_differ_half_of_the_replicas_do_it() -> None:
     before = len(steps.rosters)
     steps.decide(1)
     assert all(len(roster) < 3 for roster in steps.rosters[before + 1 :]), "it is known by now"
+
+
+def test_who_is_left_in_an_audit_by_halves_computes_other_microbatches_than_before() -> None:
+    """Otherwise it could lie about the same ones again, and come to the same sum."""
+    first, wired = wire([[A, B, C], [D]], EQUAL, 3), wire([[A, B], [D]], EQUAL, 3)
+    assert wired[0].shares()[B] == first[0].shares()[B]
+    dealt = dealt_otherwise(wired, first)
+    assert not any(dealt[0].assignee(m) == first[0].assignee(m) for m in range(3))
+    assert [len(dealt[0].shares()[actor]) for actor in (A, B)] == [2, 1]
+
+
+def test_the_same_pairs_are_neighbours_when_microbatches_are_dealt_otherwise() -> None:
+    rosters, weights = [[A, B], [C, D]], {A: 1.0, B: 3.0, C: 2.0, D: 1.0}
+    wired = wire(rosters, weights, 8, frozenset({Pair((A, D))}))
+    dealt = dealt_otherwise(wired, wired)
+    pairs = [{(one.assignee(m), two.assignee(m)) for m in range(8)} for one, two in (wired, dealt)]
+    assert dealt != wired and pairs[0] == pairs[1]

@@ -38,6 +38,8 @@ KNOWN = {
     "in the roster too early": 1,
     "copied too late": 2,
     "one stage believed": 0,
+    "devices come back": 810381,
+    "audits left out": 2,
     "reloads for ever": 0,
     "let go at once": 72,
     "last copy let go": 8,

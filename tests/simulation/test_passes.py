@@ -63,11 +63,20 @@ def test_whatever_one_person_does_the_answer_is_that_of_one_machine(seed: int) -
         ("copy", 6526),
         ("digest", 10101),
         ("checksum", 800249),
+        ("sketch", 800232),
+        ("enormous", 800366),
+        ("a quarter more", 800884),
+        ("enormous", 801198),
+        ("nan", 810381),
+        ("copy", 811302),
+        ("constant", 811365),
     ],
 )
 def test_runs_that_ended_badly_before(about: About, seed: int) -> None:
     """False words about right bytes in audits, false copies that cannot be fetched, a false state, withheld parts; and
-    a false checksum while a step is audited.
+    a false checksum while a step is audited. Then: a person with a device in each stage has somebody honest accused; a
+    liar that was alone in its stage is not left out of the audit; a lie between two audits, which may be decided; a
+    second device that makes the other half of the replicas non-finite; false copies of a person that decided alone.
     """
     run = Run(passes(seed, about))
     run.finish()

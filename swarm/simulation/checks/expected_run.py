@@ -22,12 +22,17 @@ class ExpectedRun:
         self._contributions: dict[int, tuple[tuple[Contribution, ...], ...]] = {}
         self._codecs: dict[int, tuple[CodecPair, ...]] = {}
         self._rates: dict[int, float] = {}
-        """For each step, the rate in its decision. The dictionaries above hold the other parts of the decisions."""
+        """For each step, the rate in its decision. The other dictionaries hold the other parts of the decisions."""
+        self._taken: dict[int, tuple[tuple[int, ...], ...]] = {}
+        """For each step, the wrong sums of each stage that were decided where the protocol allows it."""
+        self._reduced: dict[tuple[int, str], tuple[int, ...]] = {}
+        """{(stage, digest): the sum of each bucket}"""
         self._unlike = UnlikeRun(world.settings) if world.unlike else None
         self.ideal = self._computed()
 
     def reduced(self, stage: int, digest: str, sums: tuple[int, ...]) -> None:
         """A peer of `stage` holds these reduced buckets."""
+        self._reduced[stage, digest] = sums
         if self._unlike is not None:
             self._unlike.reduced(stage, digest, sums)
 
@@ -59,6 +64,17 @@ class ExpectedRun:
         if changed:
             self.compute_again()
 
+    def takes(self, decision: Decision) -> None:
+        """The sums of `decision` are wrong and become part of the run: all that follows is computed from them.
+
+        Raises Violation if no stage has reduced them.
+        """
+        found = [self._reduced.get((stage, outcome.digest)) for stage, outcome in enumerate(decision.outcomes)]
+        if None in found:
+            raise Violation("exactly once", f"step {decision.step} is decided with bytes that no stage reduced")
+        self._taken[decision.step] = tuple(sums for sums in found if sums is not None)
+        self.compute_again()
+
     def decided(self, decision: Decision) -> None:
         """`decision` is recorded."""
         if decision.skip != (decision.step in self._skipped):
@@ -67,6 +83,9 @@ class ExpectedRun:
 
     def rolled_back(self, version: int) -> None:
         self._contributions = {step: found for step, found in self._contributions.items() if step < version}
+        if any(step >= version for step in self._taken):
+            self._taken = {step: sums for step, sums in self._taken.items() if step < version}
+            self.compute_again()
 
     def _computed(self) -> Ideal:
         if self._unlike is not None:
@@ -76,11 +95,12 @@ class ExpectedRun:
         run = (s.stages, s.microbatches, steps, s.tokens_per_step, s.optimizer.clip_norm, self._skipped)
         shares = tuple(self._contributions.get(step) for step in range(steps)) if s.averages_compressed else ()
         rates = tuple(self._rates.get(step, 1.0) for step in range(steps)) if self._rates else ()
+        taken = tuple(map(self._taken.get, range(steps))) if self._taken else ()
         if self._world.choosing:
             chosen = tuple(self._codecs.get(step, ()) for step in range(steps))
             return ideal_run(*run, codecs=chosen, ends_share=s.ends_share, rates=rates)
         if visits is None:
-            return ideal_run(*run, contributions=shares, ends_share=s.ends_share, rates=rates)
+            return ideal_run(*run, contributions=shares, ends_share=s.ends_share, rates=rates, taken=taken)
         visited = (visits.previous(step) for step in range(steps))
         known = tuple(self._key_frames.get(step) for step in range(steps))
         before = tuple(-1 if step is None else step for step in visited)

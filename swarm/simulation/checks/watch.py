@@ -4,11 +4,12 @@ Parameters change only in `Apply` and `LoadState`, decisions only in `WriteRecor
 So a check at each of these is as good as a check after every event.
 
 The invariants: exactly once, atomic, replicas agree, same answer, progress, no zombies, bounded loss, one record,
-orderly leave, commands, honest stay, contract. docs/protocol.md describes most of them. The others are:
+orderly leave, commands, honest stay, audits, contract. docs/protocol.md describes most of them. The others are:
 
 * `commands`: each of the organiser's commands is recorded once, and later openings and decisions obey it.
 * `orderly leave`: in a run without other disturbances, a peer that is asked to leave costs no work and no state.
 * `honest stay`: audits expel only peers that lie.
+* `audits`: audits are as frequent as promised (`audited_steps.py`, which also says when a lie may be decided).
 * `contract`: a core gives only orders that a driver can carry out (no backward without a forward, no apply without a
   buffer).
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from swarm.events import ControlGiven, PeerFenced, PeerMoved, RolledBack, StepDecided
+from swarm.events import ControlGiven, PeerFenced, PeerMoved, RolledBack, StepAudited, StepDecided
 from swarm.protocol.controls import Controls, check
 from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.divergence import DIVERGED
@@ -37,6 +38,7 @@ from swarm.protocol.messages import (
 )
 from swarm.protocol.peer.io import Begin
 from swarm.protocol.soundness import Soundness
+from swarm.simulation.checks.audited_steps import AuditedSteps
 from swarm.simulation.checks.begun_passes import BegunPasses
 from swarm.simulation.checks.expected_run import ExpectedRun
 from swarm.simulation.checks.nonfinite import Nonfinite
@@ -76,6 +78,7 @@ class Watch:
         self._codecs_of: dict[PassId, tuple[CodecPair, ...]] = {}
         self.passes = BegunPasses()
         self.tables = SentTables()
+        self.audits = AuditedSteps(world, self.tables)
         self.leaving = OrderlyLeave(world)
         self.group = OneRecord(world, self)
         self.nonfinite = Nonfinite(world.diverging, lambda: self.controls.rate)
@@ -220,7 +223,11 @@ class Watch:
         if self._world.settings.averages_compressed:
             stages = range(len(decision.outcomes))
             self._contributions.check(decision, [self.tables.newest[pass_id, stage] for stage in stages])
+        self.audits.writes(decision)
         self._expected.writes(decision)
+        digests = tuple(outcome.digest for outcome in decision.outcomes)
+        if digests != self.ideal.steps[step].digests and self.audits.allows(decision):
+            self._expected.takes(decision)
         ideal = self.ideal.steps[step]
         for stage, outcome in enumerate(decision.outcomes):
             if outcome.digest != ideal.digests[stage]:
@@ -237,6 +244,7 @@ class Watch:
     def decided(self, decision: Decision) -> None:
         """`decision` is durable."""
         self.leaving.decided(decision)
+        self.audits.decided(decision)
         self.decisions[decision.step] = decision
         self._ever_decided.add(decision)
         if self._soundness.skipped >= self._world.settings.divergence.skips:
@@ -287,6 +295,8 @@ class Watch:
         """The coordinator writes an event to its log."""
         if isinstance(event, RolledBack):
             self._goes_back = event.reason
+        if isinstance(event, StepAudited):
+            self.audits.audited(event.step)
         if isinstance(event, ControlGiven) and event.number > self.controls.count:
             raise Violation("commands", f"number {event.number} is in force, but not in the record")
         if isinstance(event, StepDecided):
@@ -415,6 +425,7 @@ class Watch:
         for step in [step for step in self.decisions if step >= version]:
             del self.decisions[step]
         self._expected.rolled_back(version)
+        self.audits.rolled_back(version)
 
 
 def reduced_digest(stage: int, sums: dict[int, int]) -> str:

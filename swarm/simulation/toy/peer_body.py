@@ -86,6 +86,8 @@ class PeerBody(Process):
             return False
         lied = self.world.random.random() < lie.how_often
         self.has_lied |= lied
+        if lied:
+            self.world.watch.audits.lied(self.actor, what)
         return lied
 
     def given(self) -> int:

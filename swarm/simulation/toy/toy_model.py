@@ -253,6 +253,7 @@ def ideal_run(
     codecs: tuple[Chosen, ...] = (),
     ends_share: bool = False,
     rates: tuple[float, ...] = (),
+    taken: tuple[tuple[tuple[int, ...], ...] | None, ...] = (),
 ) -> Ideal:
     """All states, sums and scales of the run without faults. The steps in `skipped` change nothing.
 
@@ -262,6 +263,7 @@ def ideal_run(
     * `codecs`: for each step, if they are chosen automatically.
     * `ends_share`: True if the first and the last of several stages share parameters.
     * `rates`: for each step, as in Decision; empty: always 1.
+    * `taken`: for each step, the wrong sums of each stage that were decided; empty, or None for a step: the right ones.
     """
     states = [tuple(initial_state(s) for s in range(stages))]
     done = []
@@ -291,6 +293,8 @@ def ideal_run(
         if contributions and (decided := contributions[step]) is not None:
             found = [averaged(gradients[s], decided[s], left[s], buckets_of(s), bucket_share) for s in range(stages)]
             sums, left = tuple(each for each, _ in found), [lost for _, lost in found]
+        if taken and (wrong := taken[step]) is not None:
+            sums = wrong
         scale, _ = step_scale((squared_norm_of(s, sums[s]) for s in range(stages)), targets_per_step, clip_norm)
         loss = sum(loss_sum_of(s, stages, sums[s]) for s in range(stages))
         done.append(IdealStep(sums, tuple(digest_of(s, sums[s]) for s in range(stages)), scale, loss))

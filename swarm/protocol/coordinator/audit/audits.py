@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from swarm.protocol.coordinator.audit.culprit_search import Accused, CulpritSearch, Search, Tables, same, search
-from swarm.protocol.coordinator.audit.exchange import Doers, compare, dealt, exchange
+from swarm.protocol.coordinator.audit.exchange import Doers, compare, dealt, dealt_otherwise, exchange
 from swarm.protocol.coordinator.audit.screen import Screen
+from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.passes.pass_state import Answers, OwnSums, PassState
 from swarm.protocol.ids import Actor, Pair
-from swarm.protocol.messages import Decision
+from swarm.protocol.messages import Decision, StageTable
 from swarm.protocol.settings import Settings
 
 NEW_PER_PERIOD = 16
@@ -40,6 +41,8 @@ MOST_ATTEMPTS = 10
 """After this number of attempts that disagreed or were aborted, the next result is decided if none so far is more
 likely.
 """
+MOST_WAITS = 3
+"""Before a search, at most this many attempts wait for replicas without which the last step was decided."""
 WATCHED_STEPS = 8
 """A peer that is the only possible liar is watched: this number of steps must give the same result without it."""
 LAST_ATTEMPT = 3 * MOST_ATTEMPTS
@@ -107,6 +110,8 @@ class _Inquiry:
     """The results of the search's trials."""
     searches: int = 0
     """Number of unsuccessful searches so far."""
+    waits: int = 0
+    """Number of attempts that gave a different result while replicas of a stage were away."""
     failed: int = 0
     """Number of attempts that gave a different result or were aborted."""
     away: set[str] = field(default_factory=set)
@@ -130,6 +135,14 @@ class _Inquiry:
         """
         compares = self.first is not None or self.truth is not None
         return self.search is None and (compares or self.searches >= MOST_SEARCHES)
+
+    @property
+    def checkable(self) -> set[str]:
+        """Peers that worked in the first attempt, and whose part a sibling can do in this one.
+
+        A peer that was alone in its stage at first is among them once a sibling has the state.
+        """
+        return self.first.assigned & self.spare if self.first is not None else set()
 
     def goes_on(self, tables: Tables) -> bool:
         """Return True if all peers of the next trial are in these tables, in their stages. Otherwise, begin again
@@ -265,6 +278,8 @@ class Audits:
         trial = inquiry.trial
         if inquiry.doers:
             return dealt(wired, inquiry.doers)
+        if inquiry.first is not None and inquiry.takes_half:
+            return dealt_otherwise(wired, inquiry.first.tables)
         return trial if inquiry.search is not None and inquiry.goes_on(wired) else wired
 
     def gave_up(self, pass_state: PassState) -> None:
@@ -343,16 +358,53 @@ class Audits:
 
     def _begin(self, found: CulpritSearch, decision: Decision) -> Ruling:
         inquiry = self._inquiry
-        several = inquiry.doubted or any(len(table.roster) > 1 for table in found.tables)
+        several = inquiry.doubted or any(self._has_siblings(*each) for each in enumerate(found.tables))
         most = MOST_ATTEMPTS if inquiry.likely else LAST_ATTEMPT
         why = self._why(found, decision) if several and inquiry.failed < most else ""
         if not why:
             self._noted(decision)
             return Ruling(agreed=False if inquiry.doubted else None)
         inquiry.first = found
-        if (decision.skip or not found.adds_up) and not inquiry.searches:
+        if (decision.skip or not found.adds_up) and not inquiry.searches and not self._waits(found):
             return self._search_for(found, found.answers)  # the step has been computed by other peers too
         return Ruling(again=f"audited, since {why}: other replicas compute the step again")
+
+    def _checkable(self, found: CulpritSearch) -> set[str]:
+        """Peers that worked, and whose part a sibling can do in the next attempt."""
+        several = [table for stage, table in enumerate(found.tables) if self._has_siblings(stage, table)]
+        return {table.roster[place].peer for table in several for place in table.assignment}
+
+    def _has_siblings(self, stage: int, table: StageTable) -> bool:
+        """Return True if the next attempt at the step can have several replicas in the stage.
+
+        A replica that was left out of the last step may have received its sums since this one opened.
+        """
+        if len(table.roster) > 1:
+            return True
+        return any(member.version == self._inquiry.step for member in self._away(stage, table))
+
+    def _away(self, stage: int, table: StageTable) -> list[Member]:
+        """The members of a stage that have worked in it, have no part in `table`, and will soon be back.
+
+        The last step was decided without them, so they still fetch its sums.
+        """
+        return [
+            member
+            for member in self._members.of_stage(stage)
+            if member.has_worked
+            and member.actor not in table.roster
+            and member.lost_at is None
+            and not (member.benched or member.is_withheld or member.given_up)
+        ]
+
+    def _waits(self, first: CulpritSearch) -> bool:
+        """Return True if a stage had one or two replicas in `first`, and others will be back.
+
+        One replica has nobody to be compared with, and of two that differ nobody knows which is right.
+        """
+        few = any(len(table.roster) < 3 and self._away(stage, table) for stage, table in enumerate(first.tables))
+        self._inquiry.waits += few
+        return few and self._inquiry.waits <= MOST_WAITS
 
     def _why(self, found: CulpritSearch, decision: Decision) -> str:
         """Why a step is audited, as text; empty: it is not audited."""
@@ -376,7 +428,7 @@ class Audits:
         elif inquiry.step % every == self._draw(inquiry.step // every, "which") % every:
             drawn = f"one step in {every} is audited"
         due = (inquiry.step - self._last) * NEW_PER_PERIOD >= every
-        new = found.workers - self._vouched
+        new = self._checkable(found) - self._vouched
         if not due and not new & self._idle:
             new = set()
         inquiry.for_new, inquiry.drawn = bool(new), drawn != ""
@@ -395,9 +447,7 @@ class Audits:
         if inquiry.doubted:
             due = inquiry.due
         elif inquiry.first is not None:
-            due = (
-                inquiry.first.workers - self._vouched if inquiry.for_new else inquiry.suspects or inquiry.first.workers
-            )
+            due = inquiry.checkable - self._vouched if inquiry.for_new else inquiry.suspects or inquiry.checkable
         salt = f"{inquiry.first is None} {inquiry.failed} {len(inquiry.attempts)} "
         people, out = self._members.people, list[str]()
 
@@ -435,7 +485,7 @@ class Audits:
             )
         parts = compare(first.tables, found.tables, inquiry.own_sums, own_sums)
         self._believe(parts.right)
-        inquiry.unchecked = (first.workers - parts.right) & inquiry.spare
+        inquiry.unchecked = inquiry.checkable - parts.right
         if not inquiry.unchecked:
             self._noted(decision)
             return Ruling(agreed=True)
@@ -448,14 +498,14 @@ class Audits:
         inquiry = self._inquiry
         if not same(first.answers, found.answers, self._settings.audit_tolerance):
             return self._differs(found, first)
-        left_out = first.workers - found.served
+        left_out = first.assigned - found.served
         new = left_out - self._vouched
         self._believe(left_out)
         unchecked, inquiry.unchecked = inquiry.unchecked, inquiry.unchecked - left_out
         if inquiry.unchecked and inquiry.unchecked != unchecked:
             inquiry.suspects = set(inquiry.unchecked)
             return Ruling(again="audited: the step is repeated without the other peers")
-        if inquiry.doubted or (inquiry.for_new and new and first.workers - self._vouched):
+        if inquiry.doubted or (inquiry.for_new and new and inquiry.checkable - self._vouched):
             return Ruling(again="audited: the step is repeated without the other peers")
         if inquiry.for_new and inquiry.drawn:
             inquiry.for_new = False
@@ -466,6 +516,9 @@ class Audits:
     def _differs(self, found: CulpritSearch, first: CulpritSearch) -> Ruling:
         inquiry = self._inquiry
         inquiry.failed += 1
+        if self._waits(first):
+            inquiry.begin_anew()
+            return Ruling(again="audited: it came out otherwise: it is done again once other replicas are back")
         if inquiry.searches < MOST_SEARCHES:
             return self._search_for(first, found.answers)
         inquiry.begin_anew()

@@ -4,7 +4,8 @@ peers.
 The search computes the step repeatedly, each time with one change. First, one half of a stage's replicas is left out,
 then the other half: this shows which stages are at fault. Then each replica of such a stage computes all of the stage
 alone. The result of most people is believed (`People`). A replica whose result differs is tried again with one half of
-the other stages' replicas, and then with the other half, so that no peer is accused of another peer's fault.
+the other stages' replicas, and then with the other half, so that no peer is accused of another peer's fault. Each time,
+two believed people must get the same result, so that no person is the only witness.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ class CulpritSearch:
     def adds_up(self) -> bool:
         """True if the contributions that all peers report add up to the result."""
         return all(answer.adds_up for answer in self.answers)
+
+    @property
+    def assigned(self) -> set[str]:
+        """Peers that had work, also those that were alone in their stage."""
+        return {table.roster[place].peer for table in self.tables for place in table.assignment}
 
     @property
     def workers(self) -> set[str]:
@@ -104,7 +110,7 @@ def _among(
     groups: list[tuple[Answers, list[Actor]]] = []
     roster = sorted(tables[stage].roster, key=lambda actor: arrivals.get(actor, len(arrivals)))
     for actor in roster:
-        answers = yield _with(tables, stage, _alone(tables[stage], actor))
+        answers = _of(stage, (yield _with(tables, stage, _alone(tables[stage], actor))))
         for known, actors in groups:
             if same(known, answers, tolerance):
                 actors.append(actor)
@@ -122,31 +128,44 @@ def _among(
     if len(groups) == 1 or (count(groups[0]) == count(groups[1]) and len(roster) > 2):
         return []
     believed = groups[0][1]
+    witnesses = [devices[0] for devices in people.together(actor.peer for actor in believed)]
+    one, *others = [actor for actor in believed if actor.peer in witnesses]
+    other = others[0] if others else one
     if len(roster) == 2:
         reason = f"its numbers differ from those of {believed[0]}, which joined earlier; it is unknown which are right"
     else:
         reason = f"its numbers differ from those of {len(believed)} other replicas of stage {stage}"
     accused = []
     for actor in roster:
-        if actor not in believed and (yield from _confirmed(first, stage, actor, believed[0], people, tolerance)):
+        if actor not in believed and (yield from _confirmed(first, stage, actor, (one, other), people, tolerance)):
             accused.append(Accused(actor, StageIndex(stage), reason))
     return accused
 
 
 def _confirmed(
-    first: CulpritSearch, stage: int, suspect: Actor, witness: Actor, people: People, tolerance: float
+    first: CulpritSearch,
+    stage: int,
+    suspect: Actor,
+    witnesses: tuple[Actor, Actor],
+    people: People,
+    tolerance: float,
 ) -> Generator[Tables, Answers, bool]:
-    """Return True if the two differ with either half of the other stages, and the witness gives the same result each
-    time.
+    """Return True if the suspect differs from the witnesses with either half of the other stages, and these always agree.
+
+    `witnesses`: of two people, or the same actor twice if no other is believed.
     """
     for which in (0, 1):
-        half = _half(first, which, people)
-        one = yield _with(half, stage, _alone(half[stage], suspect))
-        two = yield _with(half, stage, _alone(half[stage], witness))
-        again = yield _with(half, stage, _alone(half[stage], witness))
-        if same(one, two, tolerance) or not same(two, again, tolerance):
+        half, found = _half(first, which, people), []
+        for actor in (suspect, *witnesses):
+            found.append(_of(stage, (yield _with(half, stage, _alone(half[stage], actor)))))
+        if same(found[0], found[1], tolerance) or not same(found[1], found[2], tolerance):
             return False
     return True
+
+
+def _of(stage: int, answers: Answers) -> Answers:
+    """`answers` without what replicas of `stage` cannot have caused: that other stages' contributions do not add up."""
+    return tuple(each if here == stage else replace(each, adds_up=True) for here, each in enumerate(answers))
 
 
 def _without(first: CulpritSearch, accused: Sequence[Accused]) -> CulpritSearch:
@@ -159,11 +178,21 @@ def _without(first: CulpritSearch, accused: Sequence[Accused]) -> CulpritSearch:
 
 
 def _half(first: CulpritSearch, which: int, people: People) -> Tables:
-    """Every stage with the replicas of every second person. A stage with only one person keeps its roster."""
-    rosters = []
+    """Every stage with the replicas of one half of the people, or with all its replicas if that half has none of them.
+
+    A person is in the same half in all stages.
+    """
+    rosters, side_of = [], dict[str, int]()
     for table in first.tables:
-        there = {peer for group in people.together(each.peer for each in table.roster)[which::2] for peer in group}
-        rosters.append(tuple(actor for actor in table.roster if actor.peer in there) or table.roster)
+        groups = people.together(actor.peer for actor in table.roster)
+        taken = [side_of[person] for group in groups if (person := people.of(group[0])) in side_of]
+        for person in (people.of(group[0]) for group in groups):
+            if person not in side_of:
+                side_of[person] = int(taken.count(0) > taken.count(1))
+                taken.append(side_of[person])
+        rosters.append(
+            tuple(actor for actor in table.roster if side_of[people.of(actor.peer)] == which) or table.roster
+        )
     return wire(rosters, first.weights, len(first.tables[0].assignment))
 
 

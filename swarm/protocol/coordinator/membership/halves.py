@@ -47,6 +47,16 @@ class Halves:
         self._left = [frozenset(side) for side in sides if side]
         return self.next()
 
+    def leaves_out(self, peer: str) -> bool:
+        """Return True if a peer has no part in the next attempt, if its stage has others.
+
+        The other devices of a person are left out with it, also those that had no part when the step was split: one of
+        them could make the other half non-finite.
+        """
+        if not self.left_out or peer in self.left_out:
+            return peer in self.left_out
+        return self._people.of(peer) in map(self._people.of, self.left_out)
+
     def next(self) -> bool:
         """Leave out the next half. Return False if both halves have been left out once."""
         self.left_out = self._left.pop(0) if self._left else frozenset()

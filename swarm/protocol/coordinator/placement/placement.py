@@ -185,7 +185,7 @@ class Placement:
             there = [m for m in crew if m.is_current(history.version, history.decision)]
             against = {m.actor: self._failure_history.accusations.against(m.actor.peer) for m in crew}
             late.update(a for a, times in against.items() if times > min((against[m.actor] for m in there), default=0))
-            late.update(m.actor for m in crew if m.actor.peer in self._failure_history.halves.left_out)
+            late.update(m.actor for m in crew if self._failure_history.halves.leaves_out(m.actor.peer))
             late.update(self._doubles(stage, there))
             doubted = {m.actor for m in crew if m.actor.peer in self._failure_history.doubts.left_out}
             late |= doubted

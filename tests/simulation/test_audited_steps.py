@@ -1,0 +1,83 @@
+"""What the simulator demands of audits: a lie passes only where docs/trust.md says that audits do not detect it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from swarm.events import StepAudited
+from swarm.protocol.coordinator.audit.audits import DECIDE, Audits
+from swarm.simulation.faults.lie import About, Lie
+from swarm.simulation.kernel.violation import Violation
+from swarm.simulation.runs.runner import Run
+from swarm.simulation.runs.scenario import Plan, small_settings
+
+
+def run_of(about: About, every: int, since: int = 1) -> Run:
+    """One of three replicas of the only stage lies in all its microbatches, once it holds version `since`."""
+    settings = small_settings(stages=1, microbatches=6, steps=8, replicas=3)
+    settings = dataclasses.replace(settings, audit_every=every, audit_secret=b"secret", screened=True)
+    lies = (None, Lie(about, since=since), None)
+    return Run(Plan("liars", 0, settings, 0, (1.0,) * 3, (), lies=lies))
+
+
+def test_a_lie_between_two_audits_stays_in_the_parameters_of_all_replicas() -> None:
+    run = run_of("a quarter more", 4)
+    audited: list[int] = []
+    emitted, before = run.world.watch.emitted, run.world.watch.ideal
+
+    def note(event: Any) -> None:
+        if isinstance(event, StepAudited):
+            audited.append(event.step)
+        emitted(event)
+
+    run.world.watch.emitted = note  # type: ignore[method-assign]
+    run.finish()
+    after = run.world.watch.ideal
+    changed = [step for step in range(8) if after.steps[step].digests != before.steps[step].digests]
+    assert changed and changed[0] not in audited
+    assert changed == list(range(changed[0], 8)), "what follows is computed from other parameters"
+    assert max(audited) > changed[0], "it is found at the next audit"
+
+
+def undrawn(monkeypatch: pytest.MonkeyPatch, *, newcomers: bool) -> None:
+    """Audits take place when somebody is doubted, and of newcomers if `newcomers`."""
+    why = Audits._why
+
+    def without(self: Audits, *of: Any) -> str:
+        reason = why(self, *of)
+        return "" if reason.startswith("one step in") or ("never were" in reason and not newcomers) else reason
+
+    monkeypatch.setattr(Audits, "_why", without)
+
+
+def test_each_period_has_an_audit(monkeypatch: pytest.MonkeyPatch) -> None:
+    undrawn(monkeypatch, newcomers=True)
+    with pytest.raises(Violation, match="none of the steps 4 to 7 is audited"):
+        run_of("sums", 4, since=99).finish()
+
+
+def test_a_lie_of_who_was_never_audited_is_not_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    undrawn(monkeypatch, newcomers=False)
+    with pytest.raises(Violation, match="wrong bytes"):
+        run_of("sums", 4, since=0).finish()
+
+
+def test_a_lie_is_not_decided_in_a_run_that_audits_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = Audits.judge
+
+    def careless(self: Audits, pass_state: Any, *others: Any) -> Any:
+        return judge(self, pass_state, *others) if pass_state.pass_id.step < 2 else DECIDE
+
+    monkeypatch.setattr(Audits, "judge", careless)
+    with pytest.raises(Violation, match=r"wrong bytes|none of the steps 2 to 2"):
+        run_of("sums", 1, since=2).finish()
+
+
+@pytest.mark.parametrize("about", ["totals", "sketch"])
+def test_sums_that_do_not_add_up_are_never_decided_unaudited(about: About) -> None:
+    run = run_of(about, 4)
+    run.finish()
+    assert run.world.watch.ideal.steps == run_of(about, 4).world.watch.ideal.steps
