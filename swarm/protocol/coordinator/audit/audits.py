@@ -518,7 +518,7 @@ class Audits:
         inquiry.failed += 1
         if self._waits(first):
             inquiry.begin_anew()
-            return Ruling(again="audited: it came out otherwise: it is done again once other replicas are back")
+            return Ruling(again="audited: the result differed: the step is repeated once other replicas are back")
         if inquiry.searches < MOST_SEARCHES:
             return self._search_for(first, found.answers)
         inquiry.begin_anew()
