@@ -150,7 +150,7 @@ def _confirmed(
     people: People,
     tolerance: float,
 ) -> Generator[Tables, Answers, bool]:
-    """Return True if the suspect differs from the witnesses with either half of the other stages, and they always agree.
+    """Return True if the suspect differs from the witnesses with either half of the other stages, and these agree.
 
     `witnesses`: of two people, or the same actor twice if no other is believed.
     """
