@@ -28,6 +28,13 @@ from swarm.manifest import RunManifest
 DEADLINE_S = 180.0
 """A hang guard: so long may a process take for a step beside three other swarms, and for what is no step."""
 
+EVEN = "--pace=0.02,0.04"
+"""An option for peers that all need work in every step, also on a busy machine.
+
+Their shares follow measured speeds from the second step on, and from the fourth step on a slow peer may have no share.
+A pace is the least time of a microbatch: peers with the same pace are about equally fast.
+"""
+
 DEVICES = 64
 """That may join with the printed invite: more than any swarm here has."""
 _POLL_S = 0.01
@@ -268,12 +275,12 @@ class Swarm:
         """Who has got a stage, as the coordinator tells, in that order."""
         return [event.actor for event in self.coordinator.of(PeerJoined)]
 
-    def rejoin(self, name: str, sibling: str) -> None:
+    def rejoin(self, name: str, sibling: str, *more: str) -> None:
         """Start a killed peer again while its `sibling`, which stops itself, stands still: so there are steps left."""
         assert self.peers[name].wait_end() == -signal.SIGKILL
         self.peers[sibling].wait_stopped()
         known = len(self.coordinator.of(PeerJoined))
-        self.join(name)
+        self.join(name, *more)
         self.coordinator.wait_for(PeerJoined, known + 1)
         self.peers[sibling].resume()
 
