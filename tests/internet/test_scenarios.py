@@ -110,7 +110,7 @@ def test_as_expected(name: str, plays: Plays) -> None:
 def test_without_root_hosts_are_ports_of_a_relay(tmp_path: Path) -> None:
     """One fault shows that hosts are told apart; tests/swarm/test_faults.py has the other two of that scenario."""
     command = words({"kills": ONE_KILL}, tmp_path / "runs", "--network=relay")
-    played = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    played = subprocess.run(command, capture_output=True, text=True, timeout=800)
     assert played.returncode in (0, 3), played.stdout[-2000:] + played.stderr[-4000:]
     report = json.loads(played.stdout)
     good(report)
