@@ -15,8 +15,8 @@ from swarm.events import CodecChosen, CoordinatorStarted, PeerFenced, StepDecide
 from swarm.protocol.messages import CodecPair
 
 PEERS = ("p0", "p1", "p2", "p3")
-SLOW = "--max-rate=1Mbit"
-"""A frame of 512 tokens takes 150 ms in int8, many times as long as it takes to compute."""
+SLOW = "--max-rate=0.5Mbit"
+"""A frame of 512 tokens takes 300 ms in int8, many times as long as it takes to compute."""
 LARGE = "batch.sequences=16"
 START = CodecPair("int8", "int8")
 
