@@ -43,7 +43,6 @@ LONG_PACE = ("160ms", "320ms")
 """A step of two replicas takes a second, with four microbatches."""
 SHORTER = {
     "clock-skew": Shorter(24, ("100ms", "200ms"), 4, {"jump": {"after_step": 3}, "newcomer": {"after_step": 6}}),
-    "full-disk": Shorter(16, ("80ms", "160ms"), 4, {"full": {"after_step": 6}}),  # the next one is saved, however slow
     "hang-and-partition": Shorter(32, LONG_PACE, 4, {"hang": {"after_step": 3}}),
     "kills": Shorter(24, ("40ms", "80ms"), 8, {"in forward": {"count": 2}, "in backward": {"count": 8}}),
     "nat-joins": Shorter(32, ("120ms", "240ms"), 4, {"more": {"after_step": 3}, "kill": {"after_step": 14}}),
