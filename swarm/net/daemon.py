@@ -17,6 +17,7 @@ import asyncio
 import re
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import base58
@@ -52,6 +53,8 @@ class NotReady(DialError):
     """Its libp2p daemon answers but does not know our protocols: its process is starting, or is another program."""
 
 
+_CONFIGURATION = Path(__file__).with_name("p2pd.json")
+"""Of the daemon: what no flag can set."""
 _OUT_OF_REACH_OF_CTRL_C = "import os, sys; os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
 
 
@@ -71,7 +74,10 @@ class DaemonP2P(P2P):
     def _make_process_args(*args: Any, **kwargs: Any) -> list[str]:
         # without this flag a peer behind NAT waits minutes for four relay candidates instead of using the given one
         kwargs["relayDiscovery"] = 0
-        kwargs["relayService"] = 0
+        # With relays enabled, as in its default configuration, the daemon relays circuits for everybody, whatever
+        # -relayService says, and spends most of its start on a table of all networks for that. No flag disables them.
+        kwargs["relay"] = 0
+        kwargs["f"] = _CONFIGURATION
         kwargs.pop("dhtServer")
         # a terminal signals the whole process group, and a peer that leaves cleanly still needs its connections for
         # seconds

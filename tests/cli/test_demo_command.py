@@ -145,7 +145,7 @@ def test_a_stage_of_one_peer_cannot_be_killed():
 
 @pytest.mark.swarm
 def test_a_small_demo_recovers_and_equals_one_process(tmp_path: Path):
-    result = demo("--dir", str(tmp_path), "--steps", "4", "--stages", "2", "--json", seconds=280)
+    result = demo("--dir", str(tmp_path), "--steps", "4", "--stages", "2", "--json", seconds=800)
     report = json.loads(result.stdout)
     assert report["equal"] is True
     assert report["archived"] == report["steps"] == 4

@@ -199,7 +199,7 @@ async def test_a_donor_that_will_not_have_it_is_not_waited_for_and_dead_ones_end
     monkeypatch.setattr("peers.stage.index_inquiry.ALONE_S", 600.0)
     monkeypatch.setattr("peers.stage.index_inquiry._LONGEST_PAUSE_S", 0.01)
     fetching, _ = gathering(Donors(one=WHOLE), tmp_path, ONE, TWO)
-    assert (await asyncio.wait_for(fetching.run(), 20)).read_bytes() == WHOLE
+    assert (await asyncio.wait_for(fetching.run(), 60)).read_bytes() == WHOLE
     donors = Donors(one=WHOLE)
 
     async def gone(actor: Actor, request: PieceRequest) -> AsyncGenerator[bytes, None]:
@@ -209,7 +209,7 @@ async def test_a_donor_that_will_not_have_it_is_not_waited_for_and_dead_ones_end
     donors._answer = gone  # type: ignore[method-assign]
     fetching, _ = gathering(donors, tmp_path, ONE, TWO)
     with pytest.raises(Unavailable, match="no donor keeps a copy"):
-        await asyncio.wait_for(fetching.run(), 20)
+        await asyncio.wait_for(fetching.run(), 60)
     assert sum(actor == ONE for actor, _ in donors.asked) == 11
 
 
@@ -270,7 +270,7 @@ async def test_a_full_disk_ends_it_and_what_is_written_in_part_is_written_to_the
     monkeypatch.setattr("os.pwrite", of_a_full_disk)
     fetching, _ = gathering(Donors(one=WHOLE), tmp_path, ONE)
     with pytest.raises(OSError, match="No space left"):
-        await asyncio.wait_for(fetching.run(), 20)
+        await asyncio.wait_for(fetching.run(), 60)
     left[0] = 1 << 30
     again, events = gathering(Donors(one=WHOLE), tmp_path, ONE)
     assert (await again.run()).read_bytes() == WHOLE
@@ -292,7 +292,7 @@ async def test_a_busy_donor_is_asked_again_and_never_given_up(tmp_path: Path, mo
 
     donors._answer = busy  # type: ignore[method-assign]
     fetching, _ = gathering(donors, tmp_path, ONE)
-    assert (await asyncio.wait_for(fetching.run(), 20)).read_bytes() == WHOLE
+    assert (await asyncio.wait_for(fetching.run(), 60)).read_bytes() == WHOLE
     assert refused == 40
 
 
@@ -312,7 +312,7 @@ async def test_what_a_frozen_donor_was_to_send_comes_from_the_other_each_piece_o
     donors = Donors(one=WHOLE, two=WHOLE)
     donors.delay_s, donors.frozen = {ONE: 0.01}, {TWO}
     fetching, _ = gathering(donors, tmp_path, ONE, TWO)
-    assert (await asyncio.wait_for(fetching.run(), 20)).read_bytes() == WHOLE
+    assert (await asyncio.wait_for(fetching.run(), 60)).read_bytes() == WHOLE
     assert any(request.count for actor, request in donors.asked if actor == TWO), "it was to send some"
     sent = [n for actor, r in donors.asked if actor == ONE for n in range(r.first, r.first + r.count)]
     assert sorted(set(sent)) == list(range(6)) and len(sent) <= 8, sent
@@ -349,7 +349,7 @@ async def test_what_two_frozen_donors_were_to_send_comes_from_the_third(tmp_path
     donors = Donors(one=WHOLE, two=WHOLE, three=WHOLE)
     donors.delay_s, donors.frozen = {ONE: 0.01}, {TWO, THREE}
     fetching, events = gathering(donors, tmp_path, ONE, TWO, THREE)
-    assert (await asyncio.wait_for(fetching.run(), 20)).read_bytes() == WHOLE
+    assert (await asyncio.wait_for(fetching.run(), 60)).read_bytes() == WHOLE
     assert not [event for event in events if isinstance(event, PieceRefused)]
 
 
@@ -361,7 +361,7 @@ async def test_a_frozen_donor_does_not_keep_the_index_that_another_will_have_soo
     donors.not_yet, donors.silent = {ONE: 2}, {TWO}
     fetching, _ = gathering(donors, tmp_path, ONE)
     fetching.donors.named = (Donor(ONE, 0), Donor(TWO, 1))
-    path = await asyncio.wait_for(fetching.run(), 20)
+    path = await asyncio.wait_for(fetching.run(), 60)
     assert path.read_bytes() == WHOLE and donors.not_yet[ONE] == 0
 
 

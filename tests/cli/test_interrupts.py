@@ -29,7 +29,7 @@ async def test_all_are_asked_who_are_there_and_who_has_ended_takes_no_room() -> 
     gc.collect()
     assert gone() is None, "and with it the stage that it held"
     os.kill(os.getpid(), signal.SIGINT)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await stays.asked.wait()
     late = Peer()
     interrupts.register(late.leave)

@@ -57,7 +57,7 @@ def decide(lending: Lending, step: int, engine: Engine) -> None:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -153,7 +153,7 @@ async def test_a_version_that_is_over_is_not_copied(tmp_path: Path) -> None:
 
 
 async def answered(lending: Lending, request: PieceRequest) -> bytes:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (found := await lending.answer(request, 0, Engine())) == lending_module.NOT_YET:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return found

@@ -67,7 +67,7 @@ class Lender:
 
     async def fetch(self, version: int) -> bytes:
         """The state, as long as it takes to copy it."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await self.index(version) == NOT_YET:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         request = PieceRequest(PieceKind.STATE, 0, version, 0, 1)
@@ -173,7 +173,7 @@ async def test_a_copy_that_nobody_asks_for_any_more_is_removed(lender: Lender, m
     await asyncio.sleep(0.2)  # it was looked at several times, and is in use by this peer's clock
     assert lender.lending.copies == [7]
     lender.engine.now += 0.06
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while lender.lending.copies or list(lender.folder.iterdir()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert lender.engine.snapshots == 1

@@ -39,16 +39,17 @@ class Shorter:
     """Faults that are left out, with what is expected of them."""
 
 
-LONG_PACE = ("80ms", "160ms")
-"""A step of two replicas takes a second."""
+LONG_PACE = ("160ms", "320ms")
+"""A step of two replicas takes a second, with four microbatches."""
 SHORTER = {
-    "clock-skew": Shorter(24, ("50ms", "100ms"), faults={"jump": {"after_step": 3}, "newcomer": {"after_step": 6}}),
-    "hang-and-partition": Shorter(32, LONG_PACE, faults={"hang": {"after_step": 3}}),
+    "clock-skew": Shorter(24, ("100ms", "200ms"), 4, {"jump": {"after_step": 3}, "newcomer": {"after_step": 6}}),
+    "hang-and-partition": Shorter(32, LONG_PACE, 4, {"hang": {"after_step": 3}}),
     "kills": Shorter(24, ("40ms", "80ms"), 8, {"in forward": {"count": 2}, "in backward": {"count": 8}}),
-    "nat-joins": Shorter(32, ("60ms", "120ms"), faults={"more": {"after_step": 3}, "kill": {"after_step": 14}}),
-    "partition": Shorter(32, LONG_PACE),
+    "nat-joins": Shorter(32, ("120ms", "240ms"), 4, {"more": {"after_step": 3}, "kill": {"after_step": 14}}),
+    "partition": Shorter(32, LONG_PACE, 4),
     "slow-peer": Shorter(
         16,
+        microbatches=8,
         faults={
             "four times slower": {"after_step": 5},
             "its link gets worse": {"after_step": 10, "delay": "200ms", "jitter": "50ms"},  # as in far-away
@@ -108,7 +109,7 @@ def test_as_expected(name: str, plays: Plays) -> None:
 def test_without_root_hosts_are_ports_of_a_relay(tmp_path: Path) -> None:
     """One fault shows that hosts are told apart; tests/swarm/test_faults.py has the other two of that scenario."""
     command = words({"kills": ONE_KILL}, tmp_path / "runs", "--network=relay")
-    played = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    played = subprocess.run(command, capture_output=True, text=True, timeout=800)
     assert played.returncode in (0, 3), played.stdout[-2000:] + played.stderr[-4000:]
     report = json.loads(played.stdout)
     good(report)

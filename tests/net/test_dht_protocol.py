@@ -87,7 +87,7 @@ async def test_a_stranger_at_a_members_node_gets_one_refusal_for_everything(make
             (stub.rpc_store, store_of(stranger.identity, KEY)),
         ):
             with pytest.raises(P2PHandlerError, match=NOT_FOR_YOU) as refused:
-                await call(request, timeout=10)
+                await call(request, timeout=60)
             said.add(str(refused.value))
         assert len(said) == 1
         assert len(victim.dht.protocol.storage) <= 1
@@ -111,7 +111,7 @@ async def test_a_bare_node_names_no_other(make_host: Made) -> None:
     stub = stranger.dht.protocol.get_stub(PeerID.from_base58(node.peer_id))
     key = DHTID.generate(KEY.place(member.peer_id)).to_bytes()
     request = dht_pb2.FindRequest(keys=[key], peer=stranger.dht.protocol.node_info)
-    found = await stub.rpc_find(request, timeout=10)
+    found = await stub.rpc_find(request, timeout=60)
     assert PeerID.from_base58(member.peer_id) in node.dht.protocol.routing_table
     assert not found.results[0].nearest_peer_ids
 
@@ -125,7 +125,7 @@ async def test_nothing_is_sent_to_a_node_that_is_met(make_host: Made, monkeypatc
     monkeypatch.setattr(node.dht.protocol, "call_store", lambda *args, **more: sent.append(args))
     assert await records.publish(member, record_of(member.peer_id))
     late = await make_host(where, key=KEY)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while PeerID.from_base58(late.peer_id) not in node.dht.protocol.routing_table:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert not sent

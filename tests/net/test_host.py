@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from swarm.net import addresses
 from swarm.net.addresses import AddressError
-from swarm.net.daemon import DaemonP2P, DialError
+from swarm.net.daemon import DaemonP2P, DialError, NotReady
 from swarm.net.host import Host, HostError, NobodyAnswers
 from swarm.net.identity import Identity, IdentityError, peer_id_bytes, verify
 from swarm.net.stream import Stream
@@ -106,6 +106,16 @@ async def test_an_unreachable_peer_and_a_dead_bootstrap_are_named(
             await Host.create(tmp_path / "late", ["/ip4/127.0.0.1/tcp/0"], [nobody])
     with pytest.raises(AddressError, match="does not end in /p2p/"):
         await Host.create(tmp_path / "late", ["/ip4/127.0.0.1/tcp/0"], ["/ip4/127.0.0.1/tcp/1"])
+
+
+@pytest.mark.parametrize("protocol", ["/libp2p/circuit/relay/0.2.0/hop", "/ipfs/kad/1.0.0"])
+async def test_it_relays_for_nobody_and_tells_nobody_whom_it_knows(
+    protocol: str, make_host: Callable[..., Awaitable[Host]]
+) -> None:
+    first = await make_host()
+    second = await make_host(await first.addresses())
+    with pytest.raises(NotReady, match="protocols not supported"):
+        await second.open_stream(first.peer_id, protocol)
 
 
 async def test_one_living_bootstrap_is_enough_and_itself_is_none(make_host: Callable[..., Awaitable[Host]]) -> None:

@@ -25,9 +25,9 @@ from swarm.net.invite import parse
 from swarm.net.proto import link_pb2
 
 pytestmark = pytest.mark.swarm
-PACE = "--pace=0.02,0.04"
-LONG = ("run.steps=2000", "checkpoint.every=1000", "evaluation.every=0", "swarm.replicas=1")
-SECONDS = 30
+PACE = "--pace=0.04,0.08"
+LONG = ("run.steps=2000", "batch.microbatches=4", "checkpoint.every=1000", "evaluation.every=0", "swarm.replicas=1")
+SECONDS = 20
 RECORDS = 2000
 _REFUSAL = link_pb2.HelloReply(refusal=link_pb2.NO_PASS, reason=STRANGER, protocol_version=PROTOCOL_VERSION)
 REFUSED_STREAM = (struct.pack("<II", _REFUSAL.ByteSize(), 0) + _REFUSAL.SerializeToString()).hex()

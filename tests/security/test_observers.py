@@ -31,8 +31,8 @@ from swarm.net.invite import parse
 from swarm.protocol.ids import Actor
 
 pytestmark = pytest.mark.swarm
-PACE = "--pace=0.04,0.08"
-LONG = ("run.steps=400", "checkpoint.every=2", "evaluation.every=0", "swarm.replicas=1")
+PACE = "--pace=0.08,0.16"
+LONG = ("run.steps=400", "batch.microbatches=4", "checkpoint.every=2", "evaluation.every=0", "swarm.replicas=1")
 HOUR_S = 3600
 
 

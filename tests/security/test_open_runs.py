@@ -21,8 +21,8 @@ from swarm.net.identity import Identity
 from swarm.net.invite import Invite, parse
 
 pytestmark = pytest.mark.swarm
-PACE = "--pace=0.02,0.04"
-LONG = ("run.steps=400", "checkpoint.every=100", "evaluation.every=0", "swarm.replicas=1")
+PACE = "--pace=0.04,0.08"
+LONG = ("run.steps=400", "batch.microbatches=4", "checkpoint.every=100", "evaluation.every=0", "swarm.replicas=1")
 
 
 async def visit(invite: Invite, path: Path) -> None:

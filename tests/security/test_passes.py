@@ -27,8 +27,8 @@ from swarm.net.proto import link_pb2, messages_pb2
 from swarm.protocol.ids import Actor
 
 pytestmark = pytest.mark.swarm
-PACE = "--pace=0.02,0.04"
-LONG = ("run.steps=400", "checkpoint.every=100", "evaluation.every=0")
+PACE = "--pace=0.04,0.08"
+LONG = ("run.steps=400", "batch.microbatches=4", "checkpoint.every=100", "evaluation.every=0")
 HOUR_S = 3600
 
 

@@ -105,7 +105,7 @@ class GroupSwarm(Swarm):
 
     def _joined(self) -> list[str]:
         told = [(at, e.actor) for c in self.coordinators.values() for at, e in c.log if isinstance(e, PeerJoined)]
-        return [actor for _, actor in sorted(told)]
+        return list(dict.fromkeys(actor for _, actor in sorted(told)))
 
     @property
     def invite(self) -> str:

@@ -28,6 +28,13 @@ from swarm.manifest import RunManifest
 DEADLINE_S = 180.0
 """A hang guard: so long may a process take for a step beside three other swarms, and for what is no step."""
 
+EVEN = "--pace=0.02,0.04"
+"""An option for peers that all need work in every step, also on a busy machine.
+
+Their shares follow measured speeds from the second step on, and from the fourth step on a slow peer may have no share.
+A pace is the least time of a microbatch: peers with the same pace are about equally fast.
+"""
+
 DEVICES = 64
 """That may join with the printed invite: more than any swarm here has."""
 _POLL_S = 0.01
@@ -253,28 +260,43 @@ class Swarm:
         self._join_together(together, alike)
 
     def _join_together(self, names: Sequence[str], more: Sequence[str] = ()) -> None:
-        """Start peers at once. They are named anew, in the order in which they have got their stages."""
-        known = self._joined()
+        """Start peers at once. They are named anew, in the order in which they have got their stages.
+
+        On a busy machine a peer may be lost and come back meanwhile: the coordinator tells that it has joined, again.
+        """
+        lives = [self._lives(name) for name in names]
         started = [self.join(name, *more) for name in names]
-        self.coordinator.wait(lambda: len(self._joined()) >= len(known) + len(names), f"{names} among the peers")
+
+        def there() -> bool:
+            joined = self._joined()
+            return all(
+                len(peer.of(ProcessStarted)) > before and peer.actor in joined
+                for peer, before in zip(started, lives, strict=True)
+            )
+
+        self.coordinator.wait(there, f"{names} among the peers")
         if len(names) > 1:
             by_actor = {process.actor: process for process in started}
-            came = dict.fromkeys(self._joined()[len(known) :])
+            came = [actor for actor in self._joined() if actor in by_actor]
             for name, actor in zip(names, came, strict=True):
                 self.peers[name] = by_actor[actor]
                 self.peers[name].name = name
 
     def _joined(self) -> list[str]:
-        """Who has got a stage, as the coordinator tells, in that order."""
-        return [event.actor for event in self.coordinator.of(PeerJoined)]
+        """Who has got a stage, as the coordinator tells, in that order: each once."""
+        return list(dict.fromkeys(event.actor for event in self.coordinator.of(PeerJoined)))
 
-    def rejoin(self, name: str, sibling: str) -> None:
+    def _lives(self, name: str) -> int:
+        """How often a peer has started."""
+        return len(self.peers[name].of(ProcessStarted)) if name in self.peers else 0
+
+    def rejoin(self, name: str, sibling: str, *more: str) -> None:
         """Start a killed peer again while its `sibling`, which stops itself, stands still: so there are steps left."""
         assert self.peers[name].wait_end() == -signal.SIGKILL
         self.peers[sibling].wait_stopped()
-        known = len(self.coordinator.of(PeerJoined))
-        self.join(name)
-        self.coordinator.wait_for(PeerJoined, known + 1)
+        before = self._lives(name)
+        self.join(name, *more).wait_for(ProcessStarted, before + 1)
+        self.coordinator.wait_for(PeerJoined, actor=self.peers[name].actor)
         self.peers[sibling].resume()
 
     @property

@@ -17,7 +17,7 @@ def test_a_peer_that_slept_through_whole_steps_is_back_in_a_later_one(
     swarm = make_swarm("int8", "run.steps=16", "timing.step_budget_s=12")
     swarm.coordinate()
     paced = dict.fromkeys(("p0", "p1", "p2", "p3"), ("--pace=0.04,0.08",))
-    paced["p0"] += ("--fault=stop@MicrobatchForwarded:2,pass_id=1:2",)
+    paced["p0"] += ("--fault=stop@MicrobatchForwarded:1,pass_id=1:2",)
     swarm.join_stages(tuple(paced), paced)
     p0 = swarm.peers["p0"]
     p0.wait_stopped()

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 
 from conftest import MakeSwarm
-from swarm_processes import Swarm
+from swarm_processes import EVEN, Swarm
 
 from peers.run.home import Home
 from peers.run.replay import read_replay
@@ -15,8 +15,8 @@ from swarm.events import CodecChosen, CoordinatorStarted, PeerFenced, StepDecide
 from swarm.protocol.messages import CodecPair
 
 PEERS = ("p0", "p1", "p2", "p3")
-SLOW = "--max-rate=1Mbit"
-"""A frame of 512 tokens takes 150 ms in int8, many times as long as it takes to compute."""
+SLOW = "--max-rate=0.5Mbit"
+"""A frame of 512 tokens takes 300 ms in int8, many times as long as it takes to compute."""
 LARGE = "batch.sequences=16"
 START = CodecPair("int8", "int8")
 
@@ -32,8 +32,8 @@ def crossed(swarm: Swarm) -> list[CodecPair]:
 def test_slow_links_change_the_codec_and_a_kill_changes_nothing(make_swarm: MakeSwarm) -> None:
     swarm = make_swarm("auto", LARGE, "run.steps=6", "timing.step_budget_s=120")
     swarm.coordinate()
-    options = {name: (SLOW,) for name in PEERS}
-    options["p1"] = (SLOW, "--fault=kill@MicrobatchAccumulated:2,pass_id=1:3")
+    options = {name: (SLOW, EVEN) for name in PEERS}
+    options["p1"] += ("--fault=kill@MicrobatchAccumulated,pass_id=1:3",)
     swarm.join_stages(PEERS, options)
     swarm.finish()
     assert swarm.peers["p1"].code == -signal.SIGKILL and swarm.coordinator.of(PeerFenced, pass_id="1:3")

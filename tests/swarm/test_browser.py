@@ -24,7 +24,10 @@ from swarm.events import (
     StepDecided,
 )
 
-PACE = "--pace=0.04,0.04"
+PACE = "--pace=0.08,0.08"
+FOUR = "batch.microbatches=4"
+ONE = "--seats=1"
+"""A second seat would be a command of its own: the coordinator may ask for one while a busy machine starts peers."""
 PEERS = ("p0", "p1", "p2", "p3")
 DECIDED = """(steps) => {
     const shown = document.querySelector(".progress b")?.innerText ?? "";
@@ -70,9 +73,9 @@ def ask_without_a_token(page: Any, name: str, value: str) -> int:
 
 @pytest.fixture
 def steered(make_swarm: MakeSwarm) -> Iterator[tuple[Swarm, Dashboard]]:
-    swarm = make_swarm("none", "run.steps=100000", "checkpoint.every=100000", "swarm.replicas=2")
+    swarm = make_swarm("none", FOUR, "run.steps=100000", "checkpoint.every=100000", "swarm.replicas=2")
     swarm.coordinate()
-    swarm.join_stages(PEERS, dict.fromkeys(PEERS, (PACE,)))
+    swarm.join_stages(PEERS, dict.fromkeys(PEERS, (PACE, ONE)))
     swarm.coordinator.wait_for(StepDecided)
     with dashboard(swarm.coordinator.home) as shown:
         yield swarm, shown
@@ -120,12 +123,13 @@ def test_every_control_has_its_effect_and_none_without_the_token(page: Any, stee
 
 def test_a_page_of_a_follower_outlives_the_leader(page: Any, make_group: MakeGroup) -> None:
     """It dies as it writes that a step is decided: nobody has had that line from it."""
-    swarm = make_group("run.steps=100000", "swarm.replicas=1", "timing.step_budget_s=15", "timing.recruit_after_s=30")
+    endless = ("run.steps=100000", "swarm.replicas=1", FOUR)
+    swarm = make_group(*endless, "timing.step_budget_s=15", "timing.recruit_after_s=30")
     leader = swarm.start_group("--fault=kill@StepDecided,step=6")
     follower = swarm.followers()[0]
     with dashboard(follower.home) as shown:
         sign_in(page, shown)
-        swarm.join_stages(PEERS[:2], dict.fromkeys(PEERS, (PACE,)))
+        swarm.join_stages(PEERS[:2], dict.fromkeys(PEERS, (PACE, ONE)))
         wait_until(page, DECIDED, arg=3, within_s=60.0)
         page.evaluate("window.untouched = true")
         assert leader.wait_end() != 0

@@ -5,7 +5,7 @@ from signal import SIGKILL
 
 import pytest
 from conftest import MakeSwarm
-from swarm_processes import Swarm
+from swarm_processes import EVEN, Swarm
 
 from swarm.events import MicrobatchAccumulated, MicrobatchForwarded, PeerFenced, StateFetched, StepApplied, StepDecided
 
@@ -45,7 +45,9 @@ def changes(swarm: Swarm) -> list[int]:
 
 def test_a_sender_is_killed_in_a_later_visit(swarm: Swarm) -> None:
     swarm.coordinate()
-    swarm.join_stages(PEERS, {"p0": (f"--fault=kill@MicrobatchForwarded:1,pass_id={HIT}", "--slots=1")})
+    options = dict.fromkeys(PEERS, (EVEN,))
+    options["p0"] += (f"--fault=kill@MicrobatchForwarded:1,pass_id={HIT}", "--slots=1")
+    swarm.join_stages(PEERS, options)
     swarm.finish()
     p0 = swarm.peers["p0"]
     assert p0.code == -SIGKILL and len(p0.of(MicrobatchForwarded, pass_id=HIT)) == 1
@@ -61,8 +63,10 @@ def test_a_sender_is_killed_in_a_later_visit(swarm: Swarm) -> None:
 @pytest.mark.parametrize("epochs", [5])
 def test_a_receiver_is_killed_and_comes_back(swarm: Swarm, epochs: int, reference: Reference) -> None:
     swarm.coordinate()
-    killed = f"--fault=kill@MicrobatchAccumulated:1,pass_id={HIT}"
-    swarm.join_stages(PEERS, {"p1": (killed,), "p3": ("--fault=stop@StepApplied,step=6",)})
+    options = dict.fromkeys(PEERS, (EVEN,))
+    options["p1"] += (f"--fault=kill@MicrobatchAccumulated:1,pass_id={HIT}",)
+    options["p3"] += ("--fault=stop@StepApplied,step=6",)
+    swarm.join_stages(PEERS, options)
     swarm.rejoin("p1", sibling="p3")
     p1 = swarm.peers["p1"]
     swarm.finish()

@@ -34,6 +34,8 @@ SETS = ("timing.step_budget_s=15", "timing.recruit_after_s=30")
 """A heartbeat of half a second: a silent leader is replaced after a second and a half."""
 PACED = dict.fromkeys(PEERS, ("--pace=0.04,0.08",))
 """A step takes half a second at least, so few are enough for what must happen before the end."""
+FOUR, SLOWER = "batch.microbatches=4", dict.fromkeys(PEERS, ("--pace=0.08,0.16",))
+"""Steps that take as long with half the work."""
 
 Reference = Callable[[Swarm], tuple[str, ...]]
 
@@ -141,14 +143,14 @@ def test_a_leader_that_stood_still_comes_back_to_find_another(make_group: MakeGr
 
 def test_all_coordinators_are_killed_and_start_again(make_group: MakeGroup, reference: Reference) -> None:
     """Without any invite: each knows from before where the others were. Peers have waited with their state."""
-    swarm = make_group(*SETS, "run.steps=10", "checkpoint.every=4")
+    swarm = make_group(*SETS, FOUR, "run.steps=10", "checkpoint.every=4")
     leader = swarm.start_group()
-    swarm.join_stages(PEERS, PACED)
+    swarm.join_stages(PEERS, SLOWER)
     leader.wait_for(StepDecided, step=2)
     for process in swarm.coordinators.values():
         process.kill()
         assert process.wait_end() == -signal.SIGKILL
-    before = leader.of(StepDecided)[-1].step
+    before = max(event.step for c in swarm.coordinators.values() for event in c.of(StepDecided))
     for name in reversed(swarm.coordinators):
         swarm.start_member(name)
     ends_right(swarm, reference, unsaid=frozenset({before + 1}))
@@ -167,10 +169,10 @@ def test_a_leader_that_is_cut_off_decides_nothing_and_another_leads(
     """
     internet = Namespaces(NetworkPlan()) if why_not() is None else Relays(NetworkPlan())
     with internet:
-        swarm = make_group(*SETS, "run.steps=24", "checkpoint.every=8")
+        swarm = make_group(*SETS, FOUR, "run.steps=24", "checkpoint.every=8")
         swarm.on(internet, PEERS)
         old = swarm.start_group()
-        swarm.join_stages(PEERS, PACED)
+        swarm.join_stages(PEERS, SLOWER)
         old.wait_for(StepDecided, step=2)
         mine, others = swarm.host(old), [swarm.host(each) for each in swarm.followers()]
         pairs = [(other, mine) for other in others] + ([] if one_way else [(mine, other) for other in others])

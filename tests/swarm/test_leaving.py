@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 from conftest import MakeSwarm
-from swarm_processes import Process, Swarm
+from swarm_processes import EVEN, Process, Swarm
 
 from swarm.events import (
     Gathered,
@@ -101,7 +101,9 @@ def undisturbed(swarm: Swarm) -> None:
 def test_who_leaves_hands_on_what_it_has_not_begun(moment: str, make_swarm: MakeSwarm, reference: Reference) -> None:
     swarm = make_swarm("int8", *SETS)
     swarm.coordinate()
-    swarm.join_stages(PEERS, {"p0": (f"--fault=stop@{moment}", "--slots=1")})  # one at a time: it has more to hand on
+    options = dict.fromkeys(PEERS, (EVEN,))
+    options["p0"] += (f"--fault=stop@{moment}", "--slots=1")  # one at a time: it has more to hand on
+    swarm.join_stages(PEERS, options)
     p0 = swarm.peers["p0"]
     why = gone(p0, interrupted(p0))
     swarm.finish(names=("p1", "p2", "p3"))

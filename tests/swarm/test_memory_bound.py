@@ -19,8 +19,8 @@ SHAPE = (
 
 
 def filled(make_swarm: MakeSwarm) -> tuple[Swarm, int]:
-    """A swarm of two peers that saves every other step, and what each may plan with: as much as its stage needs."""
-    swarm = make_swarm("int8", *SHAPE, "run.steps=200", "checkpoint.every=2", "swarm.replicas=1")
+    """A swarm of two peers that saves every fourth step, and what each may plan with: as much as its stage needs."""
+    swarm = make_swarm("int8", *SHAPE, "run.steps=200", "checkpoint.every=4", "swarm.replicas=1")
     needed = max(stage_sizes(swarm.manifest)["stage_memory"])
     swarm.coordinate()
     for name in ("p0", "p1"):

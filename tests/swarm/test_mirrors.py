@@ -24,6 +24,7 @@ from swarm.net.identity import Identity
 PEERS = ("p0", "p1")
 STEPS = 16
 SETS = ("timing.step_budget_s=15", "timing.recruit_after_s=30", f"run.steps={STEPS}", "swarm.replicas=1")
+FOUR = "batch.microbatches=4"
 
 
 def known_to(swarm: GroupSwarm, process: Process) -> list[tuple[float, object]]:
@@ -33,9 +34,9 @@ def known_to(swarm: GroupSwarm, process: Process) -> list[tuple[float, object]]:
 
 
 def test_a_followers_home_tells_what_a_dead_leader_decided(make_group: MakeGroup) -> None:
-    swarm = make_group(*SETS)
+    swarm = make_group(*SETS, FOUR)
     old = swarm.start_group("--fault=kill@StepDecided,step=6")
-    swarm.join_stages(PEERS, alike=("--pace=0.05,0.1",))
+    swarm.join_stages(PEERS, alike=("--pace=0.1,0.2",))
     assert old.wait_end() == -signal.SIGKILL
     old.wait(lambda: swarm.coordinator is not old, "another leader", alive=False)
     leader = swarm.coordinator

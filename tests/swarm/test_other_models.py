@@ -22,7 +22,7 @@ def survive_a_kill(make_swarm: MakeSwarm, reference: Reference, *sets: str) -> t
     """A whole run with int8 in which p1 of stage 1 is killed and comes back. Its archive is of the right subspace."""
     swarm = make_swarm("int8", *sets, f"run.steps={STEPS}", "timing.step_budget_s=600")
     swarm.coordinate()
-    killed = f"--fault=kill@MicrobatchAccumulated:2,pass_id={HIT}"
+    killed = f"--fault=kill@MicrobatchAccumulated:1,pass_id={HIT}"
     options = {"p0": (PACE,), "p1": (PACE, killed), "p2": (PACE,), "p3": (PACE, "--fault=stop@StepApplied,step=4")}
     swarm.join_stages(tuple(options), options)
     swarm.rejoin("p1", sibling="p3")

@@ -24,7 +24,13 @@ from swarm.events import (
 
 HOT, COOL = "83000\n", "60000\n"
 REASON = "83 °C (limit 80)"
-SETS = ("run.steps=12", "timing.step_budget_s=600", "timing.recruit_after_s=60", "swarm.start_timeout_s=300")
+SETS = (
+    "run.steps=12",
+    "batch.microbatches=4",
+    "timing.step_budget_s=600",
+    "timing.recruit_after_s=60",
+    "swarm.start_timeout_s=300",
+)
 
 
 def test_who_is_hot_pauses_and_keeps_its_state_current_and_the_run_waits_when_all_are(
@@ -36,7 +42,7 @@ def test_who_is_hot_pauses_and_keeps_its_state_current_and_the_run_waits_when_al
     for number, name in enumerate(("one", "two"), 1):
         sensors[name] = tmp_path / name
         sensors[name].write_text(COOL)
-        options = ("--device=cpu,cpu", "--max-temp=80", f"--temp-file={sensors[name]}", "--pace=0.05,0.1")
+        options = ("--device=cpu,cpu", "--max-temp=80", f"--temp-file={sensors[name]}", "--pace=0.1,0.2")
         swarm.join(name, *options)
         swarm.coordinator.wait_for(PeerJoined, 2 * number)  # so that each has a seat in both stages
     one, two = swarm.peers["one"], swarm.peers["two"]

@@ -27,6 +27,9 @@ from swarm.events import (
     StepDecided,
 )
 
+PACE = "--pace=0.04,0.08"
+"""A step takes half a second at least: so there are some left when a third machine has started."""
+
 
 def test_two_machines_with_two_seats_each_train_four_stages_and_one_of_them_dies(
     make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
@@ -60,19 +63,18 @@ def test_two_machines_hold_three_stages_until_a_third_one_comes(
     make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
 ) -> None:
     """Nobody says how many seats: one of the two takes a further peer on, which leaves when it is not needed."""
-    swarm = make_swarm(
-        "int8", "model.cuts=[1,2]", "run.steps=60", "swarm.replicas=1", "swarm.start_timeout_s=1", "checkpoint.every=1"
-    )
+    short = ("run.steps=30", "batch.microbatches=4", "checkpoint.every=1")
+    swarm = make_swarm("int8", "model.cuts=[1,2]", *short, "swarm.replicas=1", "swarm.start_timeout_s=1")
     swarm.coordinate()
     for name in ("one", "two"):
-        swarm.join(name)
+        swarm.join(name, PACE)
     asked = swarm.coordinator.wait_for(SeatAsked)
     host = next(p for p in swarm.peers.values() if p.actor == asked.actor)
     taken = host.wait_for(SeatTaken)
     second = Home(host.home / "seats" / "2")
     assert (taken.seat, taken.home) == (2, str(second.path))
     swarm.coordinator.wait_for(StepDecided, 2)
-    third = swarm.join("three")
+    third = swarm.join("three", PACE)
     left = host.wait_for(SeatLeft)
     assert left.seat == 2 and "has its 1 replicas without it" in left.reason
     third.wait_for(StepApplied)

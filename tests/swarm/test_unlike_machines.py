@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 import torch
 from conftest import MakeSwarm
-from swarm_processes import Nursery, Process, Swarm
+from swarm_processes import EVEN, Nursery, Process, Swarm
 
 from swarm.events import (
     CheckpointArchived,
@@ -37,20 +37,20 @@ def archived(swarm: Swarm) -> list[int]:
 
 
 @pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="this CPU has no vector instructions")
-@pytest.mark.parametrize("killed", ["p1", pytest.param("p2", marks=pytest.mark.long)])
+@pytest.mark.parametrize(("killed", "sibling"), [("p1", "p3"), pytest.param("p2", "p0", marks=pytest.mark.long)])
 def test_a_mixed_run_agrees_at_every_step_and_is_archived(
-    make_swarm: MakeSwarm, other_kind: Nursery, killed: str
+    make_swarm: MakeSwarm, other_kind: Nursery, killed: str, sibling: str
 ) -> None:
-    swarm = make_swarm("int8", "run.steps=12", "checkpoint.every=2")
+    swarm = make_swarm("int8", "run.steps=12", "checkpoint.every=2", "timing.step_budget_s=600")
     for name in OTHERS:
         folder = swarm.folder
         swarm.peers[name] = Process(name, folder / name, folder / f"{name}.out", other_kind)
     swarm.coordinate()
-    swarm.join_stages(PEERS, {killed: ("--fault=kill@MicrobatchAccumulated,pass_id=1:3",)})
-    swarm.coordinator.wait_for(PeerLost, actor=swarm.peers[killed].actor)
-    swarm.peers[killed].wait_end()
-    swarm.join(killed)
+    faults = {killed: "kill@MicrobatchAccumulated,pass_id=1:2", sibling: "stop@StepApplied,step=3"}
+    swarm.join_stages(PEERS, {name: (f"--fault={faults[name]}",) for name in PEERS if name in faults})
+    swarm.rejoin(killed, sibling)
     swarm.finish()
+    assert swarm.coordinator.of(PeerLost)
     swarm.assert_replicas_identical()
     assert swarm.coordinator.of(StateDrifted) == swarm.coordinator.of(CheckpointsDiffer) == []
     assert archived(swarm)[-1] == 12 and len(archived(swarm)) >= 4
@@ -59,7 +59,9 @@ def test_a_mixed_run_agrees_at_every_step_and_is_archived(
 def test_of_three_replicas_one_with_a_flipped_bit_is_repaired(make_swarm: MakeSwarm) -> None:
     swarm = make_swarm("int8", "model.cuts=[]", "swarm.max_replicas=3", "swarm.replicas=3", "run.steps=8")
     swarm.coordinate()
-    swarm.join_stages(("p0", "p1", "p2"), {"p1": ("--fault=flip@MicrobatchAccumulated,pass_id=1:2",)})
+    options = dict.fromkeys(("p0", "p1", "p2"), (EVEN,))
+    options["p1"] += ("--fault=flip@MicrobatchAccumulated,pass_id=1:2",)
+    swarm.join_stages(tuple(options), options)
     swarm.finish()
     (found,) = swarm.coordinator.of(StateDrifted)
     assert found.reload == [swarm.peers["p1"].actor] and len(found.believed) == 2
