@@ -1,13 +1,15 @@
 """What compression costs after millions of tokens: held-out loss, bytes, and the share of a boundary's worth kept.
 
     python -m benchmarks.at_length --data DATA [--rows "NAME;NAME"] [--tokens 4e6] [--rates 2e-3,4e-3,8e-3]
-                                   [--screen 1e6] [--seeds 0] [--device cuda] [--beside 8] [--docs docs]
+                                   [--screen 1e6] [--seeds 0] [--device cuda] [--beside 8] [--recorded FOLDER]
+                                   [--docs docs]
     python -m benchmarks.at_length --list
 
 `DATA` is a folder that `swarm-peer prepare` made, with a vocabulary of 4,096. Each row is trained with each rate for
 `--screen` tokens, then with its best rate for `--tokens`, so that no row is compared at another one's recipe. The
 model is the product's, in four stages of one layer; the boundaries are coded as benchmarks/length/coding.py says.
-What has been trained before is read from `--cache`: the command goes on where it stopped.
+What has been trained before is read from `--cache`, where each corpus has a folder, named after it and its digest: the
+command goes on where it stopped. With `--recorded FOLDER` it reads that folder instead, and trains nothing.
 
     kept = (loss of ids alone − loss of the row) ÷ (loss of ids alone − loss of the dense model)
 
@@ -32,6 +34,7 @@ import numpy as np
 import torch
 
 from benchmarks.compression import RUN
+from benchmarks.length.coding import told_apart
 from benchmarks.length.rows import DENSE, IDS, rows
 from benchmarks.length.training import Point, Texts, Training, train_beside
 from benchmarks.page import put_table
@@ -62,6 +65,9 @@ class Study:
         self._device = torch.device(options.device)
         self._texts: Texts | None = None
         self._ends = math.inf if options.limit is None else time.monotonic() + options.limit
+        if options.recorded is not None:
+            self._ends = -math.inf
+        self._folder: Path = options.cache / (options.recorded or self._corpus())
 
     def steps(self, tokens: float) -> int:
         return max(1, round(tokens / self._manifest(Job(DENSE, 0, 1e-3, 1, 1)).batch.tokens_per_step))
@@ -85,7 +91,7 @@ class Study:
         spent = time.monotonic() - ready
         for job, training in zip(jobs, trainings, strict=True):
             points = [asdict(point) for point in training.curve]
-            self._options.cache.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(parents=True, exist_ok=True)
             self._file(job).write_text(json.dumps({"job": asdict(job), "points": points}) + "\n")
             last = training.curve[-1]
             size = (last.forward_bits + last.backward_bits) / 8
@@ -111,10 +117,17 @@ class Study:
         ]
         return resolve_run(self._run_file, sets).manifest
 
+    def _corpus(self) -> str:
+        """The name of the corpus and a digest of its text and tokenizer."""
+        data = self._manifest(Job(DENSE, 0, 1e-3, 1, 1)).data
+        told = [data.tokenizer_sha256, *(shard.sha256 for shard in (*data.train, *data.heldout))]
+        return f"{data.name}-{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:8]}"
+
     def _file(self, job: Job) -> Path:
-        told = [repr(self._rows[job.row]), asdict(job), self._options.overrides, self._options.heldout]
-        cache: Path = self._options.cache
-        return cache / f"{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]}.json"
+        row = self._rows[job.row]
+        codings = [told_apart(coding) for coding in row.codings]
+        told = [row.sets, codings, asdict(job), self._options.overrides, self._options.heldout]
+        return self._folder / f"{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]}.json"
 
     def _read(self, job: Job) -> tuple[Point, ...]:
         return tuple(Point(**point) for point in json.loads(self._file(job).read_text())["points"])
@@ -137,6 +150,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="TABLE.KEY=VALUE")
     parser.add_argument("--cache", type=Path, default=Path("benchmarks/results/at_length"))
+    parser.add_argument("--recorded", help="a folder of --cache with results of another corpus: train nothing")
     parser.add_argument("--docs", type=Path, help="a folder: write the table in compression.md")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -156,7 +170,8 @@ def main() -> None:
         print(json.dumps(row))
     write_results(options.out, "at_length", rows=table)
     if options.docs is not None:
-        put_table(options.docs / "compression.md", "at_length", markdown(table))
+        named = f" --recorded {options.recorded}" if options.recorded else ""
+        put_table(options.docs / "compression.md", f"at_length{named}", markdown(table))
 
 
 def compare(study: Study, names: Sequence[str], options: argparse.Namespace) -> list[dict[str, object]]:

@@ -9,6 +9,7 @@ counts change after a tensor has been coded, from values that both ends have.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +54,12 @@ class Coding:
     """Coefficients are turned to the principal axes of what is left, which are computed anew now and then."""
     dithered: bool = False
     """Rounded up or down at random, so that the mean error is zero."""
+
+
+def told_apart(coding: Coding) -> dict[str, object]:
+    """What differs from the default, by field: the same after fields have been added."""
+    fields = dataclasses.fields(coding)
+    return {at.name: getattr(coding, at.name) for at in fields if getattr(coding, at.name) != at.default}
 
 
 class Coder(nn.Module):
