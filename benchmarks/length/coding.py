@@ -28,6 +28,9 @@ _COUNTED_FOR = 0.998
 _COVARIANCE_KEPT = 0.99
 _MEAN_OF = 64
 """Occurrences of a vocabulary entry that its mean looks back on."""
+_CLASSES = 8
+_AS_IF = 4
+"""Codes of usual size that are taken to have gone before a token's first one."""
 _HEAD_BITS = 8 * 32
 """Of a frame: what the wire's message and body add to the payload (docs/wire.md), beside ids."""
 
@@ -54,6 +57,14 @@ class Coding:
     """Coefficients are turned to the principal axes of what is left, which are computed anew now and then."""
     dithered: bool = False
     """Rounded up or down at random, so that the mean error is zero."""
+    keyed: bool = False
+    """A draw between −½ and ½ is added before rounding and subtracted on arrival: both ends draw the same from a key.
+    The mean error is zero as with `dithered`, and its variance half as large: step² ÷ 12, whatever the value.
+    """
+    classes: bool = False
+    """Codes are counted apart by how large the codes are that went before them in the token: a large token is then
+    cheaper. Changes bits only.
+    """
 
 
 def told_apart(coding: Coding) -> dict[str, object]:
@@ -71,6 +82,7 @@ class Coder(nn.Module):
     covariance: Tensor
     counts: Tensor
     spent: Tensor
+    typical: Tensor
 
     def __init__(self, coding: Coding, width: int, vocabulary: int, device: torch.device) -> None:
         super().__init__()
@@ -86,18 +98,20 @@ class Coder(nn.Module):
             self.register_buffer(name, torch.zeros(shape, device=device))
         self.register_buffer("rotation", torch.eye(width if coding.rotated else 0, device=device))
         self.register_buffer("counts", self._first_counts(device) if adaptive else torch.zeros(0, device=device))
+        self.register_buffer("typical", torch.ones(width, device=device))
         self.register_buffer("spent", torch.zeros(2, dtype=torch.float64, device=device))
         self._offsets = torch.arange(width, device=device) * (2 * _LEVELS + 1) + _LEVELS
 
     def _first_counts(self, device: torch.device) -> Tensor:
         """As if a little had been coded of values with a Laplace distribution of one step."""
         codes = torch.arange(-_LEVELS, _LEVELS + 1, device=device).abs().float()
-        return (8 * torch.exp(-codes) + 0.02).repeat(self.width, 1)
+        return (8 * torch.exp(-codes) + 0.02).repeat(self.width * (_CLASSES if self._coding.classes else 1), 1)
 
     def reset(self) -> None:
         """As at the start of a run."""
         for buffer in (self.mean, self.seen, self.covariance, self.spent):
             buffer.zero_()
+        self.typical.fill_(1.0)
         if self._coding.rotated:
             self.rotation.copy_(torch.eye(self.width))
         if self._coding.kind == "entropy":
@@ -125,10 +139,14 @@ class Coder(nn.Module):
         usual = turned.square().mean().sqrt() if coding.peaky else _NORMAL * turned.abs().median()
         step = (usual * coding.step).bfloat16().float().clamp(min=1e-30)
         ratio = (turned / step).nan_to_num()  # of a run that diverges
-        codes = (torch.floor(ratio + torch.rand_like(ratio)) if coding.dithered else ratio.round()).clamp(
-            -_LEVELS, _LEVELS
-        )
-        arrived = codes * step
+        if coding.keyed:
+            draws = torch.rand_like(ratio) - 0.5
+            codes = (ratio + draws).round().clamp(-_LEVELS, _LEVELS)
+            arrived = (codes - draws) * step
+        else:
+            codes = torch.floor(ratio + torch.rand_like(ratio)) if coding.dithered else ratio.round()
+            codes = codes.clamp(-_LEVELS, _LEVELS)
+            arrived = codes * step
         if coding.rotated:
             arrived = arrived @ self.rotation.t()
         if learns:
@@ -138,11 +156,23 @@ class Coder(nn.Module):
 
     def _count(self, codes: Tensor) -> None:
         places = codes.long() + self._offsets
+        if self._coding.classes:
+            places += self._classes(codes) * (self.width * (2 * _LEVELS + 1))
         share = self.counts / self.counts.sum(1, keepdim=True)
         self.spent[0] -= share.view(-1)[places].log2().sum(dtype=torch.float64)
         self.spent[1] += len(codes)
         self.counts.mul_(_COUNTED_FOR)
         self.counts.view(-1).scatter_add_(0, places.view(-1), torch.ones_like(codes).view(-1))
+
+    def _classes(self, codes: Tensor) -> Tensor:
+        """Of each code: how large the codes before it in its token are, in classes of a factor of 1.6."""
+        sizes = codes.abs()
+        relative = sizes / self.typical.clamp(min=1e-3)
+        before = relative.cumsum(1) - relative
+        number = torch.arange(self.width, device=codes.device)
+        size = (before + _AS_IF) / (number + _AS_IF)
+        self.typical.lerp_(sizes.mean(0), 0.02)
+        return ((1.5 * size.clamp(min=1e-3).log2()).round() + _CLASSES // 2).clamp(0, _CLASSES - 1).long()
 
     def _learn(self, arrived: Tensor, ids: Tensor) -> None:
         if self._coding.rotated:
