@@ -1,7 +1,7 @@
 """How one tensor crosses a boundary in the study: which values arrive, and how many bits it takes.
 
 Two families. `uniform` is the product's `intN` (blocks of 64 values) or `intN-channel`: its values, and its bytes by
-formula. `entropy` codes y = (x − mean of the token's vocabulary entry)·R with one uniform step for the whole tensor,
+formula. `entropy` codes y = (x − running mean of a vocabulary entry)·R with one uniform step for the whole tensor,
 a multiple of y's usual size. Its bits are the code length of an ideal adaptive coder: −log2 of each code's
 probability under the codes of its coefficient seen so far, with older ones counted less. Means, rotation R and code
 counts change after a tensor has been coded, from values that both ends have.
@@ -26,8 +26,6 @@ _NORMAL = 1.4826
 _COUNTED_FOR = 0.998
 """Of a code's count, what is left after one more tensor."""
 _COVARIANCE_KEPT = 0.99
-_MEAN_OF = 64
-"""Occurrences of a vocabulary entry that its mean looks back on."""
 _CLASSES = 8
 _AS_IF = 4
 """Codes of usual size that are taken to have gone before a token's first one."""
@@ -51,8 +49,10 @@ class Coding:
     """The usual size is the root mean square, which a few large tokens decide; else 1.48 times the median magnitude,
     which is the same for normal values. What tokens have in common is then coded as finely as the largest are.
     """
-    means: bool = False
-    """The mean of a token's vocabulary entry is subtracted first."""
+    means: int = 0
+    """The running mean of a vocabulary entry is subtracted first. It looks back on so many of the entry's occurrences.
+    The entry is the token's own for an activation, and the next token's for a gradient.
+    """
     rotated: bool = False
     """Coefficients are turned to the principal axes of what is left, which are computed anew now and then."""
     dithered: bool = False
@@ -181,7 +181,7 @@ class Coder(nn.Module):
             times = torch.zeros_like(self.seen).index_add_(0, ids, torch.ones_like(ids, dtype=torch.float32)[:, None])
             sums = torch.zeros_like(self.mean).index_add_(0, ids, arrived)
             self.seen.add_(times)
-            self.mean.add_(sums / (torch.maximum(times, self.seen.clamp(max=_MEAN_OF)) + 1))
+            self.mean.add_(sums / (torch.maximum(times, self.seen.clamp(max=self._coding.means)) + 1))
 
     def turn(self) -> None:
         """New principal axes, of what arrived lately."""
@@ -228,4 +228,5 @@ class Crossing(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         back: Coder = ctx.back
-        return back.cross(gradients[0].contiguous(), ctx.tokens, learns=ctx.learns), None, None, None, None
+        following = ctx.tokens.roll(-1, dims=1)  # of the last place: the first token, which the receiver has too
+        return back.cross(gradients[0].contiguous(), following, learns=ctx.learns), None, None, None, None

@@ -5,7 +5,8 @@
     CODING   = "uncoded" | "intBITS" | "intBITS-channel" | "entropy STEP" {" " WORD}
 
 The first coding is that of activations, the second that of gradients; without a second one both are the first. WORD is
-one of the switches of `Coding`: `means`, `rotated`, `dithered`, `keyed`, `peaky`, `classes`.
+one of the switches of `Coding`: `rotated`, `dithered`, `keyed`, `peaky`, `classes`; or `meansN`, where `means` is
+`means64`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from benchmarks.length.coding import Coding
 DENSE = "dense, anchor"
 IDS = "ids alone"
 _ANCHORED = ("model.anchor=frozen",)
-_WORDS = ("means", "rotated", "dithered", "keyed", "peaky", "classes")
+_WORDS = ("rotated", "dithered", "keyed", "peaky", "classes")
 _NARROW = re.compile(r"(subspace|bottleneck) (\d+)((?:, .*)?)")
 
 
@@ -60,6 +61,10 @@ def _coding(told: str) -> Coding:
         return Coding()
     if (uniform := re.fullmatch(r"int(\d)(-channel)?", kind)) is not None and not words:
         return Coding("uniform", int(uniform[1]), channels=uniform[2] is not None)
-    if kind == "entropy" and words and set(words[1:]) <= set(_WORDS):
-        return Coding("entropy", step=float(words[0]), **dict.fromkeys(words[1:], True))
+    if kind == "entropy" and words:
+        looks = [re.fullmatch(r"means(\d*)", word) for word in words[1:]]
+        switches = [word for word, look in zip(words[1:], looks, strict=True) if look is None]
+        if set(switches) <= set(_WORDS):
+            means = max((int(look[1] or 64) for look in looks if look is not None), default=0)
+            return Coding("entropy", step=float(words[0]), means=means, **dict.fromkeys(switches, True))
     raise ValueError(f"no coding is named {told!r}")
