@@ -1,13 +1,15 @@
 """What compression costs after millions of tokens: held-out loss, bytes, and the share of a boundary's worth kept.
 
     python -m benchmarks.at_length --data DATA [--rows "NAME;NAME"] [--tokens 4e6] [--rates 2e-3,4e-3,8e-3]
-                                   [--screen 1e6] [--seeds 0] [--device cuda] [--beside 8] [--docs docs]
-    python -m benchmarks.at_length --list
+                                   [--screen 1e6] [--seeds 0] [--device cuda] [--beside 8] [--recorded FOLDER]
+                                   [--docs docs]
 
-`DATA` is a folder that `swarm-peer prepare` made, with a vocabulary of 4,096. Each row is trained with each rate for
-`--screen` tokens, then with its best rate for `--tokens`, so that no row is compared at another one's recipe. The
-model is the product's, in four stages of one layer; the boundaries are coded as benchmarks/length/coding.py says.
-What has been trained before is read from `--cache`: the command goes on where it stopped.
+`DATA` is a folder that `swarm-peer prepare` made, with a vocabulary of 4,096. benchmarks/length/rows.py tells
+how rows are named. Each row is trained with each rate for `--screen` tokens, then with its best rate for `--tokens`, so
+that no row is compared at another one's recipe. The model is the product's, in four stages of one layer; the boundaries
+are coded as benchmarks/length/coding.py says.
+What has been trained before is read from `--cache`, where each corpus has a folder, named after it and its digest: the
+command goes on where it stopped. With `--recorded FOLDER` it reads that folder instead, and trains nothing.
 
     kept = (loss of ids alone − loss of the row) ÷ (loss of ids alone − loss of the dense model)
 
@@ -32,7 +34,8 @@ import numpy as np
 import torch
 
 from benchmarks.compression import RUN
-from benchmarks.length.rows import DENSE, IDS, rows
+from benchmarks.length.coding import told_apart
+from benchmarks.length.rows import DENSE, IDS, row_named
 from benchmarks.length.training import Point, Texts, Training, train_beside
 from benchmarks.page import put_table
 from benchmarks.results import write_results
@@ -58,10 +61,12 @@ class Study:
 
     def __init__(self, options: argparse.Namespace, run_file: Path) -> None:
         self._options, self._run_file = options, run_file
-        self._rows = rows()
         self._device = torch.device(options.device)
         self._texts: Texts | None = None
         self._ends = math.inf if options.limit is None else time.monotonic() + options.limit
+        if options.recorded is not None:
+            self._ends = -math.inf
+        self._folder: Path = options.cache / (options.recorded or self._corpus())
 
     def steps(self, tokens: float) -> int:
         return max(1, round(tokens / self._manifest(Job(DENSE, 0, 1e-3, 1, 1)).batch.tokens_per_step))
@@ -85,7 +90,7 @@ class Study:
         spent = time.monotonic() - ready
         for job, training in zip(jobs, trainings, strict=True):
             points = [asdict(point) for point in training.curve]
-            self._options.cache.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(parents=True, exist_ok=True)
             self._file(job).write_text(json.dumps({"job": asdict(job), "points": points}) + "\n")
             last = training.curve[-1]
             size = (last.forward_bits + last.backward_bits) / 8
@@ -93,15 +98,15 @@ class Study:
         print(f"{len(jobs)} × {jobs[0].steps} steps in {spent:.0f} s, {ready - began:.0f} s before them", flush=True)
 
     def _training(self, job: Job) -> Training:
-        manifest, row = self._manifest(job), self._rows[job.row]
+        manifest, codings = self._manifest(job), row_named(job.row).codings
         if self._texts is None:
             self._texts = _read_texts(self._options.data)
-        return Training(manifest, row.codings, self._texts, self._device, heldout_batches=self._options.heldout)
+        return Training(manifest, codings, self._texts, self._device, heldout_batches=self._options.heldout)
 
     def _manifest(self, job: Job) -> RunManifest:
         sets = [
             f"data.directory={self._options.data.resolve()}",
-            *self._rows[job.row].sets,
+            *row_named(job.row).sets,
             *self._options.overrides,
             "run.name=at-length",
             f"run.steps={job.steps}",
@@ -111,10 +116,17 @@ class Study:
         ]
         return resolve_run(self._run_file, sets).manifest
 
+    def _corpus(self) -> str:
+        """The name of the corpus and a digest of its text and tokenizer."""
+        data = self._manifest(Job(DENSE, 0, 1e-3, 1, 1)).data
+        told = [data.tokenizer_sha256, *(shard.sha256 for shard in (*data.train, *data.heldout))]
+        return f"{data.name}-{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:8]}"
+
     def _file(self, job: Job) -> Path:
-        told = [repr(self._rows[job.row]), asdict(job), self._options.overrides, self._options.heldout]
-        cache: Path = self._options.cache
-        return cache / f"{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]}.json"
+        meant = row_named(job.row)
+        codings = [told_apart(coding) for coding in meant.codings]
+        told = [meant.sets, codings, asdict(job), self._options.overrides, self._options.heldout]
+        return self._folder / f"{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]}.json"
 
     def _read(self, job: Job) -> tuple[Point, ...]:
         return tuple(Point(**point) for point in json.loads(self._file(job).read_text())["points"])
@@ -122,8 +134,7 @@ class Study:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="a prepared corpus")
-    parser.add_argument("--list", action="store_true", help="print the names of all rows")
+    parser.add_argument("--data", type=Path, required=True, help="a prepared corpus")
     parser.add_argument("--rows", default="", help="names separated by ';'; the two controls come along")
     parser.add_argument("--tokens", type=float, default=4e6)
     parser.add_argument("--screen", type=float, default=1e6, help="tokens with which a rate is chosen; 0: no whole run")
@@ -137,17 +148,16 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="TABLE.KEY=VALUE")
     parser.add_argument("--cache", type=Path, default=Path("benchmarks/results/at_length"))
+    parser.add_argument("--recorded", help="a folder of --cache with results of another corpus: train nothing")
     parser.add_argument("--docs", type=Path, help="a folder: write the table in compression.md")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    if options.list:
-        print("\n".join(rows()))
-        return
-    if options.data is None:
-        parser.error("--data is missing: a folder that `swarm-peer prepare --vocab-size 4096` made")
     names = list(dict.fromkeys([DENSE, IDS, *filter(None, options.rows.split(";"))]))
-    if unknown := [name for name in names if name not in rows()]:
-        parser.error(f"no row named {unknown[0]!r}: --list prints all")
+    try:
+        for name in names:
+            row_named(name)
+    except ValueError as error:
+        parser.error(f"{error}: see benchmarks/length/rows.py")
     with tempfile.TemporaryDirectory(prefix="at-length-") as folder:
         path = Path(folder) / "RUN.toml"
         path.write_text(RUN)
@@ -156,7 +166,8 @@ def main() -> None:
         print(json.dumps(row))
     write_results(options.out, "at_length", rows=table)
     if options.docs is not None:
-        put_table(options.docs / "compression.md", "at_length", markdown(table))
+        named = f" --recorded {options.recorded}" if options.recorded else ""
+        put_table(options.docs / "compression.md", f"at_length{named}", markdown(table))
 
 
 def compare(study: Study, names: Sequence[str], options: argparse.Namespace) -> list[dict[str, object]]:

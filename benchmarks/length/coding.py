@@ -1,7 +1,7 @@
 """How one tensor crosses a boundary in the study: which values arrive, and how many bits it takes.
 
 Two families. `uniform` is the product's `intN` (blocks of 64 values) or `intN-channel`: its values, and its bytes by
-formula. `entropy` codes y = (x − mean of the token's vocabulary entry)·R with one uniform step for the whole tensor,
+formula. `entropy` codes y = (x − running mean of a vocabulary entry)·R with one uniform step for the whole tensor,
 a multiple of y's usual size. Its bits are the code length of an ideal adaptive coder: −log2 of each code's
 probability under the codes of its coefficient seen so far, with older ones counted less. Means, rotation R and code
 counts change after a tensor has been coded, from values that both ends have.
@@ -9,6 +9,7 @@ counts change after a tensor has been coded, from values that both ends have.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +26,9 @@ _NORMAL = 1.4826
 _COUNTED_FOR = 0.998
 """Of a code's count, what is left after one more tensor."""
 _COVARIANCE_KEPT = 0.99
-_MEAN_OF = 64
-"""Occurrences of a vocabulary entry that its mean looks back on."""
+_CLASSES = 8
+_AS_IF = 4
+"""Codes of usual size that are taken to have gone before a token's first one."""
 _HEAD_BITS = 8 * 32
 """Of a frame: what the wire's message and body add to the payload (docs/wire.md), beside ids."""
 
@@ -47,12 +49,28 @@ class Coding:
     """The usual size is the root mean square, which a few large tokens decide; else 1.48 times the median magnitude,
     which is the same for normal values. What tokens have in common is then coded as finely as the largest are.
     """
-    means: bool = False
-    """The mean of a token's vocabulary entry is subtracted first."""
+    means: int = 0
+    """The running mean of a vocabulary entry is subtracted first. It looks back on so many of the entry's occurrences.
+    The entry is the token's own for an activation, and the next token's for a gradient.
+    """
     rotated: bool = False
     """Coefficients are turned to the principal axes of what is left, which are computed anew now and then."""
     dithered: bool = False
     """Rounded up or down at random, so that the mean error is zero."""
+    keyed: bool = False
+    """A draw between −½ and ½ is added before rounding and subtracted on arrival: both ends draw the same from a key.
+    The mean error is zero as with `dithered`, and its variance half as large: step² ÷ 12, whatever the value.
+    """
+    classes: bool = False
+    """Codes are counted apart by how large the codes are that went before them in the token: a large token is then
+    cheaper. Changes bits only.
+    """
+
+
+def told_apart(coding: Coding) -> dict[str, object]:
+    """What differs from the default, by field: the same after fields have been added."""
+    fields = dataclasses.fields(coding)
+    return {at.name: getattr(coding, at.name) for at in fields if getattr(coding, at.name) != at.default}
 
 
 class Coder(nn.Module):
@@ -64,6 +82,7 @@ class Coder(nn.Module):
     covariance: Tensor
     counts: Tensor
     spent: Tensor
+    typical: Tensor
 
     def __init__(self, coding: Coding, width: int, vocabulary: int, device: torch.device) -> None:
         super().__init__()
@@ -79,18 +98,20 @@ class Coder(nn.Module):
             self.register_buffer(name, torch.zeros(shape, device=device))
         self.register_buffer("rotation", torch.eye(width if coding.rotated else 0, device=device))
         self.register_buffer("counts", self._first_counts(device) if adaptive else torch.zeros(0, device=device))
+        self.register_buffer("typical", torch.ones(width, device=device))
         self.register_buffer("spent", torch.zeros(2, dtype=torch.float64, device=device))
         self._offsets = torch.arange(width, device=device) * (2 * _LEVELS + 1) + _LEVELS
 
     def _first_counts(self, device: torch.device) -> Tensor:
         """As if a little had been coded of values with a Laplace distribution of one step."""
         codes = torch.arange(-_LEVELS, _LEVELS + 1, device=device).abs().float()
-        return (8 * torch.exp(-codes) + 0.02).repeat(self.width, 1)
+        return (8 * torch.exp(-codes) + 0.02).repeat(self.width * (_CLASSES if self._coding.classes else 1), 1)
 
     def reset(self) -> None:
         """As at the start of a run."""
         for buffer in (self.mean, self.seen, self.covariance, self.spent):
             buffer.zero_()
+        self.typical.fill_(1.0)
         if self._coding.rotated:
             self.rotation.copy_(torch.eye(self.width))
         if self._coding.kind == "entropy":
@@ -118,10 +139,14 @@ class Coder(nn.Module):
         usual = turned.square().mean().sqrt() if coding.peaky else _NORMAL * turned.abs().median()
         step = (usual * coding.step).bfloat16().float().clamp(min=1e-30)
         ratio = (turned / step).nan_to_num()  # of a run that diverges
-        codes = (torch.floor(ratio + torch.rand_like(ratio)) if coding.dithered else ratio.round()).clamp(
-            -_LEVELS, _LEVELS
-        )
-        arrived = codes * step
+        if coding.keyed:
+            draws = torch.rand_like(ratio) - 0.5
+            codes = (ratio + draws).round().clamp(-_LEVELS, _LEVELS)
+            arrived = (codes - draws) * step
+        else:
+            codes = torch.floor(ratio + torch.rand_like(ratio)) if coding.dithered else ratio.round()
+            codes = codes.clamp(-_LEVELS, _LEVELS)
+            arrived = codes * step
         if coding.rotated:
             arrived = arrived @ self.rotation.t()
         if learns:
@@ -131,11 +156,23 @@ class Coder(nn.Module):
 
     def _count(self, codes: Tensor) -> None:
         places = codes.long() + self._offsets
+        if self._coding.classes:
+            places += self._classes(codes) * (self.width * (2 * _LEVELS + 1))
         share = self.counts / self.counts.sum(1, keepdim=True)
         self.spent[0] -= share.view(-1)[places].log2().sum(dtype=torch.float64)
         self.spent[1] += len(codes)
         self.counts.mul_(_COUNTED_FOR)
         self.counts.view(-1).scatter_add_(0, places.view(-1), torch.ones_like(codes).view(-1))
+
+    def _classes(self, codes: Tensor) -> Tensor:
+        """Of each code: how large the codes before it in its token are, in classes of a factor of 1.6."""
+        sizes = codes.abs()
+        relative = sizes / self.typical.clamp(min=1e-3)
+        before = relative.cumsum(1) - relative
+        number = torch.arange(self.width, device=codes.device)
+        size = (before + _AS_IF) / (number + _AS_IF)
+        self.typical.lerp_(sizes.mean(0), 0.02)
+        return ((1.5 * size.clamp(min=1e-3).log2()).round() + _CLASSES // 2).clamp(0, _CLASSES - 1).long()
 
     def _learn(self, arrived: Tensor, ids: Tensor) -> None:
         if self._coding.rotated:
@@ -144,7 +181,7 @@ class Coder(nn.Module):
             times = torch.zeros_like(self.seen).index_add_(0, ids, torch.ones_like(ids, dtype=torch.float32)[:, None])
             sums = torch.zeros_like(self.mean).index_add_(0, ids, arrived)
             self.seen.add_(times)
-            self.mean.add_(sums / (torch.maximum(times, self.seen.clamp(max=_MEAN_OF)) + 1))
+            self.mean.add_(sums / (torch.maximum(times, self.seen.clamp(max=self._coding.means)) + 1))
 
     def turn(self) -> None:
         """New principal axes, of what arrived lately."""
@@ -191,4 +228,5 @@ class Crossing(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         back: Coder = ctx.back
-        return back.cross(gradients[0].contiguous(), ctx.tokens, learns=ctx.learns), None, None, None, None
+        following = ctx.tokens.roll(-1, dims=1)  # of the last place: the first token, which the receiver has too
+        return back.cross(gradients[0].contiguous(), following, learns=ctx.learns), None, None, None, None

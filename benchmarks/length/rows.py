@@ -1,15 +1,26 @@
-"""The rows of the study: a model, how its boundaries are coded, and the controls they are held against."""
+"""The rows of the study, by name: a model, and how its boundaries are coded.
+
+    NAME     = MODEL [", " CODING [", back " CODING]]
+    MODEL    = "subspace WIDTH" | "bottleneck WIDTH" | "dense, anchor" | "dense, plain" | "ids alone"
+    CODING   = "uncoded" | "intBITS" | "intBITS-channel" | "entropy STEP" {" " WORD}
+
+The first coding is that of activations, the second that of gradients; without a second one both are the first. WORD is
+one of the switches of `Coding`: `rotated`, `dithered`, `keyed`, `peaky`, `classes`; or `meansN`, where `means` is
+`means64`.
+"""
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass
 
 from benchmarks.length.coding import Coding
 
 DENSE = "dense, anchor"
 IDS = "ids alone"
 _ANCHORED = ("model.anchor=frozen",)
+_WORDS = ("rotated", "dithered", "keyed", "peaky", "classes")
+_NARROW = re.compile(r"(subspace|bottleneck) (\d+)((?:, .*)?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,46 +31,40 @@ class Row:
     codings: tuple[Coding, Coding]
 
 
-def _subspace(width: int, forward: Coding, backward: Coding | None = None, *sets: str) -> Row:
-    model = ("model.residual=subspace", f"model.subspace_dim={width}", "model.tail_layers=1")
-    return Row((*model, *sets), (forward, backward or forward))
+def row_named(name: str) -> Row:
+    """Raises ValueError for a name that means nothing."""
+    if name == IDS:
+        return Row(_narrow("bottleneck", 8), (Coding("nothing"), Coding("nothing")))
+    for model, sets in ((DENSE, _ANCHORED), ("dense, plain", ())):
+        if name == model or name.startswith(f"{model}, "):
+            return Row(sets, _codings(name.removeprefix(model)))
+    if (found := _NARROW.fullmatch(name)) is None:
+        raise ValueError(f"no row is named {name!r}")
+    return Row(_narrow(found[1], int(found[2])), _codings(found[3]))
 
 
-def _bottleneck(width: int, forward: Coding, backward: Coding | None = None, *sets: str) -> Row:
-    model = (*_ANCHORED, "model.boundary=bottleneck", f"model.boundary_dim={width}")
-    return Row((*model, *sets), (forward, backward or forward))
+def _narrow(kind: str, width: int) -> tuple[str, ...]:
+    if kind == "subspace":
+        return ("model.residual=subspace", f"model.subspace_dim={width}", "model.tail_layers=1")
+    return (*_ANCHORED, "model.boundary=bottleneck", f"model.boundary_dim={width}")
 
 
-NONE, NOTHING, INT8, INT4 = Coding(), Coding("nothing"), Coding("uniform", 8), Coding("uniform", 4)
+def _codings(told: str) -> tuple[Coding, Coding]:
+    """`told`: empty, or a comma before each coding."""
+    forward, _, back = (told.removeprefix(", ") or "uncoded").partition(", back ")
+    return _coding(forward), _coding(back or forward)
 
 
-def rows() -> dict[str, Row]:
-    """By name: the two controls first."""
-    found = {
-        DENSE: Row(_ANCHORED, (NONE, NONE)),
-        IDS: _bottleneck(8, NOTHING),
-        "dense, plain": Row((), (NONE, NONE)),
-        "dense, anchor, int8": Row(_ANCHORED, (INT8, INT8)),
-        "dense, anchor, int4": Row(_ANCHORED, (INT4, INT4)),
-    }
-    for width in (4, 8, 16, 24, 32, 48, 64, 96, 128):
-        found[f"subspace {width}"] = _subspace(width, NONE)
-        found[f"subspace {width}, int8"] = _subspace(width, INT8)
-        found[f"bottleneck {width}"] = _bottleneck(width, NONE)
-        found[f"bottleneck {width}, int8"] = _bottleneck(width, INT8)
-        for step in (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0):
-            back = Coding("entropy", step=1.0, peaky=True, dithered=True)
-            for means, rotated in itertools.product((False, True), repeat=2):
-                label = ", means" * means + ", rotated" * rotated
-                forward = Coding("entropy", step=step, means=means, rotated=rotated)
-                for kind, row in (("subspace", _subspace), ("bottleneck", _bottleneck)):
-                    name = f"{kind} {width}, entropy {step:g}{label}"
-                    found[f"{name}, int8 back"] = row(width, forward, INT8)
-                    found[name] = row(width, forward, back)
-                    for size in (0.5, 0.7, 1.4, 2.0, 2.8):
-                        found[f"{name}, back {size:g}"] = row(width, forward, replace(back, step=size))
-                        found[f"{name}, back {size:g} rounded"] = row(
-                            width, forward, replace(back, step=size, dithered=False)
-                        )
-                    found[f"{name}, back 1 rounded"] = row(width, forward, replace(back, dithered=False))
-    return found
+def _coding(told: str) -> Coding:
+    kind, *words = told.split(" ")
+    if kind == "uncoded" and not words:
+        return Coding()
+    if (uniform := re.fullmatch(r"int(\d)(-channel)?", kind)) is not None and not words:
+        return Coding("uniform", int(uniform[1]), channels=uniform[2] is not None)
+    if kind == "entropy" and words:
+        looks = [re.fullmatch(r"means(\d*)", word) for word in words[1:]]
+        switches = [word for word, look in zip(words[1:], looks, strict=True) if look is None]
+        if set(switches) <= set(_WORDS):
+            means = max((int(look[1] or 64) for look in looks if look is not None), default=0)
+            return Coding("entropy", step=float(words[0]), means=means, **dict.fromkeys(switches, True))
+    raise ValueError(f"no coding is named {told!r}")

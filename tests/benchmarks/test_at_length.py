@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from benchmarks.length.coding import Coder, Coding, Crossing
+from benchmarks.length.rows import row_named
 from swarm import codecs
 
 
@@ -23,8 +24,8 @@ def test_uniform_values_are_those_of_the_codec(bits: int, channels: bool) -> Non
 
 
 @pytest.mark.parametrize("rotated", (False, True))
-@pytest.mark.parametrize("means", (False, True))
-def test_entropy_coded_values_are_near_and_cost_less_once_they_are_known(means: bool, rotated: bool) -> None:
+@pytest.mark.parametrize("means", (0, 64))
+def test_entropy_coded_values_are_near_and_cost_less_once_they_are_known(means: int, rotated: bool) -> None:
     draw = torch.Generator().manual_seed(1)
     ids = torch.randint(0, 5, (4, 32), generator=draw)
     centres, mixing = torch.randn(5, 6, generator=draw), torch.randn(6, 6, generator=draw)
@@ -44,7 +45,7 @@ def test_entropy_coded_values_are_near_and_cost_less_once_they_are_known(means: 
 
 
 def test_a_coder_that_does_not_learn_stays_as_it_is() -> None:
-    coder = Coder(Coding("entropy", means=True, rotated=True), 4, 3, torch.device("cpu"))
+    coder = Coder(Coding("entropy", means=64, rotated=True), 4, 3, torch.device("cpu"))
     before = {name: buffer.clone() for name, buffer in coder.named_buffers()}
     coder.cross(torch.randn(2, 5, 4), torch.ones(2, 5, dtype=torch.int64), learns=False)
     assert all(torch.equal(buffer, before[name]) for name, buffer in coder.named_buffers())
@@ -59,6 +60,38 @@ def test_gradients_cross_in_their_own_coding() -> None:
     assert x.grad is not None and not x.grad.any()
 
 
+def test_keyed_rounding_is_right_on_average_and_nearer_than_dithering() -> None:
+    x, ids = torch.full((64, 128, 2), 0.25), torch.zeros(64, 128, dtype=torch.int64)
+    torch.manual_seed(1)
+    errors = {}
+    for how in ("keyed", "dithered"):
+        coder = Coder(row_named(f"subspace 2, entropy 1 {how}").codings[0], 2, 1, torch.device("cpu"))
+        errors[how] = coder.cross(x, ids, learns=True) - x  # the step is 1.48 · ¼
+    assert all(error.mean().abs() < 0.01 for error in errors.values())
+    assert errors["keyed"].square().mean() < 0.6 * errors["dithered"].square().mean()
+
+
+def test_classes_make_tokens_of_different_sizes_cheaper_and_change_no_value() -> None:
+    draw = torch.Generator().manual_seed(1)
+    plain, apart = (
+        Coder(row_named(f"subspace 16, entropy 0.5{word}").codings[0], 16, 1, torch.device("cpu"))
+        for word in ("", " classes")
+    )
+    ids = torch.zeros(8, 64, dtype=torch.int64)
+    for _ in range(40):
+        x = torch.randn(8, 64, 16, generator=draw) * torch.randn(8, 64, 1, generator=draw).exp()
+        assert torch.equal(plain.cross(x, ids, learns=True), apart.cross(x, ids, learns=True))
+    assert apart.token_bits((8, 64)) < 0.95 * plain.token_bits((8, 64))
+
+
+@pytest.mark.parametrize(
+    "name", ("subspace", "subspace 8, entropy", "subspace 8, entropy 1 mean4", "ids", "bottleneck 8;")
+)
+def test_a_name_that_means_nothing_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"no (row|coding) is named"):
+        row_named(name)
+
+
 def test_a_row_and_its_controls_are_trained_once(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("".join(f"the river {i * 7919 % 1000} runs under bridge {i % 13}\n\n" for i in range(6000)))
@@ -68,7 +101,7 @@ def test_a_row_and_its_controls_are_trained_once(tmp_path: Path) -> None:
     small = ("model.vocab_size=300", "model.dim=32", "model.heads=2", "model.kv_heads=1", "model.ffn_dim=48")
     sets = [f"--set={setting}" for setting in (*small, "model.context=32", "batch.sequence_length=32")]
     command = [sys.executable, "-m", "benchmarks.at_length", "--data", str(data), "--cache", str(tmp_path / "cache")]
-    row = "subspace 8, entropy 1, means, rotated"
+    row = "subspace 8, entropy 1 means4 rotated classes, back entropy 1 means keyed"
     options = ["--rows", row, "--tokens", "7680", "--screen", "1024", "--rates", "1e-3,1e-2", "--heldout", "2", *sets]
     run = subprocess.run([*command, *options, "--warmup", "2"], check=True, capture_output=True, text=True)
     rows = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
