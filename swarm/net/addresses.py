@@ -1,8 +1,8 @@
 """Conversion of multiaddresses from text, as people write them, to bytes, as libp2p expects them.
 
 hivemind's encoder writes a `/p2p/` component as a CIDv1, which the Go daemon refuses ("length greater than remaining
-number of bytes in buffer"). The daemon needs the bare multihash. So this file encodes multiaddresses itself, for the few
-protocols that this project uses.
+number of bytes in buffer"). The daemon needs the bare multihash. So this file encodes multiaddresses itself, for the
+few protocols that this project uses.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ MAX_DETOURS = 32
 """Largest number of simultaneously forwarded requests; each holds a piece of the answer in memory."""
 MAX_DETOURS_PER_PEER = 8
 MAX_ADDRESS_ANSWERS = 64
-"""Largest number of simultaneous answers to address requests: they are small, and training cannot start without them."""
+"""Largest number of simultaneous answers to address requests: they are small, and training needs them to start."""
 LEAST_TAKEN = 4096.0
 """Lowest average rate at which a requester must read, bytes/s, besides IDLE_TIMEOUT_S in which it may read nothing."""
 FAIR_RATE = 64 * 1024.0
@@ -132,9 +132,9 @@ class _Answer:
 class Answers:
     """The answers in progress, and the limits on their number.
 
-    A request above a limit is refused at once, because another replica may be free. When all places are taken, an answer
-    may be ended to make room for a new request, so that no requester can block the others: an old and slow answer, or
-    an answer to a pass whose devices have more answers than their share.
+    A request above a limit is refused at once, because another replica may be free. When all places are taken, an
+    answer may be ended to make room for a new request, so that no requester can block the others: an old and slow
+    answer, or an answer to a pass whose devices have more answers than their share.
     """
 
     def __init__(
@@ -216,7 +216,8 @@ async def request(
 
     `max_bytes`: a larger announced answer is refused. `idle_timeout`: longest wait for the head of the answer and for
     each chunk, seconds. `least_rate`: lowest average rate of the answer, bytes/s, besides one `idle_timeout` of delay;
-    time in which the caller does not request a chunk does not count. Raises BulkError (Busy, TooSlow); so do the chunks.
+    time in which the caller does not request a chunk does not count. Raises BulkError (Busy, TooSlow); so do the
+    chunks.
     """
     try:
         async with asyncio.timeout(idle_timeout):
@@ -249,11 +250,11 @@ async def answer(
 ) -> int:
     """Answer the single request on a stream that was accepted for bulk; returns the number of bytes sent.
 
-    `registrar`: makes certificates for guests; None: refuse such requests. `shown`: answers observers; None: refuse them.
-    `detours`: limits the requests that are forwarded; None: `answers` limits them. `addresses`: the same for address
-    requests. `handler` answers both kinds too.
-    `lane`: the lane of the uplink for the chunks; `urgent`: the lane for urgent answers. Chunks are sent in small frames:
-    even with a small share of the uplink, a frame takes seconds at most, so the requester does not time out.
+    `registrar`: makes certificates for guests; None: refuse such requests. `shown`: answers observers; None: refuse
+    them. `detours`: limits the requests that are forwarded; None: `answers` limits them. `addresses`: the same for
+    address requests. `handler` answers both kinds too. `lane`: the lane of the uplink for the chunks; `urgent`: the
+    lane for urgent answers. Chunks are sent in small frames: even with a small share of the uplink, a frame takes
+    seconds at most, so the requester does not time out.
 
     Raises StreamClosed if the requester leaves, reads nothing for IDLE_TIMEOUT_S or reads more slowly than LEAST_TAKEN;
     WireError if the request is malformed; TimeoutError if no request comes within IDLE_TIMEOUT_S.

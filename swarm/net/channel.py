@@ -104,7 +104,10 @@ class Outgoing:
         self._task.add_done_callback(self._ended)
 
     def send(self, message: m.Message) -> None:
-        """Queue a message. Ignore it if the same frame or part is already queued: a waiting peer repeats its request."""
+        """Queue a message.
+
+        Ignore it if the same frame or part is already queued: a waiting peer repeats its request.
+        """
         if (what := _identity(message)) is not None:
             if what in self._leaving:
                 return

@@ -1,8 +1,9 @@
 """Courtesy: state transfers yield to training traffic when the uplink rate is unknown.
 
 If the write of a training message blocks, the uplink is usually full; but the receiver's link may be full instead, or
-the receiver gone. So other traffic does not stop completely: while such a write is in progress, it gets a quarter of the
-highest recent sending rate of this process. That is its share beside a reduction on a limited uplink (see uplink.py).
+the receiver gone. So other traffic does not stop completely: while such a write is in progress, it gets a quarter of
+the highest recent sending rate of this process. That is its share beside a reduction on a limited uplink (see
+uplink.py).
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 libp2p's own DHT is off: it would tell every connecting peer the ids and addresses of all connected peers. So the daemon
 can dial a peer only at addresses that we give to it. Its relay service is off too.
 
-hivemind starts the daemon and runs its DHT over it. Streams, dialling and listening go through this file for two reasons:
-we need streams as BufferedProtocols, which read payloads without a copy, and `/p2p/` components of addresses in the
-daemon's encoding (see addresses.py).
+hivemind starts the daemon and runs its DHT over it. Streams, dialling and listening go through this file for two
+reasons: we need streams as BufferedProtocols, which read payloads without a copy, and `/p2p/` components of addresses
+in the daemon's encoding (see addresses.py).
 
 The daemon ends within milliseconds after the persistent connection of hivemind's client closes. So the daemon ends
 with this process, even after SIGKILL, and a supervisor can restart a peer at once with the same identity and port.
@@ -62,7 +62,7 @@ class DaemonP2P(P2P):
 
     @classmethod
     async def start(cls, sockets: SocketFolder, **options: Any) -> DaemonP2P:
-        """Like `create`, with the sockets in `sockets`; `create` puts them into /tmp under names that can be guessed."""
+        """Like `create`, with the sockets in `sockets`; `create` puts them into /tmp under guessable names."""
         kind: Any = type(cls.__name__, (cls,), {"_UNIX_SOCKET_PREFIX": f"/unix{sockets.path}/", "sockets": sockets})
         started: DaemonP2P = await kind.create(**options)
         return started

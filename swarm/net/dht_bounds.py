@@ -1,9 +1,9 @@
 """Bounds on messages between DHT nodes, checked on the raw bytes before decoding.
 
-hivemind decodes these messages with msgpack, and its hook for extension types recurses in C. A dictionary that is nested
-two hundred deep, in a few hundred bytes, ends the process with SIGSEGV before any record is checked. This affects stored
-values and answers. This DHT stores only signed records, each under one subkey. They need few types: bytes, text, numbers
-and lists of these, a few levels deep.
+hivemind decodes these messages with msgpack, and its hook for extension types recurses in C. A dictionary that is
+nested two hundred deep, in a few hundred bytes, ends the process with SIGSEGV before any record is checked. This
+affects stored values and answers. This DHT stores only signed records, each under one subkey. They need few types:
+bytes, text, numbers and lists of these, a few levels deep.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def check(raw: bytes) -> None:
 
 
 def _item(view: memoryview, at: int) -> tuple[int, int, memoryview | None]:
-    """Parse the item at `at`: (offset of the next item, its number of items if it is a list, nested msgpack or None)."""
+    """Parse the item at `at`: (offset after it, number of items if it is a list, nested msgpack or None)."""
     code = _take(view, at, 1)[0]
     at += 1
     if code < 0x80 or code >= 0xE0:

@@ -147,7 +147,10 @@ class SwarmProtocol(DHTProtocol):
         asyncio.get_running_loop().create_task(self.call_ping(peer))
 
     async def _admit(self, request: Any, remote: PeerID) -> str:
-        """Check that the sender may send this request; returns its peer id. Raises NotAdmitted, TooMany, OutOfBounds."""
+        """Check that the sender may send this request; returns its peer id.
+
+        Raises NotAdmitted, TooMany, OutOfBounds.
+        """
         sender: str = remote.to_base58()
         guard = self.record_validator
         if guard.key is not None and not guard.key.admits(sender, request.auth.signature):
