@@ -115,7 +115,7 @@ class Scales:
 
     @staticmethod
     def steps_on_device(payload: Tensor, blocks: int) -> Tensor:
-        """The result of `parse(payload).steps()`, computed on the device; `parse` must have accepted the bytes before."""
+        """Like `parse(payload).steps()`, computed on the device; `parse` must have accepted the bytes before."""
         shift = payload[: _SHIFT.size].view(torch.int16).to(torch.int32)
         values = payload[_SHIFT.size : Scales.nbytes(blocks)].view(torch.float16).view(blocks, 1)
         return values.to(torch.float32) * _power_of_two(shift)

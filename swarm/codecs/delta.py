@@ -89,9 +89,7 @@ class Change(Codec):
 
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
         self._check_base(shape)
-        change = self._quantiser.unpack(
-            payload, shape
-        ).float()  # in bf16 the sum would be inexact, and could overflow fp16
+        change = self._quantiser.unpack(payload, shape).float()  # a sum in bf16 is inexact and may overflow fp16
         return to_float16(change.add_(self._base)).float()
 
     def check(self, buffer: Buffer, shape: Sequence[int]) -> None:

@@ -104,7 +104,7 @@ class _Work:
         self._ratios, self._small = torch.empty(rows, width), torch.empty(rows, width)
 
     def round(self, values: Tensor, scales: Tensor, first: np.uint32) -> Tensor:
-        """Sign and level of each value, uint8. values: (rows, width) fp32; scales: (rows, 1); first: initial counter."""
+        """Sign and level of each value, uint8. values: (rows, width) fp32; scales: (rows, 1); first: first counter."""
         ratios = torch.div(values, scales, out=self._ratios[: len(values)]).abs_().clamp_(max=1.0)
         small = torch.lt(ratios, _LOWEST, out=self._small[: len(values)])
         ratios.add_(small, alpha=_LOWEST)  # below the lowest level: turn the fraction into a mantissa

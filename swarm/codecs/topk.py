@@ -69,7 +69,7 @@ class TopK(Codec):
 
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
         if len(payload) != self.payload_bytes(shape):
-            raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes for shape {shape}")
+            raise CodecError(Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes for shape {shape}")
         rows, _, keep = self.kept(shape)
         split = self._position_bytes(shape)
         return _placed(self._mask(payload[:split], shape), _values(payload, split, rows * keep), shape)
@@ -171,7 +171,7 @@ class TopKShared(Codec):
 
     def _gradient(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
         if len(payload) != self.payload_bytes(shape):
-            raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes for shape {shape}")
+            raise CodecError(Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes for shape {shape}")
         return _values(payload, _CHECKSUM.size, (len(payload) - _CHECKSUM.size) // 2)
 
     def _positions(self, shape: tuple[int, ...]) -> tuple[Tensor, int]:
@@ -184,7 +184,7 @@ class TopKShared(Codec):
 
 
 def _largest(flat: Tensor, keep: int) -> Tensor:
-    """The positions of the `keep` largest magnitudes of each row, bool, of the shape of `flat`; the first of equal ones."""
+    """Positions of the `keep` largest magnitudes in each row, bool, of the shape of `flat`; of equal ones the first."""
     size = flat.abs().numpy()
     place = size.shape[1] - keep
     # Nonnegative floats have the same order as their bits, and selecting integers is faster.

@@ -117,9 +117,7 @@ def _split(payload: Buffer, count: int) -> tuple[Bytes, Bytes]:
         raise PackingError(f"packed numbers have a block of {int(unknown[0])} bits per number, which is not a width")
     wanted = BLOCK // 8 * int(widths.sum(dtype=np.int64))
     if len(data) != wanted:
-        raise PackingError(
-            f"packed numbers have {blocks + len(data)} bytes, expected {blocks + wanted} by their widths"
-        )
+        raise PackingError(f"packed numbers have {blocks + len(data)} bytes; their widths need {blocks + wanted}")
     return widths, data
 
 

@@ -81,7 +81,7 @@ class Archive:
         return [version for version in self._folder.versions() if len(self._committed(version)) == self.stages]
 
     def holds(self, stage: int, version: int, file_hash: str | None = None) -> bool:
-        """Whether a shard is committed; with `file_hash`, also whether it is this file, not one from before a rollback."""
+        """Whether a shard is committed; with `file_hash`, whether it is this file, not one from before a rollback."""
         found = self._committed(version).get(stage)
         return found is not None and file_hash in (None, found.hash)
 
@@ -113,7 +113,7 @@ class Archive:
         return None
 
     def prune(self) -> None:
-        """Remove all versions except the newest `keep` complete ones, the one to go back to, and version 0 if it is kept.
+        """Remove all versions except the newest `keep` complete ones, the one to go back to, and a kept version 0.
 
         Older incomplete versions are removed too. A version that cannot be removed is reported to `on_refused`, and
         tried again in the next call.
@@ -176,9 +176,7 @@ class ArchiveWriter:
         """Check everything, then commit the shard. Raises StateError: then nothing was stored."""
         header = self._reader.finish()
         if header.hash != self._file_hash:
-            raise StateError(
-                self._where, f"BLAKE3 is {header.hash[:16]}…, the replicas agreed on {self._file_hash[:16]}…"
-            )
+            raise StateError(self._where, f"BLAKE3 is {header.hash[:16]}…, the replicas have {self._file_hash[:16]}…")
         path = self._folder.path(self._stage, self._version)
         try:
             self._sink.sync()

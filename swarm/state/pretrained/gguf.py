@@ -119,7 +119,7 @@ class _Cursor:
         if end > len(self.data):
             raise StateError(
                 self.path,
-                f"its head needs {nbytes} bytes at {self.position}, but the file has {len(self.data)}: it is incomplete",
+                f"its head needs {nbytes} bytes at {self.position} of {len(self.data)}: the file is incomplete",
             )
         part = self.data[self.position : end]
         self.position = end

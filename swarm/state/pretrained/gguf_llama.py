@@ -102,9 +102,7 @@ def _shape(file: Gguf, path: Path) -> dict[str, Any]:
     head_dim = shape["dim"] // shape["heads"]
     for key in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
         if get(key, head_dim) != head_dim:
-            raise StateError(
-                path, f"llama.{key} = {get(key)}: a head has {head_dim} values, and all of them are rotated"
-            )
+            raise StateError(path, f"llama.{key} = {get(key)}: expected {head_dim}, the width of a head")
     for key, allowed in (
         ("rope.scaling.type", (None, "none")),
         ("rope.scale_linear", (None, 1.0)),
