@@ -317,7 +317,7 @@ def test_state_of_another_subspace_is_refused():
         train_reference(other, Corpus(other), state=half.states)
     engine = StageEngine(other, 0, post=lambda _: None)
     try:
-        with pytest.raises(OptimizerError, match="its numbers mean nothing here"):
+        with pytest.raises(OptimizerError, match="so the state cannot be used"):
             engine.load_state(half.states[0]).result(WAIT_S)
         assert engine.version is None
     finally:

@@ -11,7 +11,7 @@ from swarm.events.wording import microbatch_list
 
 @dataclass(frozen=True, slots=True)
 class PeerFenced(Event):
-    """A process is excluded from the open pass. Its work in the pass is void, and others repeat it."""
+    """A process is fenced: excluded from the open pass. Its work in the pass is void, and others repeat it."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -25,8 +25,8 @@ class PeerFenced(Event):
 
     def sentence(self) -> str:
         return (
-            f"{self.actor} of stage {self.stage} is excluded from the pass: {self.reason}; {len(self.finished)} "
-            f"finished and {len(self.unfinished)} unfinished microbatches are repeated"
+            f"{self.actor} of stage {self.stage} is fenced: {self.reason}; {len(self.finished)} finished and "
+            f"{len(self.unfinished)} unfinished microbatches are repeated"
         )
 
 
@@ -187,7 +187,7 @@ class FaultCosted(Event):
     pass_id: str
     step: int
     actors: list[str]
-    """Actors that were lost, excluded or too slow in the step."""
+    """Actors that were lost, fenced or too slow in the step."""
     microbatches: int
     """Number of repeated microbatches, over all stages."""
     seconds: float

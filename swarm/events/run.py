@@ -79,7 +79,7 @@ class MachineMeasured(Event):
         ]
         link = "; ".join(links) if links else "link not measured"
         speed = f"{self.capacity:.3g} microbatches/s of the whole model{layer}"
-        return f"this machine, {self.device}: {speed}; {amount(self.memory)} of memory for the run; {link}"
+        return f"this machine, {self.device}: {speed}; {amount(self.memory)} of memory to plan with; {link}"
 
 
 @dataclass(frozen=True, slots=True)

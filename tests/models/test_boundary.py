@@ -131,7 +131,7 @@ def test_only_projectors_are_retracted() -> None:
         ({"boundary_dim": 0}, "model.boundary_dim = 0 must be from 1 to model.dim − 1 = 31"),
         ({"boundary_dim": 32}, "model.boundary_dim = 32 must be from 1"),
         ({"boundary": "maxout", "boundary_dim": 5}, "model.boundary_dim = 5 does not divide model.dim = 32"),
-        ({"cuts": ()}, 'model.boundary = "bottleneck" has no boundary to stand at'),
+        ({"cuts": ()}, 'model.boundary = "bottleneck" has no effect without a cut'),
         ({"residual": "subspace", "subspace_dim": 4}, 'model.residual = "subspace" is narrow already'),
     ],
 )
