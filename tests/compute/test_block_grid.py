@@ -171,8 +171,8 @@ def test_a_bucket_that_is_none_is_refused() -> None:
         "has the loss": (1 << 60).to_bytes(8, "little") + body,
         "of kind 9": loss + b"\x09" + body[1:],
         "expected at least 3": loss + body[:2],
-        "low bits a number": loss + body[:1] + b"\x29" + body[2:],
-        "by its widths": good + bytes(1000),
+        "low bits per number": loss + body[:1] + b"\x29" + body[2:],
+        "for their widths": good + bytes(1000),
         "numbers, expected": good[:-1] + b"\x00",
     }
     for reason, payload in wrong.items():

@@ -156,10 +156,10 @@ def test_a_void_attempt_leaves_nothing() -> None:
 def test_the_second_round_waits_for_the_first() -> None:
     pair = Pair()
     replica, second = pair.replicas[0], pair.buckets.first_round
-    with pytest.raises(ValueError, match=r"the second round of .* begins before the first is stored"):
+    with pytest.raises(ValueError, match=r"the second round of .* starts before the first is stored"):
         replica.part(EncodePart(attempt(0), second))
     replica.store(attempt(0), 0, replica.part(EncodePart(attempt(0), 0)))
-    with pytest.raises(ValueError, match=f"round begins while {second - 1} buckets of the first are missing"):
+    with pytest.raises(ValueError, match=f"round starts while {second - 1} buckets of the first are missing"):
         replica.part(EncodePart(attempt(0), second))
 
 
@@ -182,7 +182,7 @@ def test_one_replica_keeps_its_exact_sums() -> None:
 
 
 def test_residuals_that_are_not_here_are_missed() -> None:
-    with pytest.raises(LookupError, match="the residuals for version 1 are not here"):
+    with pytest.raises(LookupError, match="the residuals for version 1 are missing"):
         Pair().replicas[0].part(EncodePart(attempt(1), 0, carried=True))
 
 

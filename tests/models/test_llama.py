@@ -159,7 +159,7 @@ def test_a_tied_head_is_an_untied_one_of_the_same_values():
         ({"anchor": "frozen"}, 'does not fit model.anchor = "frozen", .*: set model.tie_embeddings = false'),
         (
             {"kind": "resnet", "classes": 10, "heads": 6, "kv_heads": 2, "ffn_dim": 512, "rope_theta": 10_000.0},
-            'model.tie_embeddings = True means nothing with model.kind = "resnet"',
+            'model.tie_embeddings = True has no effect with model.kind = "resnet"',
         ),
     ],
 )

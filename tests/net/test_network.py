@@ -146,7 +146,7 @@ async def test_malformed_frames_are_refused_by_name_and_the_stream_goes_on(pair:
         await stream.write_frame(*encoder.encode(message))
     reasons = [(await pair.two.next_of(pair.two.refused_frames))[1] for _ in range(4)]
     assert "not a protobuf" in reasons[0]
-    assert "Released does not belong on the activation channel" in reasons[1]
+    assert "Released is not allowed on the activation channel" in reasons[1]
     assert reasons[2] == "non-finite values"
     assert "Frame does not belong" in reasons[3]
     assert network.refused_frames[me] == 4

@@ -55,7 +55,7 @@ async def test_records_are_found_by_every_member_and_the_newest_counts(
         assert await records.lookup(host, "cd" * 32, everybody) == []
     # the DHT itself refuses a value that is no record, and one signed by another
     assert not await first.dht.store("anything", b"value", get_dht_time() + 30)
-    with pytest.raises(PublicRecordError, match="cannot be signed by"):
+    with pytest.raises(PublicRecordError, match="cannot publish the record of"):
         await records.publish(first, mine)
 
 

@@ -56,7 +56,7 @@ def test_a_shard_may_be_as_large_as_the_stage_makes_it_and_no_larger() -> None:
     whole = ChunkReader(RUN, 1, 40, size, Nowhere(), "peer Qm123")
     whole.feed(raw)
     assert whole.finish().size == size
-    with pytest.raises(StateError, match=f"a shard of {size} bytes, this stage has at most {size - 1}"):
+    with pytest.raises(StateError, match=f"a shard of {size} bytes; this stage has at most {size - 1}"):
         ChunkReader(RUN, 1, 40, size - 1, Nowhere(), "peer Qm123").feed(raw)
 
 

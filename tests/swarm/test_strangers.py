@@ -86,7 +86,7 @@ JUNK = [
     ),
     Junk("random body", Channel.ACTIVATION, "of unknown kind", lambda f: forward(b"\xff" + os.urandom(499))),
     Junk("random frame", Channel.CONTROL, "", lambda f: struct.pack("<II", 300, 0) + os.urandom(300)),
-    Junk("oversized", Channel.GRADIENT, "is announced", lambda f: struct.pack("<II", 10, 1 << 30)),
+    Junk("oversized", Channel.GRADIENT, "the payload of the frame has", lambda f: struct.pack("<II", 10, 1 << 30)),
     Junk("random bytes", Channel.REDUCE, "", lambda f: os.urandom(4096)),
     Junk("wrong channel", Channel.ACTIVATION, "is not allowed on", lambda f: backward(gradient(f))),
     Junk("empty", Channel.CONTROL, "unknown kind", lambda f: struct.pack("<II", 0, 0)),
