@@ -106,9 +106,9 @@ def test_each_kind_of_damage_has_its_reason(fmt):
         (good + b"\0", "oversized"),
         (good[:20], "token ids end at byte 29"),
         (with_header(9), "of unknown kind 9"),
-        (with_header(3), "kind GRADIENT in a forward frame"),
-        (with_header(2), "kind PROMPT in a forward frame of a train pass"),
-        (with_header(1, 4), "token ids of 4 bytes"),
+        (with_header(3), "a forward frame of a train pass has a body of kind GRADIENT"),
+        (with_header(2), "a forward frame of a train pass has a body of kind PROMPT"),
+        (with_header(1, 4), "the token ids have 4 bytes"),
         (good[:1] + b"\xff" * 28 + good[29:], "token id 65535 outside"),
         (good[:-1] + bytes([good[-1] ^ 1]), "bad checksum"),
     ]

@@ -422,7 +422,7 @@ def test_frames_and_buckets_are_checked_before_the_core_sees_them(start):
     driver.engine.check_frame(key, tokens(driver))
     driver.engine.check_frame(key, prompt)  # nothing has begun that says otherwise
     driver.begin()
-    with pytest.raises(FrameError, match="PROMPT in a forward frame of a train pass"):
+    with pytest.raises(FrameError, match="train pass has a body of kind PROMPT"):
         driver.engine.check_frame(key, prompt)
     with pytest.raises(FrameError, match="its header needs"):
         driver.engine.check_frame(FrameKey(STEP, 1, Direction.BACKWARD, 0), b"")

@@ -86,7 +86,7 @@ def test_what_routers_and_relays_have_made_of_it_is_told_too() -> None:
         ("/ip4/203.0.113.7", "the port is missing"),
         ("/ip4/203.0.113.7/tcp/0", "port 0"),
         ("/dns4/example.org", "the port is missing"),
-        ("/tcp/4001", "neither an IP address nor a name"),
+        ("/tcp/4001", "neither an IP address nor a DNS name"),
         ("/ip4/224.0.0.1/tcp/4001", "a group"),
         ("/ip4/255.255.255.255/tcp/4001", "a group"),
         ("/ip4/250.0.0.1/tcp/4001", "no machine"),

@@ -279,7 +279,7 @@ async def test_an_actor_that_refuses_us_is_lost_for_good_with_its_reason(pair: P
     a, b = await pair.start(second={"run": "cd" * 32})
     a.send(b.me, m.Released(PASS, 1, ()))
     actor, reason = await pair.one.next_of(pair.one.lost)
-    assert actor == b.me and reason.startswith("pass not valid: your pass is of another run")
+    assert actor == b.me and reason.startswith("pass not valid: your pass is for another run")
     with pytest.raises(Refused, match="pass not valid"):
         await a.fetch(b.me.peer, b"anything")
 
