@@ -84,7 +84,7 @@ def test_token_ids_are_integers_of_the_least_width(make_manifest, vocab_size, wi
     ("ids", "reason"),
     [
         (np.full((2, 7), 50), "token id 50 is out of range: model.vocab_size = 50"),
-        (np.full((2, 7), -1), "token id -1 outside"),
+        (np.full((2, 7), -1), "token id -1 is out of range"),
         (np.zeros((3, 7), int), "3 × 7 token ids, expected 2 × 7"),
         (np.zeros(7, int), "the token ids have the shape"),
     ],
@@ -109,7 +109,7 @@ def test_each_kind_of_damage_has_its_reason(fmt):
         (with_header(3), "a forward frame of a train pass has a body of kind GRADIENT"),
         (with_header(2), "a forward frame of a train pass has a body of kind PROMPT"),
         (with_header(1, 4), "the token ids have 4 bytes"),
-        (good[:1] + b"\xff" * 28 + good[29:], "token id 65535 outside"),
+        (good[:1] + b"\xff" * 28 + good[29:], "token id 65535 is out of range"),
         (good[:-1] + bytes([good[-1] ^ 1]), "bad checksum"),
     ]
     for body, reason in cases:

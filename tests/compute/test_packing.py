@@ -122,7 +122,7 @@ def test_rubbish_is_refused_or_read(payload, count):
     [
         (b"", "0 bytes, expected at least 2"),
         (bytes([1, 2]) + bytes(23), "25 bytes; their widths need 26"),
-        (bytes([1, 2]) + bytes(25), "27 bytes, expected 26"),
+        (bytes([1, 2]) + bytes(25), "27 bytes; their widths need 26"),
         (bytes([1, 63]) + bytes(512), "a block of 63 bits"),
         (bytes([1, 255]) + bytes(512), "a block of 255 bits"),
     ],

@@ -107,7 +107,7 @@ def test_a_run_must_fit_its_images(tmp_path: Path) -> None:
         run_of(section, classes=9)
     with pytest.raises(ManifestError, match=r"images of digits, levels and classes, take 17 ids .*vocab_size = 17"):
         run_of(section, vocab_size=16)
-    with pytest.raises(ManifestError, match="trains on text, but the corpus digits holds images"):
+    with pytest.raises(ManifestError, match="trains on text, but the corpus digits contains images"):
         RunFile().resolve(section)
     with pytest.raises(ManifestError, match=r"set batch\.sequence_length = 81"):
         run_of(section.model_copy(update={"pixels": 81}))

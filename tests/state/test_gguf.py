@@ -245,7 +245,7 @@ def test_tensors_that_are_wrong_are_named(values: dict[str, np.ndarray], tokeniz
 
     refused("blk.0.attn_q.weight is Q4_K, supported are F32, F16, BF16", **{"blk.0.attn_q.weight": ((32, 32), 12, b"")})
     refused("is of type 99", **{"blk.0.attn_q.weight": ((32, 32), 99, b"")})
-    refused("rows of 33, Q8_0 has blocks of 32", **{"blk.0.ffn_up.weight": ((64, 33), 8, bytes(9999))})
+    refused("rows of 33 values, but Q8_0 has blocks of 32", **{"blk.0.ffn_up.weight": ((64, 33), 8, bytes(9999))})
     refused("rope_freqs.weight scales positions", **{"rope_freqs.weight": ((4,), 0, bytes(16))})
     refused(
         "tensor blk.0.attn_q.bias is not supported|self_attn.q_proj.bias", **{"blk.0.attn_q.bias": ((32,), 0, bytes(128))}

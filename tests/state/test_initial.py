@@ -75,5 +75,5 @@ def test_names_and_shapes_are_part_of_the_hash(tensors: dict[str, LazyTensor], t
 
 def test_values_that_are_not_finite_are_named(tensors: dict[str, LazyTensor], tmp_path: Path) -> None:
     tensors["model.norm.weight"] = LazyTensor((16,), lambda: torch.full((16,), float("nan")))
-    with pytest.raises(StateError, match=r"model.norm.weight: holds NaN"):
+    with pytest.raises(StateError, match=r"model.norm.weight: contains NaN"):
         write_initial(tmp_path, tensors)

@@ -165,7 +165,7 @@ def test_state_that_is_not_finite_is_refused() -> None:
     receiving.feed(wire(bad))
     shard = receiving.finish()
     assert shard.tensors["param/w"].isfinite().all()
-    with pytest.raises(StateError, match="peer Qm123: tensor param/b holds NaN"):
+    with pytest.raises(StateError, match="peer Qm123: tensor param/b contains NaN"):
         shard.tensors["param/b"]
 
 
