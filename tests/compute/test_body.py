@@ -225,5 +225,5 @@ def test_a_subspace_boundary_carries_coefficients_and_integer_ids(make_manifest,
     assert fmt.unpack_forward(1, body, TRAIN).hidden.shape == (2, 6, 3)
     with pytest.raises(FrameError, match="wrong shape"):
         fmt.check(1, Direction.FORWARD, fmt.pack_forward(1, BodyKind.BATCH, torch.from_numpy(IDS), HIDDEN), TRAIN)
-    with pytest.raises(FrameError, match="token id 50 is out of range: model.vocab_size = 50"):
+    with pytest.raises(FrameError, match=r"token id 50 is out of range: model.vocab_size = 50"):
         fmt.check(1, Direction.FORWARD, body[:HEADER_BYTES] + b"\x32\x00" + body[HEADER_BYTES + 2 :], TRAIN)

@@ -432,7 +432,9 @@ def test_frames_and_buckets_are_checked_before_the_core_sees_them(start):
         driver.engine.check_bucket(PartKey(Attempt(STEP, 0, 0), 0, Actor("a", 1)), bytes(part)[:-8])
     blocks = -(-driver.engine._buckets.slice(0).stop // packing.BLOCK)
     huge = bytes([64]) * blocks + np.full(blocks * packing.BLOCK, 1e7).tobytes()
-    with pytest.raises(FrameError, match=r"bucket 0: packed numbers reach 1e\+07; the limit of the grid is 8\.38861e\+06"):
+    with pytest.raises(
+        FrameError, match=r"bucket 0: packed numbers reach 1e\+07; the limit of the grid is 8\.38861e\+06"
+    ):
         driver.engine.check_bucket(PartKey(Attempt(STEP, 0, 0), 0, Actor("a", 1)), huge)
     with pytest.raises(FrameError, match="a bucket of stage 1 at stage 0"):
         driver.engine.check_bucket(SumKey(Attempt(STEP, 1, 0), 0), part)

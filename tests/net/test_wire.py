@@ -356,7 +356,11 @@ def want(count: int) -> bytes:
         (decision(scale=-1.0), b"", "the scale is -1.0"),
         (decision(loss_sum=math.nan), b"", "the decision applies a step with loss sum"),
         (header(decide=pb.Decide(decision=pb.Decision())), b"", "Decision.update is missing"),
-        (header(decide=pb.Decide(decision=pb.Decision(update=pb.Update()))), b"", "the values of the update are out of range"),
+        (
+            header(decide=pb.Decide(decision=pb.Decision(update=pb.Update()))),
+            b"",
+            "the values of the update are out of range",
+        ),
         (
             header(amend=pb.Amend(pass_id=PASS, table=pb.StageTable(roster=[0], carried=[0, 1]))),
             b"",
@@ -377,7 +381,9 @@ def want(count: int) -> bytes:
             b"",
             "reported as finite, but its squared norm is nan",
         ),
-        pytest.param(prepared(sketch=bytes(9)), b"", "the sketches have 9 and 0 bytes; a sketch has 512", id="part of a sketch"),
+        pytest.param(
+            prepared(sketch=bytes(9)), b"", "the sketches have 9 and 0 bytes; a sketch has 512", id="part of a sketch"
+        ),
         pytest.param(prepared(outline=bytes(511)), b"", "the sketches have 0 and 511 bytes", id="part of an outline"),
         pytest.param(prepared(sketch=bytes(1536)), b"", "1536 bytes; at most 1024", id="three sketches"),
         pytest.param(prepared(outline=bytes(1024)), b"", "1024 bytes; at most 512", id="two outlines"),
@@ -395,7 +401,11 @@ def want(count: int) -> bytes:
         (telemetry(usage=[pb.Figure()] * 17), b"", "17 entries; at most 16"),
         (header(telemetry=pb.Telemetry(machine=[pb.Trait(name="x" * 81)])), b"", "the text has 81 characters"),
         (header(telemetry=pb.Telemetry(machine=[pb.Trait(text="ä" * 81)])), b"", "the text has 81 characters"),
-        (header(telemetry=pb.Telemetry(machine=[pb.Trait(name="memory", number=-1)])), b"", "the machine reports memory"),
+        (
+            header(telemetry=pb.Telemetry(machine=[pb.Trait(name="memory", number=-1)])),
+            b"",
+            "the machine reports memory",
+        ),
         (header(telemetry=pb.Telemetry(machine=[pb.Trait()] * 17)), b"", "17 entries; at most 16"),
         (header(log_chunk=pb.LogChunk(lines=b"x" * 65_537)), b"", "65537 bytes; at most 65536"),
         # field 22 of Header is `restart`; a string field of Fenced with bytes that are not UTF-8

@@ -248,9 +248,13 @@ def test_tensors_that_are_wrong_are_named(values: dict[str, np.ndarray], tokeniz
     refused("rows of 33 values, but Q8_0 has blocks of 32", **{"blk.0.ffn_up.weight": ((64, 33), 8, bytes(9999))})
     refused("rope_freqs.weight scales positions", **{"rope_freqs.weight": ((4,), 0, bytes(16))})
     refused(
-        "tensor blk.0.attn_q.bias is not supported|self_attn.q_proj.bias", **{"blk.0.attn_q.bias": ((32,), 0, bytes(128))}
+        "tensor blk.0.attn_q.bias is not supported|self_attn.q_proj.bias",
+        **{"blk.0.attn_q.bias": ((32,), 0, bytes(128))},
     )
-    refused("says that it has 2 layers, but has tensors of 3 layers", **{"blk.20000.attn_q.weight": ((32, 32), 0, bytes(4096))})
+    refused(
+        "says that it has 2 layers, but has tensors of 3 layers",
+        **{"blk.20000.attn_q.weight": ((32, 32), 0, bytes(4096))},
+    )
     refused("ends at byte .* it is incomplete", torn=32)
     refused("GGUF of version 1; supported: 2, 3", version=1)
     refused(r"q_proj.weight is \[8, 32\], expected", **{"blk.0.attn_q.weight": ((8, 32), 0, bytes(1024))})

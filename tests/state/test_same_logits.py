@@ -61,6 +61,8 @@ def test_a_setting_that_only_transformers_knows_is_found(folder: Path) -> None:
 def test_it_is_said_where_nothing_could_be_compared(folder: Path) -> None:
     found = open_pretrained(folder)
     assert compare_logits(folder, found, 1000).startswith("not compared: the comparison needs")
-    assert compare_logits(folder / "model.safetensors", found, PLENTY).startswith("not compared: transformers can open only folders")
+    assert compare_logits(folder / "model.safetensors", found, PLENTY).startswith(
+        "not compared: transformers can open only folders"
+    )
     (folder / "config.json").write_text("{}")
     assert compare_logits(folder, found, PLENTY).startswith("not compared: transformers cannot open it")
