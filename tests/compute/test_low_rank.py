@@ -194,7 +194,7 @@ def test_a_payload_that_cannot_be_the_bucket_is_refused() -> None:
             buckets.check(bucket, b"\1")
     with pytest.raises(FrameError, match="bucket 0: truncated"):
         buckets.check(0, b"\0")
-    with pytest.raises(FrameError, match=rf"bucket {last} of 1 bytes, expected at least 9"):
+    with pytest.raises(FrameError, match=rf"bucket {last} has 1 bytes, expected at least 9"):
         buckets.check(last, b"\0")
     numbers = sum(buckets.slice(b).stop - buckets.slice(b).start for b in range(buckets.count))
     assert numbers == LowRank(LAYOUT, 2).first + LowRank(LAYOUT, 2).second + 1

@@ -118,7 +118,7 @@ def test_counting_allocates_nothing_and_adds_up():
 
 
 def test_a_stage_that_does_not_exist_is_named():
-    with pytest.raises(ValueError, match=r"stage 3 does not exist: model\.cuts = \[1, 3\] make 3 stages"):
+    with pytest.raises(ValueError, match=r"stage 3 does not exist: model\.cuts = \[1, 3\] gives 3 stages"):
         build_stage(MODEL, 3, seed=0)
 
 
