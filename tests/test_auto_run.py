@@ -157,7 +157,7 @@ def test_without_a_choice_there_are_only_tokens() -> None:
     form = BodyFormat(auto())
     body = form.pack_tokens(PassKind.TRAIN, np.zeros((2, 13), dtype=np.int64))
     form.check(0, Direction.FORWARD, body, PassKind.TRAIN)
-    with pytest.raises(FrameError, match="something coded, at boundary 1 of 0 with a codec"):
+    with pytest.raises(FrameError, match="no codec is chosen for boundary 1; 0 boundaries have one"):
         form.check(1, Direction.BACKWARD, form.of_pass((START,)).pack_backward(1, HIDDEN), None)
 
 
@@ -179,10 +179,10 @@ def test_no_choice_makes_a_larger_frame_than_a_stranger_may_send() -> None:
 @pytest.mark.parametrize(
     ("codecs", "text"),
     [
-        ((CodecPair("int2", "int8"),), "codec 'int2' with 'int8' back is not to be chosen"),
-        ((CodecPair("int8", "topk-shared"),), "back is not to be chosen"),
+        ((CodecPair("int2", "int8"),), "the codecs 'int2' forward and 'int8' backward cannot be chosen"),
+        ((CodecPair("int8", "topk-shared"),), "backward cannot be chosen"),
         ((CodecPair("delta:4", "int8"),), "need the same release"),
-        ((START, START), "codecs for 2 boundaries, where codec.forward = 'auto'"),
+        ((START, START), "for 2 boundaries, which does not fit codec.forward = 'auto'"),
     ],
 )
 def test_a_choice_that_this_run_does_not_have_is_refused(codecs: tuple[CodecPair, ...], text: str) -> None:

@@ -271,7 +271,7 @@ def test_state_of_another_boundary_is_refused():
     of = manifest(2, steps=2, subspace=BOUNDARIES["bottleneck"])
     half = train_reference(of, Corpus(of), stop_after=1)
     other = manifest(2, steps=2, subspace=BOUNDARIES["maxout"])
-    with pytest.raises(OptimizerError, match=f"state of subspace {of.subspace_id[:16]}, .* model.boundary"):
+    with pytest.raises(OptimizerError, match=f"state belongs to subspace {of.subspace_id[:16]}, .* model.boundary"):
         train_reference(other, Corpus(other), state=half.states)
 
 
@@ -312,12 +312,12 @@ def test_state_of_another_subspace_is_refused():
     half = train_reference(of, Corpus(of), stop_after=1)
     other = manifest(2, subspace={**SUBSPACE, "subspace_seed": 1}, steps=2)
     with pytest.raises(
-        OptimizerError, match=f"state of subspace {of.subspace_id[:16]}, this run has {other.subspace_id[:16]}"
+        OptimizerError, match=f"state belongs to subspace {of.subspace_id[:16]}, this run has {other.subspace_id[:16]}"
     ):
         train_reference(other, Corpus(other), state=half.states)
     engine = StageEngine(other, 0, post=lambda _: None)
     try:
-        with pytest.raises(OptimizerError, match="its numbers mean nothing here"):
+        with pytest.raises(OptimizerError, match="so the state cannot be used"):
             engine.load_state(half.states[0]).result(WAIT_S)
         assert engine.version is None
     finally:

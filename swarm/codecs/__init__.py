@@ -1,7 +1,7 @@
-"""Codecs: tensor <-> bytes for activations and gradients. To add one, write its file and add its row here.
+"""Codecs: convert activations and gradients to bytes and back. To add a codec, write its file and add a row here.
 
-A manifest names two codecs, one for activations and one for their gradients; `pair` checks that they fit together. Some
-take a parameter after a colon: "topk:0.1".
+A manifest names two codecs, one for activations and one for their gradients; `pair` checks that they can be combined.
+Some codecs have a parameter after a colon, such as "topk:0.1".
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ _PARAMETERS = {
     TopK.family: ("FRACTION", "write topk:0.1 to keep a tenth of the values"),
     TopKIndependent.family: ("FRACTION", "write topk-independent:0.1 to keep a tenth of the values"),
 }
-"""The parameter after the colon, and the advice for a wrong one."""
+"""{family: (name of the parameter after the colon, advice in the error for a wrong one)}"""
 
 _OF_BITS = {"2": "int2", "4": "int4", "5": "int5", "6": "int6", "8": "int8"}
-"""The codecs of changes, by bits per value."""
+"""Codecs for changes, by bits per value."""
 _SHAPE = (256, 256)
-"""Shape of an activation by which the size of changes is judged."""
+"""Example shape of an activation, to compare the sizes of codecs."""
 
 _AVERAGING = ("bf16", "int8", "int6", "int5", "int4", "int2")
-"""Codecs whose error is smaller than what they encode, for any input: only then do residuals stay bounded."""
+"""Codecs whose error is always smaller than the encoded tensor. Error feedback needs this to keep residuals bounded."""
 
 _BY_NAME = {codec.name: codec for codec in _ROWS}
 _FURTHER: tuple[type[Codec], ...] = (Delta, Change, MixedErrorFeedback, TopK, TopKIndependent, TopKShared)
@@ -85,7 +85,7 @@ _IDS = [*(codec.codec_id for codec in _ROWS), *(kind.codec_id for kind in _FURTH
 assert len(set(_IDS)) == len(_IDS), "two codecs share an id"
 
 NAMES = (*_BY_NAME, AUTO, TopKShared.name, *(f"{family}:{_PARAMETERS[family][0]}" for family in _FAMILIES))
-"""As manifests write them."""
+"""All names of codecs, as manifests write them."""
 
 __all__ = [
     "NAMES",
@@ -103,19 +103,19 @@ __all__ = [
 
 
 class UnknownCodec(ValueError):
-    """A codec, a parameter or a pair that this release does not have; the message names the fix."""
+    """This release does not have the codec, parameter or pair; the message says what to write instead."""
 
 
 def get(name: str) -> Codec:
-    """The codec of that name, parameter included. Raises UnknownCodec, which names the nearest known one.
+    """The codec with this name, which includes its parameter. Raises UnknownCodec, which names the most similar codec.
 
-    "auto" is not a codec; ladder.py lists the codecs that it stands for.
+    "auto" is not a codec; ladder.py lists the codecs from which it chooses.
     """
     if name in _BY_NAME:
         return _BY_NAME[name]
     family, _, parameter = name.partition(":")
     if family == "residual":
-        raise UnknownCodec(f'codec {name!r} is gone: it gained nothing over one codec of as many bits. Write "int8"')
+        raise UnknownCodec(f'codec {name!r} was removed: it was not better than codecs with as many bits. Write "int8"')
     if family in _FAMILIES:
         try:
             return _FAMILIES[family](parameter)
@@ -124,11 +124,11 @@ def get(name: str) -> Codec:
         except ValueError as error:
             raise UnknownCodec(f"codec {name!r}: {str(error) or _PARAMETERS[family][1]}") from None
     if name == TopKShared.name:
-        raise UnknownCodec(f"codec {name!r} is for gradients, beside activations in topk: backward, not forward")
+        raise UnknownCodec(f"codec {name!r} is only for gradients of topk activations: use it backward, not forward")
     if name == AUTO:
-        raise UnknownCodec(f"codec {name!r} is not a codec but a choice among them during a run: name one here")
+        raise UnknownCodec(f"{name!r} is not a codec, but means that a run chooses one: name a codec here")
     near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.0)[0]
-    raise UnknownCodec(f"unknown codec {name!r}: did you mean {near!r}? Known are {', '.join(NAMES)}")
+    raise UnknownCodec(f"unknown codec {name!r}: did you mean {near!r}? Known codecs: {', '.join(NAMES)}")
 
 
 def pair(forward: str, backward: str) -> tuple[Codec, Codec]:
@@ -145,30 +145,30 @@ def pair(forward: str, backward: str) -> tuple[Codec, Codec]:
     back = _named("backward", backward)
     if isinstance(back, Remembering):
         raise UnknownCodec(
-            f"codec.backward = {backward!r}: a visit leaves its activation, not its gradient. "
+            f"codec.backward = {backward!r}: gradients of earlier visits are not kept, only activations. "
             'Set codec.backward = "int8"'
         )
     if type(back) is TopK:
         raise UnknownCodec(
-            f"codec.backward = {backward!r}: gradients with an independent mask wreck training. "
-            f'Set codec.backward = "{TopKShared.name}", or, to study just that, '
+            f"codec.backward = {backward!r}: with gradients under an independent mask, training diverges. "
+            f'Set codec.backward = "{TopKShared.name}", or, to study this effect, '
             f'"{TopKIndependent.family}:{back.fraction!r}"'
         )
     return ahead, back
 
 
 def averaging(name: str) -> Codec:
-    """The codec in which replicas exchange gradients, with error feedback around it. Raises UnknownCodec."""
+    """The codec with which replicas exchange gradients with error feedback. Raises UnknownCodec."""
     if name not in _AVERAGING and name.partition(":")[0] != TopK.family:
         raise UnknownCodec(
-            f"sums.averaging = {name!r}: error feedback works around codecs that keep no state and whose error is "
-            f'always less than what they encode; choose "none", {", ".join(_AVERAGING)}, topk:FRACTION'
+            f"sums.averaging = {name!r}: error feedback needs a codec that keeps no state and whose error is always "
+            f'smaller than the encoded tensor; choose "none", {", ".join(_AVERAGING)}, topk:FRACTION'
         )
     return get(name)
 
 
 def _stateless(name: str) -> Codec:
-    """Raises ValueError, with an empty text if the hint suffices."""
+    """A codec without state. Raises ValueError; its text is empty if the advice in _PARAMETERS suffices."""
     inner = get(name) if name else None
     if inner is None or isinstance(inner, Remembering):
         raise ValueError
@@ -176,12 +176,14 @@ def _stateless(name: str) -> Codec:
 
 
 def _of_changes(change: str) -> Codec:
-    """The codec of changes: by its bits per value, or by name. Raises ValueError."""
+    """The codec for changes, given its bits per value or its name. Raises ValueError."""
     if change.isdecimal() and change not in _OF_BITS:
-        raise ValueError(f"a change cannot have {change} bits a value; give {', '.join(_OF_BITS)} or a codec's name")
+        raise ValueError(f"a change cannot have {change} bits per value; give {', '.join(_OF_BITS)} or a codec's name")
     codec = _stateless(_OF_BITS.get(change, change))
     if codec.payload_bytes(_SHAPE) > 2 * math.prod(_SHAPE):
-        raise ValueError(f"changes in {codec.name} would take more than a whole visit, which takes 16 bits a value")
+        raise ValueError(
+            f"changes coded with {codec.name} would be larger than a whole activation, which has 16 bits per value"
+        )
     return codec
 
 

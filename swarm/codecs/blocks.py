@@ -1,11 +1,11 @@
-"""Shared by the block codecs: blocks of 64 values, one fp16 scale each, one power of two for all, packed bits.
+"""Common parts of the block codecs: blocks of 64 values, an fp16 scale for each, a common power of two, packed bits.
 
 `shift` puts the largest scale of a tensor into [2^14, 2^15). So no finite input overflows fp16, and small gradients
 keep full precision: a block loses it only when it is 2^29 times smaller than the largest one, or below about 1e-33.
 
-Codes of fewer than 8 bits are packed block by block in planes: of a block's 64 values, each plane of 8·bits values
-fills the same bits of its bytes. So packing and unpacking work on whole rows, not on every second value. Codes of 5 and
-6 bits are packed as their low four bits, then the rest of them.
+Codes of fewer than 8 bits are packed block by block in planes. A block of 64 codes has 8·bits bytes; a plane of 8·bits
+consecutive codes fills the same bits of all these bytes. So packing and unpacking process whole rows, not every second
+value. Codes of 5 and 6 bits are packed as their low four bits, followed by their high bits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from swarm.codecs.codec import CodecError, Reason, copied, raw_bytes
 
 BLOCK = 64
 LARGEST = 3.3e38
-"""Values beyond saturate here: the levels above it must stay below the largest fp32."""
+"""Larger magnitudes saturate at this value, so that all levels stay below the largest fp32 number."""
 
 _SPAN = 4096  # blocks: 1 MiB of fp32 stays in the cache from the first operation to the last
 _SHIFT = struct.Struct("<h")
@@ -33,17 +33,17 @@ _SMALLEST_NORMAL = torch.finfo(torch.float16).smallest_normal
 
 
 def block_count(count: int) -> int:
-    """Blocks of `count` values; the last may be shorter."""
+    """Number of blocks of `count` values; the last block may be incomplete."""
     return -(-count // BLOCK)
 
 
 def code_bytes(count: int, bits: int) -> int:
-    """Bytes of `count` codes of `bits` bits; below 8 bits they fill whole blocks."""
+    """Bytes of `count` codes of `bits` bits; codes below 8 bits are padded to whole blocks."""
     return count if bits == 8 else block_count(count) * BLOCK * bits // 8
 
 
 def cut(tensor: Tensor) -> Tensor:
-    """The values of a contiguous tensor as (blocks, 64), zeros after the last."""
+    """The values of a contiguous tensor as (blocks, 64), padded with zeros."""
     flat = tensor.view(-1)
     if len(flat) % BLOCK:
         flat = torch.nn.functional.pad(flat, (0, -len(flat) % BLOCK))
@@ -51,7 +51,7 @@ def cut(tensor: Tensor) -> Tensor:
 
 
 def spans(blocks: int) -> Iterator[slice]:
-    """All blocks, as many at a time as stay in the cache."""
+    """Slices over all blocks, each so small that it fits into the cache."""
     return (slice(start, min(start + _SPAN, blocks)) for start in range(0, blocks, _SPAN))
 
 
@@ -61,27 +61,27 @@ def scratch(blocks: int) -> Tensor:
 
 
 def peaks_of(blocks: Tensor) -> Tensor:
-    """The largest magnitude of each block, (blocks, 1). Raises CodecError when a value is not finite."""
+    """The largest magnitude of each block, (blocks, 1). Raises CodecError if a value is not finite."""
     peaks = torch.empty(len(blocks), 1)
     held = scratch(len(blocks))
     for span in spans(len(blocks)):
         part = blocks[span]
         torch.amax(torch.abs(part, out=held[: len(part)]), dim=1, keepdim=True, out=peaks[span])
-    if not math.isfinite(peaks.amax().item()):  # NaN wins amax, so this has seen every value that is not finite
+    if not math.isfinite(peaks.amax().item()):  # amax is NaN if there is a NaN, so this detects all non-finite values
         raise CodecError(Reason.NOT_FINITE, "some values are NaN or infinite")
     return peaks
 
 
 @dataclass(frozen=True)
 class Scales:
-    """The scales of a tensor's blocks: `values` fp16 (blocks, 1), all times 2^`shift`."""
+    """The scales of a tensor's blocks: `values` · 2^`shift`; `values`: fp16 (blocks, 1)."""
 
     shift: int
     values: Tensor
 
     @classmethod
     def of(cls, wanted: Tensor) -> Scales:
-        """The scales nearest to `wanted`, fp32 (blocks, 1), not negative and at most LARGEST."""
+        """The scales nearest to `wanted`: fp32 (blocks, 1), each from 0 to LARGEST."""
         shift = shift_for(wanted.amax().item())
         return cls(shift, (wanted * 2.0**-shift).to(torch.float16))
 
@@ -89,20 +89,23 @@ class Scales:
     def parse(cls, payload: memoryview, blocks: int, largest_level: float, negative: float = 0.0) -> Scales:
         """The scales at the start of `payload`. Raises CodecError unless every level is a finite fp32 number.
 
-        `largest_level`, in scales. `negative`: the same for scales with a minus sign; 0 if they are not allowed.
+        `largest_level`: the largest level in units of the scale. `negative`: the same for negative scales; 0: they are
+        not allowed.
         """
         (shift,) = _SHIFT.unpack_from(payload)
         values = copied(payload, torch.float16, _SHIFT.size, blocks).view(blocks, 1)
         low, high = values.amin().item(), values.amax().item()
         if not math.isfinite(high - low) or (low < 0 and not negative) or not _LOWEST_SHIFT <= shift <= 127:
-            raise CodecError(Reason.BAD_SCALE, f"scales from {low} to {high} with shift {shift}")
+            raise CodecError(Reason.BAD_SCALE, f"the scales range from {low} to {high} with shift {shift}")
         if max(high * largest_level, -low * negative) * 2.0**shift > torch.finfo(torch.float32).max:
-            raise CodecError(Reason.NOT_FINITE, f"scales from {low} to {high}, times 2^{shift}, leave the fp32 range")
+            raise CodecError(
+                Reason.NOT_FINITE, f"scales from {low} to {high}, times 2^{shift}, give levels beyond the fp32 range"
+            )
         return cls(shift, values)
 
     @classmethod
     def of_on_device(cls, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """As `of`, on the device of `wanted`: (`parts` as uint8, `steps`). Does not wait for the device."""
+        """Like `of`, on the device of `wanted`: (`parts` as uint8, `steps`). Does not wait for the device."""
         largest = wanted.amax()
         exponent = torch.frexp(largest).exponent.to(torch.int32)
         shift = torch.where(largest > 0, (exponent - _TOP_EXPONENT).clamp(min=_LOWEST_SHIFT), 0)
@@ -112,7 +115,7 @@ class Scales:
 
     @staticmethod
     def steps_on_device(payload: Tensor, blocks: int) -> Tensor:
-        """`parse(payload).steps()` for bytes that `parse` has accepted; fp32 (blocks, 1)."""
+        """Like `parse(payload).steps()`, computed on the device; `parse` must have accepted the bytes before."""
         shift = payload[: _SHIFT.size].view(torch.int16).to(torch.int32)
         values = payload[_SHIFT.size : Scales.nbytes(blocks)].view(torch.float16).view(blocks, 1)
         return values.to(torch.float32) * _power_of_two(shift)
@@ -131,12 +134,12 @@ class Scales:
         return not bool(((self.values > 0) & (self.values < _SMALLEST_NORMAL)).any())
 
     def steps(self) -> Tensor:
-        """fp32 (blocks, 1)."""
+        """The scales as fp32 (blocks, 1)."""
         return self.values.to(torch.float32) * 2.0**self.shift
 
 
 def _power_of_two(exponent: Tensor) -> Tensor:
-    """Exact, for int32 exponents from −126 to 127."""
+    """2^exponent, exact, for int32 exponents from −126 to 127."""
     return (exponent + 127 << 23).view(torch.float32)
 
 

@@ -1,8 +1,8 @@
 """Evenly spaced levels, one scale per channel for the whole tensor: for tokens of few coefficients.
 
-A channel is an index of the last dimension. With 16 coefficients per token, scales of blocks cost a quarter of a bit
-per value, and those of rows a whole one; a scale for each of 16 channels over 512 tokens costs 0.03. Outliers in one
-channel then affect only that channel. The price: one large token makes the steps of a channel coarse for all tokens.
+A channel is an index of the last dimension. With 16 coefficients per token, a scale per block costs 0.25 bits per value
+and a scale per row 1 bit; a scale for each of 16 channels over 512 tokens costs 0.03 bits. Outliers in one channel
+affect only that channel. The disadvantage: one large token makes the steps of a channel coarse for all tokens.
 
     step = fp16(absmax / levels / 2^shift) · 2^shift        q = round_half_even(x / step)        x ≈ q · step
 
@@ -52,7 +52,7 @@ class ChannelUniform(Levels):
         peaks = torch.maximum(values.amax(dim=1, keepdim=True), -values.amin(dim=1, keepdim=True))
         scales = Scales.of(peaks.clamp_(max=LARGEST).div_(self.levels))
         steps = scales.steps()
-        steps.masked_fill_(steps == 0, math.inf)  # x / inf = 0: an all-zero (or vanishing) channel
+        steps.masked_fill_(steps == 0, math.inf)  # x / inf = 0, for channels that are zero or vanishing
         codes = (values / steps).round_().clamp_(-self.levels, self.levels).to(torch.int8)
         return scales.parts, codes.view(torch.uint8).bitwise_and_((1 << self.bits) - 1).view(-1)
 
@@ -65,7 +65,7 @@ class ChannelUniform(Levels):
         if self.bits < 8:
             sign = 1 << self.bits - 1
             codes = codes.bitwise_xor_(sign).view(torch.int8).sub_(sign)
-        # no encoder writes the one code below −levels, and it could leave the fp32 range
+        # the code below −levels, which no encoder writes, could exceed the fp32 range
         signed = codes.view(torch.int8).clamp_(min=-self.levels).view(channels, rows)
         return signed.to(torch.float32).mul_(steps).t().contiguous().view(shape)
 
@@ -74,7 +74,7 @@ class ChannelUniform(Levels):
         values = tensor.view(rows, channels).t().contiguous()
         peaks = torch.maximum(values.amax(dim=1, keepdim=True), -values.amin(dim=1, keepdim=True))
         broken = ~torch.isfinite(peaks).all()
-        # by a tensor: a device may multiply by the inverse of a number
+        # divide by a tensor: dividing by a number, a device may multiply by its inverse instead
         wanted = peaks.clamp(max=LARGEST).div_(torch.full_like(peaks, self.levels))
         scales, steps = Scales.of_on_device(wanted)
         codes = (values / steps.masked_fill(steps == 0, math.inf)).round_().clamp_(-self.levels, self.levels)

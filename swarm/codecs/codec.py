@@ -1,16 +1,16 @@
-"""Codec: one tensor as one self-describing frame of bytes, and back.
+"""The base of all codecs: converts a tensor to a self-describing frame of bytes, and back.
 
-Peers that have never met exchange these frames, so `decode` is total: for any bytes, it returns a tensor of the
-expected shape with finite values, or raises CodecError with a named reason. It allocates nothing before codec, shape,
-length and checksum agree.
+Frames come from untrusted peers. For any bytes, `decode` either returns a tensor of the expected shape with finite
+values, or raises CodecError with a named reason. It allocates memory only after it has checked codec, shape, length and
+checksum.
 
 A frame is a fixed 15-byte header (little-endian) and a payload:
 
     codec id u8 | codec version u8 | 16 · source dtype + ndim u8 | dims u64 | checksum u32
 
-Each of the n dims has 64 // n bits, the first one the lowest. The transport gives the length of the payload. The
-checksum covers header and payload: the first four bytes of their BLAKE3, which is three times as fast as zlib's crc32.
-It finds accidents; authenticity is the transport's duty.
+Each of the n dims has 64 // n bits, with the first dimension in the lowest bits. The transport gives the length of the
+payload. The checksum covers header and payload: the first four bytes of their BLAKE3, which is three times as fast as
+zlib's crc32. It detects accidental errors; the transport guarantees authenticity.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Reason(enum.Enum):
 
 
 class CodecError(ValueError):
-    """A frame that cannot be decoded or a tensor that cannot be encoded. `reason` names the class of fault."""
+    """A frame cannot be decoded, or a tensor cannot be encoded. `reason`: the kind of error."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(f"{reason.value}: {detail}")
@@ -65,30 +65,31 @@ class CodecError(ValueError):
 
 
 class Codec(abc.ABC):
-    """Base of all codecs: header, checks and checksum. Stateless and thread-safe.
+    """Base of all codecs, with header, checks and checksum. Stateless and thread-safe.
 
-    A codec for gradients may use the forward frame of the same boundary and microbatch, whose bytes both ends hold:
-    `beside(frame)` is the codec for that one gradient.
+    A codec for gradients may use the forward frame of the same boundary and microbatch, which both ends have:
+    `beside(frame)` is the codec for this one gradient.
 
-    Every codec is deterministic to the bit for any number of threads: a replayed frame equals the first one. A subclass
-    gives `name`, `codec_id`, `version` and the three methods below; it never sees an unchecked length.
+    Every codec is deterministic to the bit for any number of threads, so encoding the same tensor again gives the same
+    frame. A subclass defines `name`, `codec_id`, `version` and the methods `payload_bytes`, `pack` and `unpack`; the
+    base class checks lengths before it calls them.
     """
 
     name: str
-    """As manifests name it, parameter included."""
+    """The name in manifests, with its parameter."""
     codec_id: int
-    """On the wire, 1 … 255; never reused for another codec."""
+    """The number in frames, 1 … 255; never reused for another codec."""
     version: int
-    """On the wire; raised whenever the payload of equal input changes."""
+    """The version in frames; raised whenever the payload of equal input changes."""
     needs_forward: ClassVar[bool] = False
     """Whether `encode` and `decode` work only on the result of `beside`."""
     needed_afterwards: ClassVar[bool] = False
     """Whether a model trained with it on its activations performs clearly worse without it."""
 
     def beside(self, forward: Buffer) -> Codec:
-        """The codec for the gradient whose activation was sent in `forward`, an encoded frame that is kept, not copied.
+        """The codec for the gradient of the activation in the encoded frame `forward`, which is kept, not copied.
 
-        Nothing is read yet: a frame that does not fit is refused with WRONG_FORWARD when it is needed.
+        The frame is read only when it is needed; one that does not fit is then refused with WRONG_FORWARD.
         """
         return self
 
@@ -102,10 +103,10 @@ class Codec(abc.ABC):
         return b"".join(self._encoded(tensor))
 
     def begin(self, tensor: torch.Tensor) -> Callable[[], Sequence[Buffer]]:
-        """Start to encode a tensor, as `encode`, on its device. Nothing waits for the device.
+        """Start to encode a tensor on its device, without waiting for the device.
 
-        The result returns the frame in parts, which must not be changed, and raises CodecError. Call it once the device
-        has done all work it was given until now.
+        The returned function returns the frame in parts, which must not be changed, or raises CodecError. Call it after
+        the device has finished all work submitted so far.
         """
         if tensor.device.type == "cpu":
             parts = self._encoded(tensor)
@@ -124,7 +125,7 @@ class Codec(abc.ABC):
         return finish
 
     def decode(self, buffer: Buffer, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """The tensor of a frame: freshly allocated, contiguous, of `shape` and `dtype` (fp32 or bf16), all finite.
+        """Decode a frame: a newly allocated, contiguous, finite tensor of `shape` and `dtype` (fp32 or bf16).
 
         `buffer` may have any alignment and is not kept. Raises CodecError with a named reason.
         """
@@ -138,9 +139,9 @@ class Codec(abc.ABC):
         return to_bfloat16(tensor) if dtype is torch.bfloat16 else tensor.to(dtype)
 
     def decode_on(self, device: torch.device, buffer: Buffer, shape: Sequence[int]) -> torch.Tensor:
-        """As `decode`, fp32 on `device`, where its values are computed if the codec can. Nothing waits for the device.
+        """Like `decode`, to fp32 on `device`, without waiting for it. If the codec can, the device computes the values.
 
-        Except on the CPU, the frame must have passed `check`: its checksum is not verified again.
+        Unless `device` is the CPU, the frame must have passed `check` before: its checksum is not verified again.
         """
         dims = tuple(shape)
         if device.type != "cpu" and 0 not in shape:
@@ -151,44 +152,47 @@ class Codec(abc.ABC):
         return to_device(self.decode(buffer, dims), device)
 
     def check(self, buffer: Buffer, shape: Sequence[int]) -> None:
-        """Raise CodecError if a frame cannot be decoded, as far as this can be known without the forward frame."""
+        """Raise CodecError if a frame cannot be decoded, as far as this can be checked without the forward frame."""
         dims = tuple(shape)
         payload = self._checked(memoryview(buffer).cast("B"), dims)
         if math.prod(dims):
             self.check_payload(payload, dims)
 
     def max_bytes(self, shape: Sequence[int]) -> int:
-        """The largest frame of a tensor of `shape`, header included, which a receiver must be ready for."""
+        """Size of the largest frame of a tensor of `shape`, with its header, in bytes."""
         return HEADER_BYTES + (self.payload_bytes(shape) if math.prod(shape) else 0)
 
     @abc.abstractmethod
     def payload_bytes(self, shape: Sequence[int]) -> int:
-        """Upper bound of the payload of a non-empty tensor of `shape`."""
+        """An upper bound on the payload of a non-empty tensor of `shape`, bytes."""
 
     @abc.abstractmethod
     def pack(self, tensor: torch.Tensor) -> Sequence[Buffer]:
-        """The payload of a contiguous, non-empty fp32 tensor, in parts. Raises CodecError when it is not finite."""
+        """The payload of a contiguous, non-empty fp32 tensor, in parts. Raises CodecError if it is not finite."""
 
     @abc.abstractmethod
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> torch.Tensor:
-        """A fresh fp32 or bf16 tensor of `shape` from at most `payload_bytes(shape)` bytes. Raises CodecError."""
+        """A new fp32 or bf16 tensor of `shape` from a payload of at most `payload_bytes(shape)` bytes.
+
+        Raises CodecError.
+        """
 
     def check_payload(self, payload: memoryview, shape: tuple[int, ...]) -> None:
-        """Raise CodecError if `unpack` would. A codec that can check this without all values overrides it."""
+        """Raise CodecError if `unpack` would. Codecs override it if they can check this without decoding all values."""
         self.unpack(payload, shape)
 
     def pack_on_device(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The payload of a contiguous, non-empty fp32 tensor on a device other than the CPU, computed there.
 
-        uint8 (1 + payload,): first 0, or 1 if a value is not finite. Does not wait for the device. None: this codec
-        works only on CPUs.
+        uint8 (1 + payload,): the first byte is 1 if a value is not finite, else 0. Does not wait for the device. None:
+        this codec works only on CPUs.
         """
         return None
 
     def unpack_on_device(
         self, payload: memoryview, shape: tuple[int, ...], device: torch.device
     ) -> torch.Tensor | None:
-        """`unpack` of a payload that has passed `check_payload`, fp32 or bf16 on `device`. Does not wait for it.
+        """Like `unpack`, on `device`, without waiting for it. `payload` must have passed `check_payload` before.
 
         None: this codec works only on CPUs.
         """
@@ -220,13 +224,13 @@ class Codec(abc.ABC):
     def _fields(self, shape: Sequence[int], dtype: int) -> bytes:
         dims = _packed(shape)
         if dims is None:
-            raise CodecError(Reason.UNSUPPORTED, f"shape {tuple(shape)} has a dimension that no header can name")
+            raise CodecError(Reason.UNSUPPORTED, f"shape {tuple(shape)} has a dimension too large for the header")
         return _FIELDS.pack(self.codec_id, self.version, dtype << 4 | len(shape), dims)
 
     def _checked(self, view: memoryview, shape: tuple[int, ...]) -> memoryview:
-        """The payload, after all checks that do not look into it."""
+        """The payload, after all checks that do not need its content."""
         if len(view) < HEADER_BYTES:
-            raise CodecError(Reason.TRUNCATED, f"{len(view)} bytes, a header has {HEADER_BYTES}")
+            raise CodecError(Reason.TRUNCATED, f"the frame has {len(view)} bytes; a header has {HEADER_BYTES}")
         codec_id, version, kind, dims = _FIELDS.unpack_from(view)
         dtype, ndim = divmod(kind, 16)
         if codec_id != self.codec_id:
@@ -240,7 +244,7 @@ class Codec(abc.ABC):
         payload = view[HEADER_BYTES:]
         if (most := self.max_bytes(shape)) < len(view):
             raise CodecError(
-                Reason.OVERSIZED, f"payload of {len(payload)} bytes, {shape} has at most {most - HEADER_BYTES}"
+                Reason.OVERSIZED, f"the payload has {len(payload)} bytes; {shape} needs at most {most - HEADER_BYTES}"
             )
         claimed = view[_FIELDS.size : HEADER_BYTES]
         actual = _checksum(view[: _FIELDS.size], payload)
@@ -257,7 +261,7 @@ def _checksum(*parts: Buffer) -> bytes:
 
 
 def _packed(shape: Sequence[int]) -> int | None:
-    """The dimensions as one number; None if one of them is too large for that."""
+    """The dimensions as one number; None if one of them is too large for this."""
     bits = _DIMS_BITS // max(1, len(shape))
     if any(dim >> bits for dim in shape):
         return None
@@ -265,7 +269,7 @@ def _packed(shape: Sequence[int]) -> int | None:
 
 
 def _unpacked(dims: int, ndim: int) -> str:
-    """The dimensions in any header, for people."""
+    """The dimensions in a header as text, also for invalid headers."""
     if not 0 < ndim <= MAX_DIMS:
         return f"{ndim} dimensions"
     bits = _DIMS_BITS // ndim
@@ -278,13 +282,13 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in pinned memory, complete once its device has done all work it was given until now."""
+    """A copy in pinned memory, which is complete after the device has finished all work submitted so far."""
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
     return host.copy_(tensor, non_blocking=True)
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A CPU tensor on `device`. Nothing waits for the device; the tensor may be released at once."""
+    """A copy of a CPU tensor on `device`, without waiting for it. The CPU tensor may be released at once."""
     if device.type == "cpu":
         return tensor
     if device.type == "cuda":
@@ -293,9 +297,9 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def bytes_on(device: torch.device, payload: memoryview) -> torch.Tensor:
-    """A payload as uint8 on `device`. Nothing waits for the device.
+    """A payload as uint8 on `device`, without waiting for it.
 
-    What can be written to may lie in pinned memory already. Then its owner keeps it until the device has read it.
+    A writable payload may already be in pinned memory; its owner must then keep it until the device has read it.
     """
     if device.type == "cuda" and not payload.readonly:
         host = torch.frombuffer(payload, dtype=torch.uint8)
@@ -308,21 +312,24 @@ def bytes_on(device: torch.device, payload: memoryview) -> torch.Tensor:
 
 def require_finite(tensor: torch.Tensor, what: str) -> None:
     """Raise CodecError unless every value of a floating-point tensor is finite."""
-    # A finite sum proves finite terms, thirty times faster than isfinite(); but finite terms may overflow the sum.
+    # A finite sum proves that all terms are finite, 30 times faster than isfinite(). But the sum of finite terms may
+    # overflow.
     if not math.isfinite(tensor.sum(dtype=torch.float32).item()) and not bool(torch.isfinite(tensor).all()):
         bad = int((~torch.isfinite(tensor)).sum())
         raise CodecError(Reason.NOT_FINITE, f"{bad} of {tensor.numel()} {what} are NaN or infinite")
 
 
 def copied(payload: memoryview, dtype: torch.dtype, offset: int, count: int) -> torch.Tensor:
-    """`count` little-endian values at byte `offset` of `payload` as a fresh flat tensor: aligned, never a view.
+    """`count` little-endian values from byte `offset` of `payload` on, as a new flat tensor, not a view.
 
-    Raises CodecError when the payload ends before.
+    Raises CodecError if the payload is too short.
     """
     tensor = torch.empty(count, dtype=dtype)
     nbytes = count * tensor.element_size()
     if offset + nbytes > len(payload):
-        raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes, expected {offset + nbytes} or more")
+        raise CodecError(
+            Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes, expected at least {offset + nbytes}"
+        )
     raw_bytes(tensor)[:] = payload[offset : offset + nbytes]
     return tensor
 
@@ -333,7 +340,7 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 def to_bfloat16(tensor: torch.Tensor) -> torch.Tensor:
-    """Finite fp32 values to the nearest bf16, ties to even; values beyond its range saturate instead of overflowing."""
+    """Round finite fp32 values to the nearest bf16, ties to even; values beyond its range saturate."""
     rounded = tensor.to(torch.bfloat16)
     if not math.isfinite(rounded.sum(dtype=torch.float32).item()):  # rare: only then may a value have overflowed
         limit = torch.finfo(torch.bfloat16).max

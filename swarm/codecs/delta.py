@@ -1,16 +1,16 @@
-"""Codecs `delta` and `ef21`: only the change of an activation since an earlier one.
+"""Codecs `delta` and `ef21`: send only the change of an activation since an earlier one.
 
-`delta`: since the last visit to the same samples (AQ-SGD, arXiv 2206.01299). `ef21`: since the same place in the step
-before, with any samples (EF21, as in arXiv 2401.07788: a later frame makes up for what one leaves out).
+`delta`: since the last visit of the same samples (AQ-SGD, arXiv 2206.01299). `ef21`: since the same microbatch of the
+previous step, with other samples (EF21, as in arXiv 2401.07788: later frames correct the errors of earlier ones).
 
     first visit      x̂ = fp16(x)                   a key frame
     later visits     x̂ = fp16(m + Q⁻¹(Q(x − m)))   m: x̂ of the visit before, at both ends; Q: a codec without state
 
-The receiver computes with x̂, and the next visit's change is relative to it: the error of one visit is corrected in the
-next, and as the model converges the changes shrink, and their error with them. The protocol (swarm/protocol/lineage.py)
-tracks the visits and ensures that both ends hold the same m. Here are the two forms of a frame:
+The receiver computes with x̂. The change in the next visit is relative to x̂, so it corrects the error of this visit.
+As the model converges, the changes shrink, and so do their errors. The protocol (swarm/protocol/lineage.py) tracks the
+visits and ensures that both ends have the same m. A frame has one of two forms:
 
-    Delta            whole: fp16 values, ±65,504 at most. For x a key frame; for x̂ lossless. Evaluation and generation
+    Delta            whole: fp16 values, at most ±65,504. A key frame of x; lossless for x̂. Also evaluation, generation
     Delta.against    the change from m: the payload of Q
 
 Values beyond fp16's range saturate.
@@ -30,20 +30,20 @@ from swarm.codecs.remembering import Remembering, to_float16
 
 
 class Delta(Remembering):
-    """The whole form: rounded to the nearest fp16, relative error at most 2^-11, below 2^-14 absolute 2^-25."""
+    """The whole form: the nearest fp16. Relative error at most 2^-11; below 2^-14, absolute error at most 2^-25."""
 
     families = ("delta", "ef21")
     codec_id = 10
     version = 1
 
     def __init__(self, family: str, change: str, quantiser: Codec) -> None:
-        """`change`: how manifests name the codec of changes."""
+        """`change`: the name of the codec of changes in manifests; `quantiser`: that codec."""
         assert family in self.families
         self._quantiser = quantiser
         self.name = f"{family}:{change}"
 
     def against(self, base: Tensor) -> Change:
-        """The codec of a change. base: fp16, of the activation's shape, the decoded frame of the visit before."""
+        """The codec of a change. base: the decoded frame of the previous visit, fp16, of the activation's shape."""
         return Change(self.name, self._quantiser, base)
 
     def left(self, base: Tensor | None, hidden: Tensor, crossed: Tensor) -> Tensor:
@@ -64,13 +64,13 @@ class Delta(Remembering):
         count = math.prod(shape)
         values = copied(payload, torch.float16, 0, count)
         if len(payload) != count * values.element_size():
-            raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes for {count} values")
+            raise CodecError(Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes for {count} values")
         require_finite(values, "values")
         return values.view(shape).float()
 
 
 class Change(Codec):
-    """A change from one base. `decode` gives the reconstruction x̂, in fp32, every value of which fits into fp16."""
+    """The change from one base. `decode` returns the reconstruction x̂ in fp32; all its values are fp16 numbers."""
 
     codec_id = 11
     version = 1
@@ -89,11 +89,11 @@ class Change(Codec):
 
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
         self._check_base(shape)
-        change = self._quantiser.unpack(payload, shape).float()  # a sum in bf16 would be coarse, and overflow fp16
+        change = self._quantiser.unpack(payload, shape).float()  # a sum in bf16 is inexact and may overflow fp16
         return to_float16(change.add_(self._base)).float()
 
     def check(self, buffer: Buffer, shape: Sequence[int]) -> None:
-        """As far as this can be known without the base."""
+        """Check a frame as far as this is possible without the base."""
         payload = self._checked(memoryview(buffer).cast("B"), tuple(shape))
         if math.prod(shape):
             self._quantiser.unpack(payload, tuple(shape))
@@ -101,5 +101,5 @@ class Change(Codec):
     def _check_base(self, shape: Sequence[int]) -> None:
         if self._base.shape != torch.Size(shape):
             raise CodecError(
-                Reason.WRONG_SHAPE, f"a change of shape {tuple(shape)}, its base has {tuple(self._base.shape)}"
+                Reason.WRONG_SHAPE, f"the change has shape {tuple(shape)}, its base {tuple(self._base.shape)}"
             )

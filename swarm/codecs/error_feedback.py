@@ -2,10 +2,10 @@
 2401.07788).
 
     ef          x̂ = C(x + e)                e ← x + e − x̂
-    ef-mixed    x̂ = C(x) + C(e)             e ← x + e − x̂; of topk half of the kept values each
+    ef-mixed    x̂ = C(x) + C(e)             e ← x + e − x̂; with topk, each C keeps half of the values
 
-Only the sender holds the residual e, one for each place of a microbatch in a step: the errors of different samples are
-mixed, as in the study. Any receiver can decode any frame.
+Only the sender keeps the residual e, one for each microbatch number of a step, so the errors of different samples are
+mixed, as in the study. Every receiver can decode every frame.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from swarm.codecs.topk import TopK
 
 
 class ErrorFeedback(Remembering):
-    """Its frames are those of `inner`."""
+    """The codec `ef`. Its frames are those of `inner`."""
 
     family = "ef"
 
@@ -52,18 +52,18 @@ class ErrorFeedback(Remembering):
 
 
 class MixedErrorFeedback(ErrorFeedback):
-    """A frame contains two frames, one of the values and one of the residual."""
+    """The codec `ef-mixed`. A frame contains two frames of `inner`, one of the values and one of the residual."""
 
     family = "ef-mixed"
     codec_id = 12
     version = 1
 
     def __init__(self, inner: Codec, residual: Tensor | None = None) -> None:
-        """Raises ValueError, with an empty text, for codecs whose frames have no fixed length."""
+        """Raises ValueError, with an empty text, if the frames of `inner` have no fixed length."""
         if isinstance(inner, Huffman):
             raise ValueError
         super().__init__(inner, residual)
-        self.codec_id = type(self).codec_id  # not that of its parts
+        self.codec_id = type(self).codec_id  # not the id of `inner`, which the base class has set
         self.version = type(self).version
         self._part = TopK(inner.fraction / 2) if isinstance(inner, TopK) else inner
 
@@ -78,5 +78,5 @@ class MixedErrorFeedback(ErrorFeedback):
         half = self._part.payload_bytes(shape)
         values, residual = (self._part.unpack(part, shape).float() for part in (payload[:half], payload[half:]))
         both = values + residual
-        require_finite(both, "values")  # two finite ones may overflow
+        require_finite(both, "values")  # the sum of two finite values may overflow
         return both

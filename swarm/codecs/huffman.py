@@ -1,11 +1,11 @@
-"""Codecs `huffman:CODEC`: the values of `CODEC`, bit for bit, in fewer bytes: frequent levels get short codes.
+"""Codecs `huffman:CODEC`: the same values as with `CODEC`, in fewer bytes, because frequent levels get short codes.
 
 Levels that are evenly spaced up to the largest magnitude of a channel are not equally frequent: most Gaussian values
-are near zero. 5 bits per value become 4.25, 4 bits 3.2, those of `log4` 3.6. Huffman codes are within 0.05 bits of the
-entropy here, and zlib has them: DEFLATE (RFC 1951) without its search for repetitions.
+are near zero. 5 bits per value become 4.25, 4 bits become 3.2, and those of `log4` 3.6. Huffman codes are within 0.05
+bits of the entropy here, and zlib implements them: DEFLATE (RFC 1951) without its search for repetitions.
 
-The error is that of CODEC, so a run with it has the digests of a run without. The size of a frame depends on its
-values; estimates, such as those of `--dry-run`, use the largest: that of CODEC.
+The decoded values are those of CODEC, so a run has the same digests with and without Huffman coding. The size of a
+frame depends on its values; estimates, such as those of `--dry-run`, use the largest size, which is that of CODEC.
 
 Payload: head of CODEC | a raw deflate stream of its codes, a byte each. If that would not be shorter, the payload of
 CODEC; its length tells them apart.
@@ -31,7 +31,7 @@ _LEVEL, _MEMORY = 9, 9  # the largest blocks: 32,768 codes share a table
 
 
 class Huffman(Codec):
-    """Error of a value: that of `inner`."""
+    """Error of a value: as with `inner`."""
 
     family = "huffman"
 
@@ -60,17 +60,17 @@ class Huffman(Codec):
             return self._inner.unpack(payload, shape)
         head, count = self._inner.head_bytes(shape), math.prod(shape)
         if len(payload) < head:
-            raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes, its head has {head}")
+            raise CodecError(Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes, its head needs {head}")
         inflater = zlib.decompressobj(_RAW)
         try:
             inflated = inflater.decompress(payload[head:], count + 1)
         except zlib.error as error:
             raise CodecError(Reason.BAD_CODES, str(error)) from None
         if len(inflated) != count or not inflater.eof or inflater.unused_data:
-            raise CodecError(Reason.BAD_CODES, f"a stream that is not of {count} codes")
+            raise CodecError(Reason.BAD_CODES, f"the stream does not contain {count} codes")
         codes = torch.from_numpy(np.frombuffer(inflated, dtype=np.uint8).copy())
         if int(codes.amax()) >> self._inner.bits:
             raise CodecError(
-                Reason.BAD_CODES, f"code {int(codes.amax())}, {self._inner.name} has {self._inner.bits} bits"
+                Reason.BAD_CODES, f"code {int(codes.amax())} exceeds the {self._inner.bits} bits of {self._inner.name}"
             )
         return self._inner.restore(payload[:head], codes, shape)

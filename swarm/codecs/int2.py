@@ -3,8 +3,8 @@
     absmax       levels −s, 0, s                        s = largest magnitude: right when few values are large
     Lloyd-Max    levels ±0.4528·s, ±1.51·s              s = root mean square: optimal for Gaussian values (Max, 1960)
 
-The rule with the smaller squared error is taken, absmax on a tie. The sign bit of the fp16 scale names the rule. To
-choose, magnitudes are rounded to 1/512 of the block's largest.
+The rule with the smaller squared error is used; absmax on a tie. The sign bit of the fp16 scale tells the rule. For the
+choice, magnitudes are rounded to 1/512 of the block's largest magnitude.
 
 Payload: shift i16 | ±scales fp16 × blocks | codes, bit 0 the outer level, bit 1 minus, whole blocks (blocks.py).
 """
@@ -39,7 +39,7 @@ _UNITS = 512  # to the largest magnitude of a block
 
 
 class Int2(Codec):
-    """A block's squared error is that of the better rule. A value's error: at most its block's largest magnitude."""
+    """Squared error of a block: that of the better rule. Error of a value: at most the block's largest magnitude."""
 
     name = "int2"
     codec_id = 5
@@ -66,7 +66,7 @@ class Int2(Codec):
             if saturated:
                 rounded.clamp_(max=_UNITS)
             gauss, root = _choose(rounded, mask[held], product[held])
-            gauss &= root * peak < LARGEST / _OUTER  # else the outer level would leave the fp32 range
+            gauss &= root * peak < LARGEST / _OUTER  # otherwise the outer level would exceed the fp32 range
             wanted = peak * torch.where(gauss, -root, 1.0) * 2.0**-shift
             scales[span] = wanted
             outer = torch.gt(rounded, torch.where(gauss, root * (_THRESHOLD * _UNITS), _UNITS / 2), out=mask[held])
@@ -94,24 +94,25 @@ class Int2(Codec):
 
 
 def _scales(payload: memoryview, blocks: int) -> Scales:
-    """Raises CodecError."""
+    """The scales in a payload of the right length. Raises CodecError."""
     wanted = Scales.nbytes(blocks) + blocks * BLOCK // 4
     if len(payload) != wanted:
-        raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes, expected {wanted}")
+        raise CodecError(Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes, expected {wanted}")
     return Scales.parse(payload, blocks, largest_level=1.0, negative=_OUTER)
 
 
 def _choose(size: Tensor, mask: Tensor, product: Tensor) -> tuple[Tensor, Tensor]:
-    """For magnitudes (n, 64) in whole units: is Lloyd-Max better? bool (n, 1); root mean square in peaks, fp32 (n, 1).
+    """For blocks of magnitudes (n, 64) in integer units: (whether Lloyd-Max is better, bool (n, 1); the root mean
+    square relative to the block's largest magnitude, fp32 (n, 1)).
 
-    All sums are of whole numbers below 2^24: exact, and so the same on every processor, which adds in its own order.
+    All sums are of integers below 2^24, so they are exact and do not depend on the order of addition.
     """
 
     def row_sums(values: Tensor) -> Tensor:
         return values.sum(dim=1, keepdim=True).double()
 
     def error(threshold: float | Tensor, inner: float | Tensor, outer: float | Tensor) -> Tensor:
-        """Squared error of the levels `inner` and, above `threshold`, `outer`."""
+        """Squared error with the level `inner` up to `threshold`, and the level `outer` above it."""
         above = torch.gt(size, threshold, out=mask)
         count, part = row_sums(above), row_sums(torch.mul(above, size, out=product))
         return squares + (BLOCK - count) * inner**2 - 2 * inner * (total - part) + count * outer**2 - 2 * outer * part

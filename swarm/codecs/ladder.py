@@ -1,4 +1,4 @@
-"""The codecs that `codec = "auto"` may choose from: codecs without state, gentlest first.
+"""The codecs from which `codec = "auto"` chooses: codecs without state, sorted by increasing error.
 
 docs/codecs.md gives the reasons. `int2` and sparse codecs are left out: they cost a model too much to be chosen
 automatically.
@@ -12,17 +12,17 @@ from swarm.manifest import AUTO, RunManifest
 
 FORWARD = ("none", "bf16", "int8", "int6", "int5", "int4")
 BACKWARD = ("none", "bf16", "int8", "int6", "log4")
-"""Evenly spaced levels below 6 bits are worse for gradients than four bits of levels that halve, without bias."""
+"""For gradients, evenly spaced levels with fewer than 6 bits are worse than the unbiased 4 bits of `log4`."""
 START = "int8"
-"""Used until the links are measured."""
+"""The codec until the links are measured."""
 NARROW_FORWARD = ("none", "bf16", "int8-channel", "int6-channel", "int5-channel")
 NARROW_BACKWARD = ("none", "bf16", "int8-channel", "int6-channel", "log4-channel")
 NARROW_START = "int8-channel"
-"""For a boundary narrower than the model: with few coefficients per token, scales per block cost many bits."""
+"""The same for a boundary narrower than the model: with few coefficients per token, scales per block cost many bits."""
 
 
 def names(manifest: RunManifest) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The codecs that this run may use for activations and for their gradients. A named codec is the only one.
+    """The codecs that this run may use for activations and for gradients; only the named one if the manifest names one.
 
     Raises UnknownCodec.
     """
@@ -38,7 +38,7 @@ def names(manifest: RunManifest) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def start(manifest: RunManifest) -> tuple[str, str]:
-    """The codecs used until the links are measured."""
+    """The codecs (activations, gradients) until the links are measured."""
     first = NARROW_START if _narrow(manifest) else START
     forward, backward = (first if name == AUTO else name for name in (manifest.codec.forward, manifest.codec.backward))
     return forward, backward

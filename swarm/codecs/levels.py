@@ -1,6 +1,6 @@
-"""Codecs that map each value to one of a few levels: scales, then one small code per value.
+"""The base of codecs that map each value to one of a few levels: their payload is scales and one small code per value.
 
-They differ in their levels. Codes are written in equally many bits each (here), or by frequency (huffman.py).
+Codes are written with a fixed number of bits (here), or with Huffman codes (huffman.py).
 
 Payload: head (scales) | codes in `bits` bits × values; below 8 bits whole blocks of 64 (blocks.py).
 """
@@ -20,7 +20,10 @@ from swarm.codecs.codec import Codec, CodecError, Reason, copied, raw_bytes
 
 
 class Levels(Codec):
-    """A subclass gives `bits` and three methods. It sees a head of the right length, and codes below 2^bits."""
+    """A subclass defines `bits` and the first four methods.
+
+    It gets heads of the right length, and codes below 2^bits.
+    """
 
     bits: int
 
@@ -30,15 +33,15 @@ class Levels(Codec):
 
     @abc.abstractmethod
     def codes(self, tensor: Tensor) -> tuple[Sequence[Buffer], Tensor]:
-        """The head, in parts, and a code for each value, uint8 (values,), in an order of the codec's choice."""
+        """(the head in parts; a code for each value, uint8 (values,), in an order that the codec chooses)."""
 
     @abc.abstractmethod
     def restore(self, head: memoryview, codes: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """The fresh tensor of a head and codes, uint8 (values,), which may be overwritten. Raises CodecError."""
+        """A new tensor from head and codes. codes: uint8 (values,), may be overwritten. Raises CodecError."""
 
     @abc.abstractmethod
     def check_head(self, head: memoryview, shape: tuple[int, ...]) -> None:
-        """Raise CodecError if `restore` would, for any codes."""
+        """Raise CodecError if `restore` would raise it for this head, whatever the codes."""
 
     def payload_bytes(self, shape: Sequence[int]) -> int:
         return self.head_bytes(shape) + code_bytes(math.prod(shape), self.bits)
@@ -48,7 +51,7 @@ class Levels(Codec):
         return *head, self.packed(codes)
 
     def packed(self, codes: Tensor) -> Buffer:
-        """Codes uint8 (values,), in `bits` bits each."""
+        """Pack codes, uint8 (values,), with `bits` bits each."""
         if self.bits == 8:
             return raw_bytes(codes)
         if len(codes) % BLOCK:
@@ -69,7 +72,7 @@ class Levels(Codec):
 
     def _check_length(self, payload: memoryview, shape: tuple[int, ...]) -> None:
         if len(payload) != self.payload_bytes(shape):
-            raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes for {math.prod(shape)} values")
+            raise CodecError(Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes for {math.prod(shape)} values")
 
 
 def transposed(shape: Sequence[int]) -> tuple[int, int]:

@@ -1,11 +1,11 @@
-"""Codec `log4`: 4 bits per value, levels that halve, stochastic rounding. For gradients: small values survive.
+"""Codec `log4`: 4 bits per value, logarithmic levels, stochastic rounding. It keeps the small values of gradients.
 
-Each row (last dimension: a token) has a scale s. The levels are 0 and ±s·2^−6 … ±s·2^0. A value between two levels
-becomes one of them at random, so that its expectation is the value itself: errors of many microbatches cancel. The
-choice must be reproducible: a replayed frame equals the first one bit for bit. So the noise is a hash of the position
-and of a digest of the whole tensor (its scales and an integer sum, independent of order). The hash is Chris Wellons'
-lowbias32 without its last shift. The rounding itself is an integer addition: a positive float's bits plus 23 random
-ones carry into the exponent with a probability of exactly the mantissa's fraction.
+Each row (a token: the last dimension) has a scale s. The levels are 0 and ±s·2^−6, ±s·2^−5, … ±s. A value between two
+levels is rounded to one of them at random, with the value as expectation, so that the errors of many microbatches
+cancel. Encoding the same tensor again must give the same bits. So the noise is a hash of the position and of a digest
+of the whole tensor (its scales, and an integer sum that does not depend on the order). The hash is Chris Wellons'
+lowbias32 without its last shift. The rounding is an integer addition: when 23 random bits are added to the bits of a
+positive float, the probability of a carry into the exponent is exactly the fraction in the mantissa.
 
 Head: scales bf16 (rounded up) × rows. Codes: sign and level in 4 bits.
 """
@@ -32,7 +32,7 @@ _LEVELS = torch.tensor([sign * level for sign in (1.0, -1.0) for level in (0.0, 
 
 
 class Log4(Levels):
-    """Unbiased. Error of a value: at most its own magnitude, or 0.0157 of the largest in its row, whichever is more.
+    """Unbiased. Error of a value: at most its own magnitude or 0.0157 of the largest in its row, whichever is larger.
 
     Values beyond 3.38e38 saturate there; rows below 8e-31 become zero.
     """
@@ -51,11 +51,11 @@ class Log4(Levels):
         values = tensor.view(rows, width)
         peaks = torch.maximum(values.amax(dim=1), -values.amin(dim=1))
         peaks.masked_fill_(peaks < _VANISHING, 0.0)
-        tops = ((peaks.view(torch.int32) + 0xFFFF) >> 16).clamp_(max=0x7F7F)  # bf16, up, but never to infinity
+        tops = ((peaks.view(torch.int32) + 0xFFFF) >> 16).clamp_(max=0x7F7F)  # bf16, rounded up, but not to infinity
         scales = (tops << 16).view(torch.float32).view(rows, 1)
         scales = scales.masked_fill(scales == 0, math.inf)
         heads = tops.to(torch.int16)
-        total = values.view(-1).numpy().view(np.uint32).sum(dtype=np.uint32)  # wraps: exact in any order
+        total = values.view(-1).numpy().view(np.uint32).sum(dtype=np.uint32)  # modulo 2^32, so the order has no effect
         seed = zlib.crc32(total.tobytes(), zlib.crc32(raw_bytes(heads)))
         codes = torch.empty(rows, width, dtype=torch.uint8)
         chunk = max(1, _VALUES // width)
@@ -80,21 +80,23 @@ class Log4(Levels):
 
     @staticmethod
     def _scales(head: memoryview, rows: int) -> Tensor:
-        """fp32 (rows,). Raises CodecError."""
+        """The scales in a head, fp32 (rows,). Raises CodecError."""
         scales = copied(head, torch.bfloat16, 0, rows).to(torch.float32)
         if not math.isfinite(scales.amax().item()) or scales.amin().item() < 0:
-            raise CodecError(Reason.BAD_SCALE, f"scales from {scales.amin().item()} to {scales.amax().item()}")
+            raise CodecError(
+                Reason.BAD_SCALE, f"the scales range from {scales.amin().item()} to {scales.amax().item()}"
+            )
         return scales
 
 
 def _rows(shape: Sequence[int]) -> tuple[int, int]:
-    """(rows, values in a row)."""
+    """(number of rows, values in a row)."""
     width = shape[-1] if shape else 1
     return math.prod(shape) // width, width
 
 
 class _Work:
-    """Rounds rows of `width` values, at most `rows` at a time, in its own memory."""
+    """Rounds rows of `width` values, at most `rows` at a time, in scratch memory that it reuses."""
 
     def __init__(self, rows: int, width: int) -> None:
         self._counter = np.arange(rows * width, dtype=np.uint32) * _GOLDEN
@@ -102,17 +104,17 @@ class _Work:
         self._ratios, self._small = torch.empty(rows, width), torch.empty(rows, width)
 
     def round(self, values: Tensor, scales: Tensor, first: np.uint32) -> Tensor:
-        """Sign and level of each value, uint8. values (rows, width) fp32; scales (rows, 1); first: initial counter."""
+        """Sign and level of each value, uint8. values: (rows, width) fp32; scales: (rows, 1); first: first counter."""
         ratios = torch.div(values, scales, out=self._ratios[: len(values)]).abs_().clamp_(max=1.0)
         small = torch.lt(ratios, _LOWEST, out=self._small[: len(values)])
-        ratios.add_(small, alpha=_LOWEST)  # between 0 and the lowest level: its fraction becomes the mantissa's
+        ratios.add_(small, alpha=_LOWEST)  # below the lowest level: turn the fraction into a mantissa
         bits = ratios.view(torch.int32).add_(self._noise(first, values.shape)).bitwise_right_shift_(23)
         levels = bits.to(torch.uint8).sub_(120).sub_(small.to(torch.uint8))
         signs = torch.bitwise_right_shift(values.view(torch.int32), 31, out=bits)
         return levels.bitwise_or_(signs.to(torch.uint8).bitwise_and_(8))
 
     def _noise(self, first: np.uint32, shape: Sequence[int]) -> Tensor:
-        """23 bits for each value, int32."""
+        """23 pseudorandom bits for each value, int32."""
         count = math.prod(shape)
         h, shifted = self._hash[:count], self._shifted[:count]
         np.add(self._counter[:count], first, out=h)

@@ -1,9 +1,10 @@
 """Codec `log4-channel`: `log4` with a scale for each channel of the whole tensor instead of one for each token.
 
-For gradients of few coefficients: with 16 of them, the 16 bits of a token's scale cost as much as a quarter of its
-codes; scales of 16 channels over 512 tokens cost 0.03 bits a value. A channel is an index of the last dimension.
+For gradients with few coefficients per token: with 16 coefficients, the 16-bit scale of a token costs a quarter of its
+64 bits of codes; scales of 16 channels over 512 tokens cost 0.03 bits per value. A channel is an index of the last
+dimension.
 
-Head and codes: those of log4.py for the transposed table, channels as rows.
+Head and codes: those of log4.py for the transposed tensor, with channels as rows.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from swarm.codecs.codec import Codec, CodecError, Reason, bytes_on, copied, raw_
 
 
 class Raw(Codec):
-    """fp32 as it is: 4 bytes a value."""
+    """Unchanged fp32: 4 bytes per value."""
 
     name = "none"
     codec_id = 1
@@ -36,7 +36,7 @@ class Raw(Codec):
 
 
 class BFloat16(Codec):
-    """Rounded to the nearest bf16, ties to even: 2 bytes a value, relative error at most 2^-8.
+    """Rounded to the nearest bf16, ties to even: 2 bytes per value, relative error at most 2^-8.
 
     Finite values beyond the bf16 range saturate at its largest finite value.
     """
@@ -73,6 +73,6 @@ def _values(payload: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> 
     count = math.prod(shape)
     values = copied(payload, dtype, 0, count)
     if len(payload) != count * values.element_size():
-        raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes for {count} values")
+        raise CodecError(Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes for {count} values")
     require_finite(values, "values")
     return values.view(shape)

@@ -1,4 +1,4 @@
-"""The base of codecs that build on an earlier visit to a microbatch."""
+"""The base of codecs that use state from an earlier visit to a microbatch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _LARGEST = torch.finfo(torch.float16).max
 
 
 class Remembering(Codec):
-    """By itself, the codec of a visit without a base: a key frame."""
+    """A codec whose frames may depend on a base. The codec itself encodes a visit without a base: a key frame."""
 
     @abc.abstractmethod
     def against(self, base: Tensor) -> Codec:
-        """The codec of a visit that builds on `base`: fp16, of the activation's shape."""
+        """The codec of a visit with `base`: fp16, of the activation's shape."""
 
     @abc.abstractmethod
     def left(self, base: Tensor | None, hidden: Tensor, crossed: Tensor) -> Tensor:

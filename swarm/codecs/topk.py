@@ -1,16 +1,15 @@
-"""Codecs `topk`: only the K largest magnitudes of each sample, as bf16, and their positions.
+"""Codecs `topk`: send only the K largest magnitudes of each sample, as bf16, with their positions.
 
-    topk:0.1               activations: a tenth of each sample's values (first dimension, the rest flattened)
-    topk-shared            their gradients: the values at the positions that the activation kept, and no positions
-    topk-independent:0.1   independent positions, in either direction; for study
+    topk:0.1               activations: a tenth of the values of each sample (an index of the first dimension)
+    topk-shared            their gradients: the values at the positions that the activation kept, without positions
+    topk-independent:0.1   independent positions, in either direction; for experiments
 
-Dropping activations makes the gradient of the dropped ones zero: the mask's Jacobian is the mask. So the shared mask
-sends exactly the remaining gradient, while an independent mask drops most of it, and training diverges (Rudakov et al.,
-arXiv 2401.07788). Both ends hold the forward frame, so the positions need not be sent again; the checksum of the
-positions is, and no gradient is ever put at the positions of another frame.
+The gradient of a dropped activation is zero. So with the shared mask, the whole gradient is sent, while an independent
+mask drops most of it, and training diverges (Rudakov et al., arXiv 2401.07788). Both ends have the forward frame, so
+the positions are not sent again, but only their checksum, which prevents decoding with the positions of another frame.
 
-Positions are a bitmap of each sample or ascending indices (u16, u32 above 65,536 values), whichever is smaller: that
-follows from the shape. Payload: positions | bf16 values in order of position. Shared: crc32 u32 | bf16 values.
+Positions are a bitmap for each sample, or ascending indices (u16, or u32 above 65,536 values), whichever is smaller;
+this follows from the shape. Payload: positions | bf16 values in order of position. Shared: crc32 u32 | bf16 values.
 """
 
 from __future__ import annotations
@@ -31,10 +30,9 @@ _CHECKSUM = struct.Struct("<I")
 
 
 class TopK(Codec):
-    """Kept values: relative error at most 2^-8, saturating as bf16. All others, none larger than a kept one, become
-    zero.
+    """Keeps `fraction` of the values of each sample, at least one; among equal magnitudes the first ones.
 
-    `fraction` of each sample is kept, at least one value; among equal magnitudes the first ones.
+    Kept values have a relative error of at most 2^-8, and saturate like bf16. All other values become zero.
     """
 
     family = "topk"
@@ -49,7 +47,7 @@ class TopK(Codec):
         self.name = f"{self.family}:{fraction!r}"
 
     def kept(self, shape: Sequence[int]) -> tuple[int, int, int]:
-        """(samples, values in a sample, values kept of each)."""
+        """(number of samples, values in a sample, kept values of each sample)."""
         rows = shape[0] if len(shape) > 1 else 1
         width = math.prod(shape) // rows
         return rows, width, max(1, round(self.fraction * width))
@@ -71,13 +69,13 @@ class TopK(Codec):
 
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
         if len(payload) != self.payload_bytes(shape):
-            raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes for shape {shape}")
+            raise CodecError(Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes for shape {shape}")
         rows, _, keep = self.kept(shape)
         split = self._position_bytes(shape)
         return _placed(self._mask(payload[:split], shape), _values(payload, split, rows * keep), shape)
 
     def positions(self, frame: Buffer, shape: tuple[int, ...]) -> tuple[Tensor, int]:
-        """The positions that a frame of this codec keeps, bool (samples, values in a sample), and their crc32."""
+        """The positions kept in a frame of this codec, bool (samples, values in a sample), and their crc32."""
         payload = self._checked(memoryview(frame).cast("B"), shape)[: self._position_bytes(shape)]
         return self._mask(payload, shape), zlib.crc32(payload)
 
@@ -87,7 +85,10 @@ class TopK(Codec):
         return rows * (-(-width // 8) if size is None else keep * size)
 
     def _mask(self, positions: memoryview, shape: tuple[int, ...]) -> Tensor:
-        """bool (samples, values in a sample). Raises CodecError unless exactly K positions of each sample are named."""
+        """The kept positions, bool (samples, values in a sample).
+
+        Raises CodecError unless each sample has exactly K.
+        """
         rows, width, keep = self.kept(shape)
         size = _index_bytes(width, keep)
         if size is None:
@@ -96,13 +97,13 @@ class TopK(Codec):
                 raise CodecError(Reason.WRONG_LENGTH, f"{len(packed)} bytes of positions for shape {shape}")
             bits = np.unpackbits(packed.reshape(rows, -1), axis=1, bitorder="little")
             if bits[:, width:].any() or (bits[:, :width].sum(axis=1, dtype=np.int64) != keep).any():
-                raise CodecError(Reason.BAD_MASK, f"a bitmap that does not name {keep} of {width} values")
+                raise CodecError(Reason.BAD_MASK, f"the bitmap does not select {keep} of {width} values")
             return torch.from_numpy(np.ascontiguousarray(bits[:, :width])).view(torch.bool)
         if len(positions) != rows * keep * size:
             raise CodecError(Reason.WRONG_LENGTH, f"{len(positions)} bytes of positions for shape {shape}")
         indices = np.frombuffer(positions, dtype=f"<u{size}").astype(np.int64).reshape(rows, keep)
         if indices[:, -1].max() >= width or (np.diff(indices, axis=1) <= 0).any():
-            raise CodecError(Reason.BAD_MASK, f"indices that do not ascend within {width} values")
+            raise CodecError(Reason.BAD_MASK, f"the indices do not ascend within {width} values")
         mask = torch.zeros(rows, width, dtype=torch.bool)
         return mask.scatter_(1, torch.from_numpy(indices), True)
 
@@ -116,7 +117,7 @@ def fraction_of(text: str) -> float:
 
 
 class TopKIndependent(TopK):
-    """`topk` under the name that allows it in both directions: two independent masks."""
+    """`topk` under another name, which may be used in both directions, with independent masks."""
 
     family = "topk-independent"
     codec_id = 8
@@ -163,13 +164,14 @@ class TopKShared(Codec):
         (claimed,) = _CHECKSUM.unpack_from(payload)
         if claimed != checksum:
             raise CodecError(
-                Reason.WRONG_FORWARD, f"values for the positions {claimed:08x}; the forward frame has {checksum:08x}"
+                Reason.WRONG_FORWARD,
+                f"the values are for positions with checksum {claimed:08x}, but the forward frame has {checksum:08x}",
             )
         return _placed(mask, values, shape)
 
     def _gradient(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
         if len(payload) != self.payload_bytes(shape):
-            raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes for shape {shape}")
+            raise CodecError(Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes for shape {shape}")
         return _values(payload, _CHECKSUM.size, (len(payload) - _CHECKSUM.size) // 2)
 
     def _positions(self, shape: tuple[int, ...]) -> tuple[Tensor, int]:
@@ -178,14 +180,14 @@ class TopKShared(Codec):
         try:
             return self._of.positions(self._forward, shape)
         except CodecError as error:
-            raise CodecError(Reason.WRONG_FORWARD, f"it cannot be read ({error})") from None
+            raise CodecError(Reason.WRONG_FORWARD, f"the forward frame cannot be decoded ({error})") from None
 
 
 def _largest(flat: Tensor, keep: int) -> Tensor:
-    """The positions of the `keep` largest magnitudes of each row: bool, as `flat`. Of equal ones the first."""
+    """Positions of the `keep` largest magnitudes in each row, bool, of the shape of `flat`; of equal ones the first."""
     size = flat.abs().numpy()
     place = size.shape[1] - keep
-    # The bits of floats that are not negative are ordered as the floats are, and integers are selected faster.
+    # Nonnegative floats have the same order as their bits, and selecting integers is faster.
     least = np.partition(size.view(np.int32), place, axis=1)[:, place].view(np.float32)
     mask = size >= least[:, None]
     for row in range(len(mask)):
@@ -196,7 +198,7 @@ def _largest(flat: Tensor, keep: int) -> Tensor:
 
 
 def _index_bytes(width: int, keep: int) -> int | None:
-    """Bytes of an index; None: a bitmap is no larger."""
+    """Bytes of an index; None: use a bitmap, which is not larger."""
     size = 2 if width <= 1 << 16 else 4 if width <= 1 << 32 else 8
     return size if keep * size < -(-width // 8) else None
 

@@ -1,4 +1,4 @@
-"""Evenly spaced levels in blocks of 64 values: the codecs `int8`, `int6`, `int5` and `int4`.
+"""The codecs `int8`, `int6`, `int5` and `int4`: evenly spaced levels in blocks of 64 values.
 
 In each block of the flattened tensor
 
@@ -60,8 +60,8 @@ class Uniform(Codec):
         saturated = peaks.amax().item() > LARGEST
         scales = Scales.of(peaks.clamp_(max=LARGEST).div_(self.levels))
         steps = scales.steps()
-        steps.masked_fill_(steps == 0, math.inf)  # x / inf = 0: an all-zero (or vanishing) block
-        clamped = saturated or not scales.exact  # else no quotient rounds beyond the last level
+        steps.masked_fill_(steps == 0, math.inf)  # x / inf = 0, for blocks that are zero or vanishing
+        clamped = saturated or not scales.exact  # otherwise no quotient rounds beyond the last level
         held, packed = scratch(len(blocks)), torch.empty(len(blocks), BLOCK * self.bits // 8, dtype=torch.int8)
         for span in spans(len(blocks)):
             part = blocks[span]
@@ -82,7 +82,7 @@ class Uniform(Codec):
         blocks = cut(tensor)
         peaks = blocks.abs().amax(dim=1, keepdim=True)
         broken = ~torch.isfinite(peaks).all()
-        # by a tensor: a device may multiply by the inverse of a number
+        # divide by a tensor: dividing by a number, a device may multiply by its inverse instead
         wanted = peaks.clamp(max=LARGEST).div_(torch.full_like(peaks, self.levels))
         scales, steps = Scales.of_on_device(wanted)
         codes = (blocks / steps.masked_fill(steps == 0, math.inf)).round_().clamp_(-self.levels, self.levels)
@@ -123,13 +123,13 @@ class Uniform(Codec):
             if self.bits < 8:
                 sign = 1 << self.bits - 1
                 codes = unpack_bits(codes.view(torch.uint8), self.bits).bitwise_xor_(sign).view(torch.int8).sub_(sign)
-            if huge:  # the one code below −levels, which no encoder writes, would leave the fp32 range
+            if huge:  # the code below −levels, which no encoder writes, could exceed the fp32 range
                 codes = codes.clamp(min=-self.levels)
             values[span].copy_(codes).mul_(steps[span])
         return values.view(-1)[:count].view(shape)
 
     def _scales(self, payload: memoryview, shape: tuple[int, ...]) -> Scales:
-        """Raises CodecError."""
+        """The scales in a payload of the right length. Raises CodecError."""
         if len(payload) != self.payload_bytes(shape):
-            raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes for {math.prod(shape)} values")
+            raise CodecError(Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes for {math.prod(shape)} values")
         return Scales.parse(payload, block_count(math.prod(shape)), self.levels)

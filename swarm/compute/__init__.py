@@ -1,1 +1,1 @@
-"""Runs a stage on a device: forward, backward, exact sums, the reduce and the optimizer step."""
+"""Runs a stage on a device: forward, backward, exact sums, reduction and optimizer step."""

@@ -1,16 +1,17 @@
-"""One step of AdamW, of operations that round once each: every machine comes to the same bits.
+"""One step of AdamW that gives the same bits on every machine, because each operation rounds exactly once.
 
     m ← m·β₁ + g·(1 − β₁)          v ← v·β₂ + g²·(1 − β₂)
     p ← p·(1 − η·λ) − m ÷ (√v·(1/√b₂) + ε) · (η/b₁)
 
-Multiplications, additions and divisions of fp32 are fixed by IEEE 754, whatever the vector unit. What is not is how a
-fused one rounds, such as torch's `addcdiv`, `lerp`, or `add` with an `alpha`: one instruction set does it in two
-steps, the next in one. So each stands alone here. Factors are rounded to fp32 first, and multiply: to divide by a
-number is on some machines to multiply by its inverse.
+IEEE 754 defines the results of fp32 multiplication, addition and division on every machine. It does not define the
+rounding of torch's fused operations, such as `addcdiv`, `lerp`, or `add` with an `alpha`: some instruction sets round
+them twice, others once. So this file uses no fused operation. Factors are rounded to fp32 first, and then multiplied:
+some machines implement the division by a number as the multiplication by its inverse.
 
-Roots are taken in fp64 and rounded to fp32. In fp32 torch's come from Intel's library where that is there, and one in
-150 is not the nearest number; on a graphics card all are. The fp64 root of an fp32 number is at least four units of its
-last place away from where fp32 rounds the other way, so no library is too coarse for that.
+Square roots are computed in fp64 and rounded to fp32. torch's fp32 root uses Intel's library if it is installed; one in
+150 of its results is not the nearest number, while a GPU always gives the nearest. The fp64 root of an fp32 number is
+at least four fp64 units in the last place away from the nearest fp32 rounding boundary, so every library is exact
+enough.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from swarm.manifest import OptimizerSection
 from swarm.protocol.update import Update
 
 _BLOCK = 1 << 16
-"""Elements at once on a CPU: what is worked on stays in a cache."""
+"""Elements that are processed at once on a CPU, so that they fit into the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """Of one step; fp32 numbers."""
+    """The factors of one step, as fp32 numbers. η: learning rate; λ: weight decay; b₁, b₂: bias corrections."""
 
     shrink: float
     """1 − η·λ."""
@@ -70,9 +71,10 @@ def step(
     factors: Factors,
     scale: float | None = None,
 ) -> None:
-    """In place, of contiguous fp32 tensors of one shape on one device. `mean`: the gradient.
+    """Update `parameter` and its moments in place: contiguous fp32 tensors of one shape on one device.
 
-    With `scale` it may be of another type and elsewhere, and is that gradient once it is multiplied, in fp64.
+    `mean`: the gradient. With `scale`, the gradient is `mean` · `scale`, computed in fp64, and `mean` may have another
+    dtype and be on another device.
     """
     p, g, m, v = (tensor.view(-1) for tensor in (parameter, mean, exp_avg, exp_avg_sq))
     block = min(len(p), _BLOCK if p.device.type == "cpu" else UPDATED_AT_ONCE)
@@ -84,13 +86,13 @@ def step(
         part = slice(first, min(first + block, len(p)))
         size = part.stop - part.start
         given = g[part]
-        if scale is not None:  # no more of it at once than is worked on
+        if scale is not None:  # convert only the elements of this block
             given = gradient[:size].copy_(exact[:size].copy_(given).mul_(scale))
         _step(p[part], given, m[part], v[part], factors, held[:size], exact[:size])
 
 
 def _step(p: Tensor, g: Tensor, m: Tensor, v: Tensor, factors: Factors, held: Tensor, exact: Tensor) -> None:
-    """`held`, fp32, and `exact`, fp64, are overwritten: new memory for each operation would cost as much as that."""
+    """`held` (fp32) and `exact` (fp64) are scratch memory: allocating it for each operation would take as much time."""
     m.mul_(factors.beta1).add_(torch.mul(g, factors.rest1, out=held))
     v.mul_(factors.beta2).add_(torch.mul(g, g, out=held).mul_(factors.rest2))
     root = held.copy_(exact.copy_(v).sqrt_()).mul_(factors.root).add_(factors.eps)

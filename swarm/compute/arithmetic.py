@@ -1,4 +1,4 @@
-"""How a machine computes: everything but the model that its speed depends on."""
+"""How a machine computes: everything except the model on which its speed depends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Arithmetic:
 
     @classmethod
     def of(cls, device: str, threads: int, precision: Precision | None = None, compiled: bool = False) -> Arithmetic:
-        """`precision` None: what is usual on the device."""
+        """`precision` None: the default precision of the device."""
         return cls(device, threads, precision or Precision.usual(torch.device(device)), compiled)
 
     @property
@@ -28,7 +28,7 @@ class Arithmetic:
         return Mode(self.device, self.precision.value)
 
     def __str__(self) -> str:
-        """With the hardware, for people and as a key."""
+        """A description with the hardware, for people and as a key of stored measurements."""
         cuda = self.device.startswith("cuda")
         processor = f"{platform.machine()} {platform.processor()}".strip()
         hardware = torch.cuda.get_device_name(self.device) if cuda else processor

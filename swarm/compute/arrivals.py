@@ -1,6 +1,6 @@
-"""Bodies that a GPU is to compute with: copied to where it reads them, in a thread beside the compute thread.
+"""Copies arriving bodies to pinned memory for a GPU, in a thread of its own.
 
-A dense body has megabytes. The compute thread would copy it while the device waits for its next kernels.
+A dense body has megabytes. If the compute thread copied it, the device would wait for its next kernels meanwhile.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from swarm.protocol.ids import PassId
 from swarm.protocol.peer.io import Backward, Discard, Forward
 
 MOST = 16
-"""Bodies that are copied ahead of their turn. The compute thread copies the others."""
+"""Largest number of bodies that are copied in advance. The compute thread copies further ones."""
 
 _Key = tuple[type[Forward | Backward], PassId, int]
 
 
 class Arrivals:
-    """Of one engine. `expect`, `begin` and `discard` are for any thread, `of` is for the compute thread."""
+    """The copies of one engine. `expect`, `begin` and `discard`: for any thread; `of`: for the compute thread."""
 
     def __init__(self, device: torch.device, name: str) -> None:
         self._device = device
@@ -31,29 +31,29 @@ class Arrivals:
         self._copies: dict[_Key, Future[memoryview]] = {}
 
     def expect(self, action: Forward | Backward) -> None:
-        """Begin to copy the body of what is ordered."""
+        """Start to copy the body of an ordered forward or backward."""
         if len(self._copies) < MOST and isinstance(action.payload, Buffer):
             self._copies[_key(action)] = self._thread.submit(self._copied, action.payload)
 
     def of(self, action: Any) -> memoryview | None:
-        """The body's copy, which the caller holds until the device has read it. None: there is none."""
+        """The copy of the body, or None if there is none. The caller must keep it until the device has read it."""
         copy = self._copies.pop(_key(action), None)
         if copy is None or copy.cancelled() or copy.exception() is not None:
-            return None  # the compute thread makes one, and tells what is wrong
+            return None  # the compute thread copies the body itself, and reports the error if there is one
         return copy.result()
 
     def begin(self, pass_id: PassId) -> None:
-        """Bodies of other passes are of no use."""
+        """Drop the copies for other passes."""
         for key in list(self._copies):
             if key[1] != pass_id:
                 self._forget(key)
 
     def discard(self, order: Discard) -> None:
-        """The forward of this microbatch is not computed."""
+        """Drop the copy for a forward that will not be computed."""
         self._forget((Forward, order.pass_id, order.microbatch))
 
     def close(self) -> None:
-        """Copies that are not begun are given up."""
+        """Stop the thread; copies that have not started are dropped."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _forget(self, key: _Key) -> None:
@@ -63,7 +63,7 @@ class Arrivals:
     def _copied(self, payload: Buffer) -> memoryview:
         read = np.frombuffer(payload, dtype=np.uint8)
         copy = pinned((len(read),), torch.uint8, self._device).numpy()
-        copy[...] = read  # with this other threads go on, with a memoryview's copy they would not
+        copy[...] = read  # numpy releases the GIL; a copy between memoryviews would not
         return copy.data
 
 

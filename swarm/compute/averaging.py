@@ -1,4 +1,4 @@
-"""How the replicas of a stage average their gradients, as the run's manifest says: one row for each way."""
+"""Chooses how the replicas of a stage average their gradients, as the manifest says: one row for each method."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from swarm.manifest import SumSection
 
 
 def buckets_of(layout: Layout, sums: SumSection) -> Buckets:
-    """Raises codecs.UnknownCodec."""
+    """The buckets of a stage's sums. Raises codecs.UnknownCodec."""
     if sums.rank:
         return LowRankBuckets(layout, sums)
     if sums.dither:
@@ -23,7 +23,7 @@ def buckets_of(layout: Layout, sums: SumSection) -> Buckets:
 
 
 def reduction_of(accumulator: Accumulator, sums: SumSection, grid: BlockGrid | None = None) -> Reduction:
-    """grid: that of the accumulator. Raises codecs.UnknownCodec."""
+    """The reduction of a stage. grid: the grid of the accumulator. Raises codecs.UnknownCodec."""
     if grid is not None:
         return dithered.DitheredReduction(accumulator, sums, grid)
     if sums.rank:
@@ -34,7 +34,7 @@ def reduction_of(accumulator: Accumulator, sums: SumSection, grid: BlockGrid | N
 
 
 def largest_bucket(sums: SumSection) -> int:
-    """Bytes of a part or sum at most. Raises codecs.UnknownCodec."""
+    """Largest size of a part or sum, bytes. Raises codecs.UnknownCodec."""
     if sums.dither:
         return dithered.HEAD_BYTES + rice.largest(BUCKET_ELEMENTS)
     if not sums.compresses:
@@ -44,7 +44,7 @@ def largest_bucket(sums: SumSection) -> int:
 
 
 def sent_bytes(layout: Layout, sums: SumSection) -> int:
-    """Of a stage's sums, each bucket once, at most; sums that are exact take as many as in memory, where not packed.
+    """Largest total size of a stage's sums when each bucket is sent once, bytes; exact sums count as not packed.
 
     Raises codecs.UnknownCodec.
     """

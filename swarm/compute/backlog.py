@@ -1,4 +1,4 @@
-"""The compute thread's queue: what the swarm waits for longest goes first."""
+"""The task queue of the compute thread: the tasks for which other peers wait most come first."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Task = TypeVar("Task")
 
 
 class Urgency(enum.IntEnum):
-    """Lower is sooner. All replicas wait for a reduce; the stage before waits for a backward, and the stage behind for
-    a forward. Nobody waits for the weights' gradients of a backward until the reduce.
+    """Lower values are executed first. All replicas wait for a reduction; the previous stage waits for a backward, the
+    next stage for a forward. No peer waits for the weight gradients of a backward until the reduction.
     """
 
     REDUCE = 0
@@ -24,13 +24,14 @@ class Urgency(enum.IntEnum):
 
 
 BACKWARDS_IN_A_ROW = 4
-"""After so many backwards in a row, due weights' gradients go first. The coordinator hears of a microbatch when it is
-forwarded and when it is in the sums, and takes whoever reports neither for stalled (protocol/timeouts.py).
+"""After this many consecutive backwards, deferred weight gradients come first. A peer reports a microbatch to the
+coordinator when it is forwarded and when it is in the sums; without such reports, the peer counts as stalled
+(protocol/timeouts.py).
 """
 
 
 class Backlog(Generic[Task]):
-    """Thread-safe. Within one urgency by microbatch, then first come, first served."""
+    """A thread-safe queue, ordered by urgency, then by microbatch, then by arrival."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[Urgency, int, int, Task]] = []
@@ -38,10 +39,10 @@ class Backlog(Generic[Task]):
         self._changed = threading.Condition()
         self._closed = False
         self._backwards = 0
-        """In a row, of those that were popped last."""
+        """Number of consecutive backwards among the tasks popped last."""
 
     def push(self, urgency: Urgency, microbatch: int, task: Task) -> bool:
-        """False, and nothing queued, once closed."""
+        """Queue a task. Returns False, without queueing, if the queue is closed."""
         with self._changed:
             if self._closed:
                 return False
@@ -50,7 +51,7 @@ class Backlog(Generic[Task]):
             return True
 
     def pop(self, wait: bool = True) -> Task | None:
-        """What is most urgent. Waits for work if asked to; None once closed, or when there is nothing to wait for."""
+        """Remove and return the most urgent task. None: the queue is closed, or it is empty and `wait` is False."""
         with self._changed:
             while wait and not self._heap and not self._closed:
                 self._changed.wait()
@@ -66,7 +67,7 @@ class Backlog(Generic[Task]):
             return self._take(urgency)
 
     def take(self, urgency: Urgency) -> Task | None:
-        """The first task of this urgency, if there is one now."""
+        """Remove and return the first task of this urgency; None if there is none."""
         with self._changed:
             return self._take(urgency)
 
@@ -83,7 +84,7 @@ class Backlog(Generic[Task]):
         return min((entry for entry in self._heap if entry[0] is urgency), key=lambda entry: entry[1:3], default=None)
 
     def waiting(self, urgency: Urgency) -> list[Task]:
-        """What is queued of this urgency now, in the order in which it will be done."""
+        """The queued tasks of this urgency, in the order of execution."""
         with self._changed:
             return [entry[3] for entry in sorted(e for e in self._heap if e[0] is urgency)]
 
@@ -93,7 +94,7 @@ class Backlog(Generic[Task]):
             heapq.heapify(self._heap)
 
     def close(self) -> list[Task]:
-        """Wake `pop` for the last time; returns what was never done."""
+        """Close the queue and wake `pop`; returns the tasks that were not executed."""
         with self._changed:
             self._closed = True
             left = [entry[3] for entry in self._heap]

@@ -1,6 +1,6 @@
-"""What later visits build on: what crossed, or what it lost, at the last visit and in this step so far.
+"""Bases for codecs that code the change since an earlier visit: the reconstruction of that visit, or its coding error.
 
-The core says which are kept (swarm/protocol/peer/delta_bases.py). All are fp16, in main memory.
+The core decides which bases are kept (swarm/protocol/peer/delta_bases.py). All are fp16, in main memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from swarm.protocol.peer.io import SettleBases
 
 
 class BaseStore:
-    """Of one stage. What the open step leaves is staged; `settle` makes it the base of the next visit."""
+    """The bases of one stage. Those of the open step are staged; `settle` makes them bases for the next visit."""
 
     def __init__(self) -> None:
         self._held: dict[BaseKey, Tensor] = {}
@@ -24,21 +24,23 @@ class BaseStore:
         return len(self._held)
 
     def of(self, key: BaseKey | None) -> Tensor | None:
-        """The base of that name; None for none. Raises LookupError."""
+        """The base with this key; None if `key` is None. Raises LookupError if it is not stored."""
         if key is None:
             return None
         if key not in self._held:
-            raise LookupError(f"no base of microbatch {key.microbatch} from step {key.visit} ({key.end.name.lower()})")
+            raise LookupError(
+                f"the base of microbatch {key.microbatch} from step {key.visit} ({key.end.name.lower()}) is not stored"
+            )
         return self._held[key]
 
     def stage(self, key: BaseKey, crossed: Tensor, left: Tensor | None) -> int:
-        """Note what crossed, fp32, and what it left, fp16 (None: nothing); returns the digest of what crossed."""
+        """Stage a base. crossed: the reconstruction, fp32; left: the base, fp16, or None. Returns crossed's digest."""
         digest = reconstruction_digest(crossed)
         self._staged[key] = left, digest
         return digest
 
     def staged_digest(self, key: BaseKey) -> int:
-        """0 when nothing is staged under that name."""
+        """The digest that `stage` returned for this key; 0 if nothing is staged."""
         return self._staged[key][1] if key in self._staged else 0
 
     def discard(self, visit: StepNumber, microbatch: Microbatch) -> None:
@@ -46,7 +48,7 @@ class BaseStore:
             self._staged.pop(BaseKey(visit, microbatch, end), None)
 
     def begin(self) -> None:
-        """A new pass: what an older one staged is void."""
+        """Start a new pass: drop what an earlier pass has staged."""
         self._staged.clear()
 
     def settle(self, action: SettleBases) -> None:
@@ -54,7 +56,7 @@ class BaseStore:
             self._held.pop(key, None)
         for key in action.kept:
             left, _ = self._staged.get(key, (None, 0))
-            if left is not None:  # else it is missed when it is to be used
+            if left is not None:  # otherwise `of` will raise LookupError for it
                 self._held[key] = left
         self._staged.clear()
 
@@ -64,5 +66,5 @@ class BaseStore:
 
 
 def base_bytes(manifest: RunManifest) -> int:
-    """Of one reconstruction."""
+    """Bytes of one base."""
     return 2 * manifest.batch.tokens_per_microbatch * manifest.model.boundary_width

@@ -1,19 +1,20 @@
-"""The grid of each block of 64 numbers: as coarse as the gradients that the block has had allow.
+"""A rounding grid for each block of 64 numbers, as coarse as the size of its gradients allows.
 
 With `sums.averaging = "dither:C"` a microbatch's gradient is rounded to multiples of 2^k units. A block's k follows
-from Adam's second moment v, which all replicas hold alike: 2^k is about C times the size of one microbatch's gradient,
+from Adam's second moment v, which is equal in all replicas: 2^k is about C times the size of one microbatch's gradient,
 
     2^k ≈ C · targets of a step · √(mean of v ÷ (1 − β₂^version)) ÷ √microbatches
 
-Before it is rounded, a number gets a dither of half a step at most, so that its mean stays what it is. The dither
-follows from seed, stage, step, place and microbatch: from place to place as if drawn, and spread evenly over the
-microbatches of a step, so that it adds up to next to nothing. (Schuchman, Dither signals and their effect on
-quantization noise, IEEE Trans. Communication Technology 12, 1964.) So a sum is the same whoever adds what.
+Before rounding, a dither of at most half a step is added to each number, so that the rounding has no bias (Schuchman,
+Dither signals and their effect on quantization noise, IEEE Trans. Communication Technology 12, 1964). The dither
+is a function of seed, stage, step, place and microbatch. Between places it is pseudorandom. Over the microbatches of a
+step it is spread evenly, so that it nearly cancels in the sum. So a sum does not depend on which peer adds which
+microbatches.
 
-The sum over all microbatches has the error of all of them already: it is rounded once more, to 2^d times the step, with
-d = ⌊½ log₂ microbatches⌋. Before a second moment exists, k and d are 0: the usual grid.
+The sum over all microbatches contains the rounding errors of all of them. So it is rounded once more, to 2^d times the
+step, with d = ⌊½ log₂ microbatches⌋. Before a second moment exists, k and d are 0: the usual grid.
 
-All of it is whole numbers, powers of two, and single operations of fp32 and fp64: every machine comes to the same.
+Only integers, powers of two, and single fp32 and fp64 operations are used, so every machine gets the same result.
 """
 
 from __future__ import annotations
@@ -35,28 +36,28 @@ if TYPE_CHECKING:
 
 BLOCK = 64
 WIDTH = 1 << 14
-"""Places whose dithers are drawn one by one; those of the next as many are the same, turned by one number."""
+"""Number of places with independent dithers; each following group of places has the same ones, shifted by a number."""
 MOST = 40
-"""Of k."""
+"""Largest k."""
 _HALF = 2.0**-32
-"""Makes an int32 a dither."""
+"""Factor from an int32 to a dither, in steps."""
 _AT_ONCE = 1 << 18
-"""Elements of a second moment that are read at a time."""
+"""Elements of a second moment that are processed at a time."""
 
 
 class BlockGrid:
-    """Of one stage, at one version."""
+    """The grids of one stage for one step."""
 
     @classmethod
     def of(cls, manifest: RunManifest, stage: int, layout: Layout, device: str | torch.device) -> BlockGrid | None:
-        """None: all numbers of the run have one grid."""
+        """The grids of a stage; None if all numbers of the run have the same grid."""
         return cls(manifest, stage, layout, torch.device(device)) if manifest.sums.dither else None
 
     def __init__(self, manifest: RunManifest, stage: int, layout: Layout, device: torch.device) -> None:
         self.step = 0
-        """Gradients of this step are rounded to it: the version that it follows from."""
+        """The step for whose gradients this grid is; it follows from the version of the same number."""
         self.reach = [0] * len(layout.sizes)
-        """By how much a number of a tensor may grow when it is rounded, in units."""
+        """For each tensor: by how much the magnitude of a number may grow in rounding, in units."""
         self._layout = layout
         self._device = device
         self._key = f"{manifest.run.seed} {stage}"
@@ -66,14 +67,14 @@ class BlockGrid:
         self._factor = (manifest.sums.dither * manifest.targets_per_step) ** 2 / self._microbatches
         self._coarser = (self._microbatches.bit_length() - 1) // 2
         self._shifts = [torch.zeros(-(-size // BLOCK), dtype=torch.int64) for size in layout.sizes]
-        """k of every block, by tensor, on the CPU."""
+        """For each tensor: k of every block, on the CPU."""
         self._usual = True
         self._noise = np.empty(WIDTH, dtype=np.int32)
         self.follow(None, 0)
 
     @torch.no_grad()
     def follow(self, moments: Sequence[Tensor] | None, version: int) -> None:
-        """The grid of step `version`. moments: the second ones of every tensor, fp32; None: there are none yet."""
+        """Compute the grid of step `version`. moments: second moment of each tensor, fp32; None: none exist yet."""
         self.step = version
         self._usual = moments is None or version == 0
         for index, shifts in enumerate(self._shifts):
@@ -88,13 +89,13 @@ class BlockGrid:
 
     @property
     def usual(self) -> bool:
-        """Whether gradients are rounded as without all this."""
+        """Whether all blocks have the usual grid (k = 0)."""
         return self._usual
 
     def round_(self, index: int, start: int, values: Tensor, microbatch: int) -> Tensor:
-        """In place, a part of a tensor's gradient, contiguous fp32, from element `start` on: a multiple of WIDTH.
+        """Round a part of a tensor's gradient in place. values: contiguous fp32, from element `start` of the tensor on.
 
-        The result is in units of 2^-grid_bits.
+        `start`: a multiple of WIDTH. The result is in units of 2^-grid_bits.
         """
         count = len(values)
         rows, first = count // BLOCK, start // BLOCK
@@ -108,19 +109,19 @@ class BlockGrid:
         return values
 
     def lowered(self, numbers: Tensor, where: slice, *, total: bool) -> Tensor:
-        """A part of the flat vector, int64 on the CPU, in steps of its blocks. NOT_FINITE stays."""
+        """Convert a part of the flat vector, int64 on the CPU, from units to steps of its blocks; keep NOT_FINITE."""
         shifts = self._shifts_of(where, total)
         return torch.where(numbers == NOT_FINITE, numbers, numbers >> shifts)
 
     def raised(self, numbers: Tensor, where: slice, *, total: bool) -> Tensor:
-        """The inverse, of what others sent: what is beyond the grid then is NOT_FINITE."""
+        """The inverse of `lowered`, for numbers from others: results beyond the range of the grid become NOT_FINITE."""
         shifts = self._shifts_of(where, total)
         fits = numbers.abs() < (1 << 53) >> shifts
         return torch.where(fits, numbers << shifts, NOT_FINITE)
 
     @torch.no_grad()
     def settle_(self, total: Tensor, where: slice) -> Tensor:
-        """In place, the sum over all microbatches: int64 on the CPU. Rounded to its own grid, ties to even."""
+        """Round the sum over all microbatches (int64 on the CPU) in place to the grid of totals, ties to even."""
         if self._usual or not self._coarser:
             return total
         shifts = self._shifts_of(where, True)
@@ -133,7 +134,7 @@ class BlockGrid:
         return total.masked_fill_(lost, NOT_FINITE)
 
     def _follow(self, shifts: Tensor, moments: Tensor, version: int) -> None:
-        """k is ⌊log₂ y ÷ 2⌉ of y = (2^k)²: half of its exponent, rounded down."""
+        """Set k of every block: half of the exponent of y ≈ (2^k)², rounded down."""
         factor = self._factor / (BLOCK * (1.0 - _power(self._beta2, version)))
         if (rest := len(moments) % BLOCK) and len(moments):
             whole, ending = moments[:-rest], moments[-rest:]
@@ -147,7 +148,7 @@ class BlockGrid:
         if not found:
             return
         exponents = torch.cat(found).cpu()
-        known = exponents > -1000  # of zero there is none
+        known = exponents > -1000  # blocks of zeros have no exponent
         k = (exponents >> 1) + self._grid_bits
         least = int(k[known].min()) if bool(known.any()) else 0
         shifts.copy_(torch.where(known, k, least).clamp_(0, MOST))
@@ -155,14 +156,14 @@ class BlockGrid:
     def _draw(self) -> None:
         drawn = hashlib.blake2b(f"dither {self._key} {self.step}".encode(), digest_size=16).digest()
         table, turns = (int.from_bytes(half, "little") for half in (drawn[:8], drawn[8:]))
-        odd = (_bits(WIDTH, table) << 9) + (1 << 8) - (1 << 31)  # never a whole step, and 24 bits: exact in fp32
+        odd = (_bits(WIDTH, table) << 9) + (1 << 8) - (1 << 31)  # odd, so never a whole step; 24 bits, so exact in fp32
         self._table = odd.to(torch.int32)
         self._there = self._table.to(self._device)
         counts = [-(-size // WIDTH) for size in self._layout.sizes]
         self._turns = (_bits(sum(counts), turns) << 9).split(counts)
 
     def _dither(self, index: int, first: int, count: int, microbatch: int) -> Tensor:
-        """(count,) int32: 2^32 times what is added, as an odd multiple of 2^8."""
+        """(count,) int32: the dithers in steps, times 2^32; odd multiples of 2^8."""
         stratum = ((microbatch << 23) // self._microbatches) << 9
         if self._device.type == "cpu" and count <= WIDTH:
             offset = _wrapped(int(self._turns[index][first]) + stratum)
@@ -174,7 +175,7 @@ class BlockGrid:
         return noise
 
     def _shifts_of(self, where: slice, total: bool) -> Tensor:
-        """(where.stop - where.start,) int64; 0 for the loss."""
+        """The shift of each number in a part of the flat vector, (where.stop - where.start,) int64; 0 for the loss."""
         found = torch.zeros(where.stop - where.start, dtype=torch.int64)
         for shifts, place in zip(self._shifts, self._layout.slices, strict=True):
             start, stop = max(place.start, where.start), min(place.stop, where.stop)
@@ -190,21 +191,21 @@ class BlockGrid:
 
 
 def _exponents(values: Tensor, factor: float) -> Tensor:
-    """(blocks, BLOCK) fp64, overwritten. e of every block's sum times `factor`: 2^(e - 1) or more, and below 2^e."""
+    """The exponent e of each block: 2^(e - 1) ≤ sum · `factor` < 2^e. values: (blocks, BLOCK) fp64, overwritten."""
     width = BLOCK
-    while width > 1:  # element by element: no order is left to the machine
+    while width > 1:  # add the halves elementwise: a fixed order on every machine
         width //= 2
         values[:, :width] += values[:, width : 2 * width]
     return (values[:, 0].mul(factor).view(torch.int64) >> 52) - 1022
 
 
 def _powers(exponents: Tensor) -> Tensor:
-    """2 to them, fp32: by their bits, since a library's powers need not be exact."""
+    """2^exponents in fp32, made from bits, because a library's power function may be inexact."""
     return ((exponents + 127) << 23).to(torch.int32).view(torch.float32)
 
 
 def _power(base: float, exponent: int) -> float:
-    """By products alone, which every machine rounds alike."""
+    """base^exponent by repeated multiplication, which all machines round in the same way."""
     result = 1.0
     while exponent:
         if exponent & 1:
@@ -215,10 +216,10 @@ def _power(base: float, exponent: int) -> float:
 
 
 def _bits(count: int, start: int) -> Tensor:
-    """(count,) int64: 23 bits each."""
+    """(count,) int64: 23 pseudorandom bits each."""
     return (splitmix(torch.arange(1, count + 1), start) >> 41) & ((1 << 23) - 1)
 
 
 def _wrapped(number: int) -> int:
-    """As int32."""
+    """The number modulo 2^32, as a signed int32."""
     return ((number + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)

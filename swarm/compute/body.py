@@ -1,18 +1,19 @@
-"""The body of a frame: what a `Frame`'s payload bytes are.
+"""The body of a frame: the format of the payload of a `Frame`.
 
-Forward over boundary 0: token ids. Forward over boundary b > 0: the same token ids (the last stage needs the labels, a
-subspace model its anchor) and, encoded, what crosses the boundary: model.boundary_width values a token, the activation
-or its coefficients. Backward: their encoded gradient. Every body starts with a header, little-endian:
+Forward over boundary 0: token ids. Forward over boundary b > 0: the same token ids (the last stage needs them as
+labels, a subspace model for its anchor), then the encoded activation or its coefficients, model.boundary_width values
+per token. Backward: the encoded gradient of these values. Every body starts with a header, little-endian:
 
     16 · kind + bytes per token id u8 | of a prompt: token columns u32
 
-Some codecs encode a gradient beside the activation of the same boundary and microbatch: `pack_backward` and
-`unpack_backward` then want the body in which it crossed (`needs_forward`).
+Some codecs need the activation of the same boundary and microbatch to encode or decode a gradient: `pack_backward` and
+`unpack_backward` then need the forward body (`needs_forward`).
 
-In a pass whose step was not finite before (`nonfinite`), NOT_FINITE stands for an encoded activation or gradient that
-holds NaN or infinity. Whoever receives it computes with NaN throughout: so do all others, and so does the reference.
+If an earlier attempt at the step was not finite (`nonfinite`), NOT_FINITE replaces an encoded activation or gradient
+that contains NaN or infinity. The receiver then computes with a tensor of NaNs; the other replicas and the reference do
+the same.
 
-The shape follows from the manifest, so a received body is compared with what it must be, never believed.
+The shape of a body follows from the manifest. A received body is checked against it.
 """
 
 from __future__ import annotations
@@ -37,32 +38,31 @@ from swarm.protocol.ids import Direction, PassKind
 from swarm.protocol.messages import CodecPair
 
 HEADER_BYTES = 1
-"""Of every body but a prompt's."""
+"""Bytes of the header, except that of a prompt."""
 NOT_FINITE = b"not finite"
-"""Shorter than the header of any codec's frame."""
+"""Marks a tensor that is not finite. It is shorter than the header of any codec's frame."""
 _COLUMNS = struct.Struct("<I")
 
 
 _CPU = torch.device("cpu")
 _MUCH = 1 << 20
-"""Bytes."""
+"""Bytes from which on a copy must not block other threads."""
 
 Packing = Callable[[], Buffer]
-"""Gives a body that a device is still packing; call it once the device has done what it was given. Raises
-codecs.CodecError."""
+"""Returns a body that the device is still packing; call it after the device has finished. Raises codecs.CodecError."""
 
 
 class FrameError(ValueError):
-    """A received body that cannot be used; the message is the reason shown to people."""
+    """A received body cannot be used; the message gives the reason to people."""
 
 
 class BodyKind(enum.IntEnum):
     BATCH = 1
-    """Token ids (sequences, sequence_length + 1): inputs and labels. Training and evaluation."""
+    """For training and evaluation: token ids (sequences, sequence_length + 1), which are inputs and labels."""
     PROMPT = 2
-    """Token ids (1, T), T up to model.context: generation."""
+    """For generation: token ids (1, T), T up to model.context."""
     GRADIENT = 3
-    """No token ids."""
+    """A gradient, without token ids."""
 
 
 @dataclass(frozen=True)
@@ -75,23 +75,23 @@ class ForwardBody:
 
     @property
     def inputs(self) -> Tensor:
-        """Token ids (rows, T) that positions are computed for."""
+        """The input token ids, (rows, T)."""
         return self.tokens if self.kind is BodyKind.PROMPT else self.tokens[:, :-1]
 
     @property
     def labels(self) -> Tensor:
-        """(rows, T) int64; training and evaluation only."""
+        """The labels, (rows, T) int64; only for training and evaluation."""
         return self.tokens[:, 1:]
 
 
 class BodyFormat:
-    """Packs and unpacks the bodies of one run; where codecs are chosen as it goes, of one pass. Thread-safe."""
+    """Packs and unpacks the bodies of one run, or of one pass if codecs are chosen during the run. Thread-safe."""
 
     def __init__(self, manifest: RunManifest, chosen: Sequence[CodecPair] = (), nonfinite: bool = False) -> None:
-        """`chosen`: by boundary 1, 2, …, as in Open. Without it, where the manifest leaves the choice, only tokens
-        are packed. Raises codecs.UnknownCodec for what such a run cannot choose.
+        """`chosen`: the codecs of boundaries 1, 2, …, as in Open. If the manifest leaves the choice open and `chosen`
+        is empty, only tokens can be packed. Raises codecs.UnknownCodec for codecs that this run cannot choose.
 
-        `nonfinite`: NOT_FINITE is packed and taken.
+        `nonfinite`: whether NOT_FINITE is packed and accepted.
         """
         self._nonfinite = nonfinite
         self._manifest = manifest
@@ -102,22 +102,22 @@ class BodyFormat:
         self._chosen = _chosen(manifest, chosen)
         forward, backward = self._candidates[0]
         self.remembers = isinstance(forward, codecs.Remembering)
-        """Whether an activation may be packed by what an earlier one left."""
+        """Whether packing an activation may use a base from an earlier one."""
         self.mutual = manifest.codec.mutual
-        """Whether it is then also unpacked by that."""
+        """Whether unpacking such an activation needs the base too."""
         self.needs_forward = backward.needs_forward
-        """Whether a gradient is packed and unpacked beside the forward body of its boundary and microbatch."""
+        """Whether packing and unpacking a gradient needs the forward body of its boundary and microbatch."""
 
     def of_pass(self, chosen: Sequence[CodecPair], nonfinite: bool = False) -> BodyFormat:
-        """The format of a pass that opens with these. Raises codecs.UnknownCodec."""
+        """The format of a pass with these codecs. Raises codecs.UnknownCodec."""
         return BodyFormat(self._manifest, chosen, nonfinite)
 
     def codecs_at(self, boundary: int) -> tuple[codecs.Codec, codecs.Codec]:
-        """What activations and gradients cross `boundary` with. Raises FrameError when that is not chosen yet."""
+        """The codecs of activations and gradients at `boundary`. Raises FrameError if they are not chosen yet."""
         if not self._manifest.codec.auto:
             return self._candidates[0]
         if not 0 < boundary <= len(self._chosen):
-            raise FrameError(f"something coded, at boundary {boundary} of {len(self._chosen)} with a codec")
+            raise FrameError(f"no codec is chosen for boundary {boundary}; {len(self._chosen)} boundaries have one")
         return self._chosen[boundary - 1]
 
     def pack_tokens(self, kind: PassKind, tokens: np.ndarray | Tensor) -> bytes:
@@ -131,21 +131,21 @@ class BodyFormat:
     def pack_forward(
         self, boundary: int, kind: BodyKind, tokens: Tensor, hidden: Tensor, base: Tensor | None = None
     ) -> Buffer:
-        """The body of boundary > 0. tokens as received; hidden (rows, T, width) fp32. Raises codecs.CodecError.
+        """The body at boundary > 0. tokens: as received; hidden: (rows, T, width) fp32. Raises codecs.CodecError.
 
-        `base` (rows, T, width) fp16: only the change from it is packed.
+        `base`: (rows, T, width) fp16; if given, only the change from it is packed.
         """
         return self.begin_forward(boundary, kind, tokens, hidden, base)()
 
     def begin_forward(
         self, boundary: int, kind: BodyKind, tokens: Tensor, hidden: Tensor, base: Tensor | None = None
     ) -> Packing:
-        """`pack_forward` of an activation on any device. Nothing waits for the device."""
+        """Like `pack_forward`, for an activation on any device, without waiting for the device."""
         encoding = self._begin(self._changing(boundary, base), hidden)
         return lambda: self._pack(kind, tokens.numpy(), *encoding())
 
     def pack_encoded(self, kind: BodyKind, tokens: Tensor, encoded: bytes) -> Buffer:
-        """The body of boundary > 0 whose activation is encoded already."""
+        """The body at boundary > 0 for an activation that is already encoded."""
         return self._pack(kind, tokens.numpy(), encoded)
 
     def pack_backward(self, boundary: int, gradient: Tensor, forward: Buffer | None = None) -> Buffer:
@@ -153,7 +153,7 @@ class BodyFormat:
         return self.begin_backward(boundary, gradient, forward)()
 
     def begin_backward(self, boundary: int, gradient: Tensor, forward: Buffer | None = None) -> Packing:
-        """`pack_backward` of a gradient on any device. Nothing waits for the device."""
+        """Like `pack_backward`, for a gradient on any device, without waiting for the device."""
         encoding = self._begin(self._beside(boundary, forward), gradient)
         return lambda: self._pack(BodyKind.GRADIENT, None, *encoding())
 
@@ -165,9 +165,9 @@ class BodyFormat:
         base: Tensor | None = None,
         device: torch.device = _CPU,
     ) -> ForwardBody:
-        """Everything in a forward body, the change from `base`; `kind` None accepts any pass. Raises FrameError.
+        """Unpack a forward body, with `base` if it is a change. `kind` None: accept any pass. Raises FrameError.
 
-        Its activation on `device`: if that is no CPU, of a body that has passed `check`.
+        The activation is put on `device`; if this is not a CPU, `buffer` must have passed `check` before.
         """
         found, tokens, encoded = self._opened(boundary, buffer, kind)
         if boundary == 0:
@@ -176,11 +176,11 @@ class BodyFormat:
         return ForwardBody(found, tokens, hidden)
 
     def check_change(self, boundary: int, buffer: Buffer, kind: PassKind | None) -> None:
-        """Raise FrameError unless `buffer` is a forward body that a stage can compute with if it has the base."""
+        """Raise FrameError unless `buffer` is a forward body that a stage with the right base can use."""
         found, tokens, encoded = self._opened(boundary, buffer, kind)
         codec, _ = self._candidates[0]
         if not isinstance(codec, codecs.Delta) or found is not BodyKind.BATCH or boundary == 0:
-            raise FrameError(f"the change of an earlier frame, in a body of kind {found.name} at boundary {boundary}")
+            raise FrameError(f"a body of kind {found.name} at boundary {boundary} cannot code a change")
         if self._is_finite(encoded):
             with _refusing(codec):
                 codec.check_change(encoded, self._shape(found, tokens))
@@ -190,29 +190,29 @@ class BodyFormat:
         view = memoryview(buffer).cast("B")
         found, rows, columns, start = self._header(view)
         if found is BodyKind.GRADIENT or (kind is not None and found is not self._kind(kind)):
-            raise FrameError(f"a body of kind {found.name} in a forward frame of a {kind.value if kind else ''} pass")
+            raise FrameError(f"a forward frame of a {kind.value if kind else ''} pass has a body of kind {found.name}")
         self._check_shape(found, rows, columns)
         end = start + rows * columns * self._ids.itemsize
         if len(view) < end:
-            raise FrameError(f"body of {len(view)} bytes, its {rows} × {columns} token ids alone end at {end}")
+            raise FrameError(f"the body has {len(view)} bytes, but its {rows} × {columns} token ids end at byte {end}")
         ids = np.frombuffer(view[start:end], dtype=self._ids).reshape(rows, columns)
         self._check_range(ids)
         tokens = torch.from_numpy(ids.astype(np.int64))
         if boundary == 0 and len(view) > end:
-            raise FrameError(f"{len(view) - end} bytes of activation at boundary 0")
+            raise FrameError(f"{len(view) - end} bytes follow the token ids at boundary 0, where no activation is sent")
         return found, tokens, view[end:]
 
     def _shape(self, kind: BodyKind, tokens: Tensor) -> tuple[int, int, int]:
-        """Of the activation beside these token ids."""
+        """The shape of the activation that belongs to these token ids."""
         rows, columns = tokens.shape
         return rows, columns if kind is BodyKind.PROMPT else columns - 1, self._model.boundary_width
 
     def unpack_backward(
         self, boundary: int, buffer: Buffer, forward: Buffer | None = None, device: torch.device = _CPU
     ) -> Tensor:
-        """The gradient (sequences, sequence_length, width) fp32, freshly allocated. Raises FrameError.
+        """The gradient, (sequences, sequence_length, width) fp32, newly allocated. Raises FrameError.
 
-        On `device`: if that is no CPU, of a body that has passed `check`.
+        It is put on `device`; if this is not a CPU, `buffer` must have passed `check` before.
         """
         return self._decode(self._beside(boundary, forward), self._gradient(buffer), self._batch_shape, device)
 
@@ -224,12 +224,12 @@ class BodyFormat:
         kind: PassKind | None,
         forward: Buffer | None = None,
     ) -> None:
-        """Raise FrameError unless `buffer` is a body that a stage can compute with.
+        """Raise FrameError unless `buffer` is a body that a stage can use.
 
-        Without `forward`, a gradient that needs it is judged by itself alone.
+        If a gradient needs `forward` and it is not given, only those checks are made that do not need it.
         """
         if not isinstance(buffer, Buffer):
-            raise FrameError(f"a body of type {type(buffer).__name__}, expected bytes")
+            raise FrameError(f"the body is of type {type(buffer).__name__}, expected bytes")
         if direction is Direction.FORWARD:
             found, tokens, encoded = self._opened(boundary, buffer, kind)
             if boundary == 0:
@@ -242,7 +242,7 @@ class BodyFormat:
                 codec.check(encoded, shape)
 
     def max_bytes(self, boundary: int, direction: Direction) -> int:
-        """The largest body over a boundary, of any pass and any choice: what a receiver may allocate."""
+        """Size of the largest body at a boundary in any pass with any choice of codecs: the limit for a receiver."""
         forward = {codec for codec, _ in self._candidates}
         if direction is Direction.BACKWARD:
             return HEADER_BYTES + max(codec.max_bytes(self._batch_shape) for _, codec in self._candidates)
@@ -255,30 +255,30 @@ class BodyFormat:
 
     @property
     def _batch_columns(self) -> tuple[int, int]:
-        """Of the token ids of a microbatch."""
+        """Rows and columns of the token ids of a microbatch."""
         return self._batch.sequences, self._batch.sequence_length + 1
 
     @property
     def _batch_shape(self) -> tuple[int, int, int]:
-        """Of a microbatch's activations and gradients."""
+        """The shape of a microbatch's activations and gradients."""
         return self._batch.sequences, self._batch.sequence_length, self._model.boundary_width
 
     def left(self, base: Tensor | None, hidden: Tensor, crossed: Tensor) -> Tensor:
-        """What the next visit builds on, fp16. hidden: what was packed by `base`; crossed: what it unpacks to."""
+        """The base for the next visit, fp16. hidden: the activation packed with `base`; crossed: its reconstruction."""
         codec, _ = self._candidates[0]
-        assert isinstance(codec, codecs.Remembering), "no other codec leaves anything"
+        assert isinstance(codec, codecs.Remembering), "only such a codec makes bases"
         return codec.left(base, hidden.cpu(), crossed)
 
     def _changing(self, boundary: int, base: Tensor | None) -> codecs.Codec:
-        """The codec of an activation that builds on `base`."""
+        """The codec of an activation that is packed with `base`."""
         codec, _ = self.codecs_at(boundary)
         if base is None:
             return codec
-        assert isinstance(codec, codecs.Remembering), "no other codec has bases"
+        assert isinstance(codec, codecs.Remembering), "only such a codec uses bases"
         return codec.against(base)
 
     def _beside(self, boundary: int, forward: Buffer | None) -> codecs.Codec:
-        """The codec of a gradient whose activation crossed in the body `forward`."""
+        """The codec of a gradient; `forward`: the body with its activation."""
         _, codec = self.codecs_at(boundary)
         if forward is None or not self.needs_forward:
             return codec
@@ -300,7 +300,7 @@ class BodyFormat:
         return finish
 
     def _unsent(self, error: codecs.CodecError) -> Callable[[], Sequence[Buffer]]:
-        """What stands for a tensor that cannot be encoded, in a pass where that is expected. Else raises `error`."""
+        """NOT_FINITE in place of a tensor that cannot be encoded, if the pass allows this; otherwise raise `error`."""
         if self._nonfinite and error.reason is codecs.Reason.NOT_FINITE:
             return lambda: (NOT_FINITE,)
         raise error
@@ -327,44 +327,51 @@ class BodyFormat:
         view = memoryview(buffer).cast("B")
         found, _, _, start = self._header(view)
         if found is not BodyKind.GRADIENT:
-            raise FrameError(f"a body of kind {found.name} in a backward frame")
+            raise FrameError(f"a backward frame has a body of kind {found.name}")
         return view[start:]
 
     def _header(self, view: memoryview) -> tuple[BodyKind, int, int, int]:
         """(kind, rows and columns of token ids, bytes of the header)."""
         if len(view) < HEADER_BYTES:
-            raise FrameError(f"body of {len(view)} bytes, its header alone has {HEADER_BYTES}")
+            raise FrameError(f"the body has {len(view)} bytes, but its header needs {HEADER_BYTES}")
         kind, width = divmod(view[0], 16)
         if kind not in BodyKind._value2member_map_:
-            raise FrameError(f"unknown kind of body {kind}")
+            raise FrameError(f"the body is of unknown kind {kind}")
         if width != self._ids.itemsize:
-            raise FrameError(f"token ids of {width} bytes, this vocabulary has ids of {self._ids.itemsize}")
+            raise FrameError(f"the token ids have {width} bytes; those of this vocabulary have {self._ids.itemsize}")
         if kind == BodyKind.GRADIENT:
             return BodyKind.GRADIENT, 0, 0, HEADER_BYTES
         if kind == BodyKind.BATCH:
             return BodyKind.BATCH, *self._batch_columns, HEADER_BYTES
         if len(view) < HEADER_BYTES + _COLUMNS.size:
-            raise FrameError(f"body of {len(view)} bytes, the header of a prompt has {HEADER_BYTES + _COLUMNS.size}")
+            raise FrameError(
+                f"the body has {len(view)} bytes, but the header of a prompt needs {HEADER_BYTES + _COLUMNS.size}"
+            )
         (columns,) = _COLUMNS.unpack_from(view, HEADER_BYTES)
         return BodyKind.PROMPT, 1, columns, HEADER_BYTES + _COLUMNS.size
 
     def _check_shape(self, kind: BodyKind, rows: int, columns: int) -> None:
         if kind is BodyKind.PROMPT:
             if rows != 1 or not 1 <= columns <= self._model.context:
-                raise FrameError(f"prompt of {rows} × {columns} token ids, expected 1 × 1 … {self._model.context}")
+                raise FrameError(
+                    f"the prompt has {rows} × {columns} token ids, expected one row of 1 to {self._model.context}"
+                )
         elif (rows, columns) != (self._batch.sequences, self._batch.sequence_length + 1):
             raise FrameError(
-                f"{rows} × {columns} token ids, expected {self._batch.sequences} × {self._batch.sequence_length + 1}"
+                f"the body has {rows} × {columns} token ids, expected {self._batch.sequences} × "
+                f"{self._batch.sequence_length + 1}"
             )
 
     def _check_range(self, ids: np.ndarray) -> None:
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= self._model.vocab_size:
-            raise FrameError(f"token id {high if low >= 0 else low} outside vocab_size = {self._model.vocab_size}")
+            raise FrameError(
+                f"token id {high if low >= 0 else low} is out of range: model.vocab_size = {self._model.vocab_size}"
+            )
 
 
 def _joined(parts: Sequence[Buffer]) -> Buffer:
-    """One after another. Other threads go on while much is copied: `bytes.join` would let them wait."""
+    """Concatenate parts. Unlike `bytes.join`, a large copy does not block other threads."""
     sizes = [memoryview(part).nbytes for part in parts]
     if sum(sizes) < _MUCH:
         return b"".join(parts)
@@ -376,32 +383,34 @@ def _joined(parts: Sequence[Buffer]) -> Buffer:
 
 
 def _candidates(manifest: RunManifest) -> tuple[tuple[codecs.Codec, codecs.Codec], ...]:
-    """All pairs that may cross a boundary of the run. Raises codecs.UnknownCodec."""
+    """All pairs of codecs that a boundary of the run may use. Raises codecs.UnknownCodec."""
     return tuple(codecs.pair(*names) for names in itertools.product(*ladder.names(manifest)))
 
 
 def _chosen(manifest: RunManifest, chosen: Sequence[CodecPair]) -> tuple[tuple[codecs.Codec, codecs.Codec], ...]:
-    """The codecs of a choice, by boundary; none without one. Raises codecs.UnknownCodec."""
+    """The chosen codecs of each boundary; empty if none are chosen. Raises codecs.UnknownCodec."""
     if not chosen:
         return ()
     forward, backward = ladder.names(manifest)
     if not manifest.codec.auto or len(chosen) != manifest.model.stages - 1:
         raise codecs.UnknownCodec(
-            f"codecs for {len(chosen)} boundaries, where codec.forward = {manifest.codec.forward!r}, codec.backward = "
-            f"{manifest.codec.backward!r} and {manifest.model.stages - 1} boundaries leave another choice"
+            f"codecs were chosen for {len(chosen)} boundaries, which does not fit codec.forward = "
+            f"{manifest.codec.forward!r}, codec.backward = {manifest.codec.backward!r} and "
+            f"{manifest.model.stages - 1} boundaries"
         )
     for pair in chosen:
         if pair.forward not in forward or pair.backward not in backward:
             raise codecs.UnknownCodec(
-                f"codec {pair.forward!r} with {pair.backward!r} back is not to be chosen in this run: it has "
-                f"{', '.join(forward)}, and {', '.join(backward)} back. Peers and coordinator need the same release"
+                f"the codecs {pair.forward!r} forward and {pair.backward!r} backward cannot be chosen in this run, "
+                f"which has {', '.join(forward)} forward and {', '.join(backward)} backward. Peers and coordinator "
+                "need the same release"
             )
     return tuple(codecs.pair(pair.forward, pair.backward) for pair in chosen)
 
 
 @contextlib.contextmanager
 def _refusing(codec: codecs.Codec) -> Iterator[None]:
-    """What the codec refuses is a body that cannot be used."""
+    """Turn the errors of a codec into FrameError."""
     try:
         yield
     except codecs.CodecError as error:
@@ -410,5 +419,5 @@ def _refusing(codec: codecs.Codec) -> Iterator[None]:
 
 def _two(shape: tuple[int, ...]) -> tuple[int, int]:
     if len(shape) != 2 or not math.prod(shape):
-        raise FrameError(f"token ids of shape {shape}, expected rows × columns")
+        raise FrameError(f"the token ids have the shape {shape}, expected rows × columns")
     return shape[0], shape[1]

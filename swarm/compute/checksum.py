@@ -1,12 +1,13 @@
-"""A checksum of a stage's state that costs next to nothing: whether replicas still hold the same bits.
+"""A fast checksum of a stage's state, which shows whether replicas have the same bits.
 
-It finds what no digest of messages can: memory that has changed by itself, a device that computed an update otherwise.
-Without a key it is no defence against lies: whoever has heard it can repeat it. With a key that nobody knew before, it
-shows that whoever answers had all of the state at hand just then: each key multiplies the bits with other numbers.
+It detects errors that digests of messages cannot detect: corrupted memory, or a device that computed an update
+differently. Without a key it does not detect liars, because a liar can repeat the checksum of another peer. With a new
+random key it proves that the answering peer has the whole state, because each key gives other multipliers.
 
-The bits of every tensor, as 32-bit integers, are multiplied with odd numbers that follow from their place in blocks of
-65536, and added, modulo 2^32; every such sum then with an odd one that follows from the block's number. Whole numbers
-add up the same in any order, so the device adds them as it likes. A change of one bit always changes the result.
+The bits of each tensor, as 32-bit integers, are multiplied by odd numbers that depend on their place within blocks of
+65536, and added modulo 2^32. The sum of each block is multiplied by an odd number that depends on the block's number.
+Integer sums do not depend on the order, so the device may add in any order. A change of one bit always changes the
+result.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from swarm.models.splitmix import splitmix
 
 _BLOCK = 1 << 16  # elements: part of the definition, never change it
 _AT_ONCE = 1 << 10
-"""Blocks that are multiplied in one go on a device that is no CPU."""
+"""Number of blocks that an accelerator processes at once."""
 _START = 0x6269_7473
 
 
 def checksum(tensors: Iterable[Tensor], key: int = 0) -> int:
-    """Of fp32 tensors, in this order, 63 bits. `key`: less than 2^63; 0: none."""
+    """The checksum (63 bits) of fp32 tensors in this order. `key`: less than 2^63; 0: no key."""
     sums: list[int] = []
     for tensor in tensors:
         sums += _sums(tensor.detach().reshape(-1).view(torch.int32), key)
@@ -36,7 +37,7 @@ def checksum(tensors: Iterable[Tensor], key: int = 0) -> int:
 
 
 def _sums(bits: Tensor, key: int) -> list[int]:
-    """By block, of the bits of a flat tensor."""
+    """The sum of each block of a flat tensor's bits."""
     whole = len(bits) // _BLOCK * _BLOCK
     factors = _odd(_BLOCK, bits.device, key).to(torch.int32)
     found: list[int] = []
@@ -50,6 +51,6 @@ def _sums(bits: Tensor, key: int) -> list[int]:
 
 @lru_cache(maxsize=64)
 def _odd(count: int, device: torch.device | str, key: int) -> Tensor:
-    """So many odd numbers, int64. `key`: from −2^63 to 2^63 − 1."""
+    """(count,) int64: odd multipliers. `key`: from −2^63 to 2^63 − 1."""
     start = _START if key == 0 else int(splitmix(torch.tensor([_START]), key % (1 << 64))[0]) % (1 << 64)
     return splitmix(torch.arange(1, count + 1), start).to(device) | 1

@@ -1,17 +1,18 @@
-"""The reduce of one stage through a codec: error feedback on both sides, and equal bytes for everyone.
+"""The reduction of one stage with a codec, with error feedback at sender and reducer, and an equal result for all.
 
-    a member's share of a bucket     p = C(g + e)         e ← g + e − p         the reducer's own share too
-    the bucket's reducer sends       q = C(Σ p + r)       r ← Σ p + r − q
-    everyone, the reducer too, takes q
+    each member sends its share of a bucket      p = C(g + e)         e ← g + e − p     (the reducer too)
+    the bucket's reducer sends                   q = C(Σ p + r)       r ← Σ p + r − q
+    all members, with the reducer, use q
 
-g: the exact sum over the member's microbatches. e, r: residuals (residuals.py). C: a codec, there and back. Σ in fp64
-in the order of the roster, so that the result follows from who has added what, and from nothing else. (Tang et al.,
-DoubleSqueeze, arXiv 1905.05957; 1-bit Adam, arXiv 2102.02888.) A roster of one sends nothing and compresses nothing.
+g: the exact sum over the member's microbatches. e, r: residuals (residuals.py). C: encoding and decoding with the
+codec. Σ is computed in fp64 in the order of the roster, so that the result depends only on which member has added which
+microbatches (Tang et al., DoubleSqueeze, arXiv 1905.05957; 1-bit Adam, arXiv 2102.02888). A roster of one member sends
+and compresses nothing.
 
     payload: kind u8 | the loss, fp64, at the end of the last stage | a frame of the codec, unless not finite
 
-The loss is no gradient: it stays as it is. A share with NaN or infinity has no frame; the sum is then NaN for all, to
-be skipped by decision.
+The loss is not compressed. A share with NaN or infinity has no frame; the sum is then NaN in all replicas, and the
+coordinator decides to skip the step.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from swarm.protocol.ids import Attempt
 from swarm.protocol.peer.io import EncodePart, SumBucket
 
 HEAD_BYTES = 9
-"""Of a payload, before its frame, at most."""
+"""Largest number of bytes of a payload before its frame."""
 
 _LOSS = struct.Struct("<d")
 
@@ -47,7 +48,7 @@ class Coding(enum.IntEnum):
 
 
 class CodedBuckets(Buckets):
-    """Compressed payloads of the same buckets."""
+    """The buckets of a stage with compressed payloads."""
 
     def __init__(self, layout: Layout, sums: SumSection, codec: codecs.Codec) -> None:
         super().__init__(layout, sums)
@@ -58,35 +59,38 @@ class CodedBuckets(Buckets):
         self.decode(bucket, payload)
 
     def decode(self, bucket: int, payload: object) -> tuple[Tensor | None, float]:
-        """(what it stands for, fp32 without the loss, None if not finite; the loss, else 0). Raises FrameError."""
+        """Decode a payload: (values in fp32 without the loss, None if not finite; the loss, or 0).
+
+        Raises FrameError.
+        """
         count, loss_bytes = self._numbers(bucket), _LOSS.size * self.ends_in_loss(bucket)
         if not isinstance(payload, bytes | bytearray | memoryview):
-            raise FrameError(f"bucket {bucket} of type {type(payload).__name__}, expected bytes")
+            raise FrameError(f"bucket {bucket} is of type {type(payload).__name__}, expected bytes")
         view = memoryview(payload).cast("B")
         if len(view) < 1 + loss_bytes:
-            raise FrameError(f"bucket {bucket} of {len(view)} bytes, expected at least {1 + loss_bytes}")
+            raise FrameError(f"bucket {bucket} has {len(view)} bytes, expected at least {1 + loss_bytes}")
         loss = _LOSS.unpack_from(view, 1)[0] if loss_bytes else 0.0
         if math.isfinite(loss) and abs(loss) >= self._limit:
-            raise FrameError(f"bucket {bucket} has the loss {loss:.6g}, the grid carries {self._limit:.6g}")
+            raise FrameError(f"bucket {bucket} has the loss {loss:.6g}; the limit of the grid is {self._limit:.6g}")
         frame = view[1 + loss_bytes :]
         if view[0] == Coding.NOT_FINITE and not len(frame):
             return None, loss
         if view[0] != Coding.CODED:
-            raise FrameError(f"bucket {bucket} of kind {view[0]} with a frame of {len(frame)} bytes")
+            raise FrameError(f"bucket {bucket} is of kind {view[0]} and has a frame of {len(frame)} bytes: not valid")
         try:
             values = self._codec.decode(frame, (count - self.ends_in_loss(bucket),))
         except codecs.CodecError as error:
             raise FrameError(f"bucket {bucket}: {error}") from None
         if len(values) and (peak := peak_of(values)) >= self._limit:
-            raise FrameError(f"bucket {bucket} reaches {peak:.6g}, the grid carries {self._limit:.6g}")
+            raise FrameError(f"bucket {bucket} reaches {peak:.6g}; the limit of the grid is {self._limit:.6g}")
         return values, loss
 
     def encode(
         self, bucket: int, values: Tensor | None, loss: float, residual: Tensor | None
     ) -> tuple[bytes, Tensor | None, Tensor]:
-        """(payload, what it stands for, what it lost). `values`: fp64 or fp32 without the loss; None: not finite.
+        """Encode a bucket: (payload, its reconstruction, its coding error).
 
-        Raises SumOverflow for what a receiver would refuse.
+        `values`: fp64 or fp32 without the loss; None: not finite. Raises SumOverflow if a receiver would refuse it.
         """
         tail = _LOSS.pack(loss if math.isfinite(loss) else math.nan) if self.ends_in_loss(bucket) else b""
         wanted = torch.full((self._numbers(bucket) - self.ends_in_loss(bucket),), math.nan)
@@ -99,7 +103,7 @@ class CodedBuckets(Buckets):
         crossed = self._codec.decode(frame, wanted.shape)
         if len(crossed) and (peak := peak_of(crossed)) >= self._limit:
             raise SumOverflow(
-                f"bucket {bucket} of the averaged gradients reaches {peak:.6g}, the grid carries {self._limit:.6g}: "
+                f"bucket {bucket} of the averaged gradients reaches {peak:.6g}; the grid's limit is {self._limit:.6g}: "
                 "lower sums.grid_bits or the learning rate"
             )
         return b"".join((bytes((Coding.CODED,)), tail, frame)), crossed, wanted - crossed
@@ -109,7 +113,7 @@ class CodedBuckets(Buckets):
 
 
 class FeedbackReduction(Reduction):
-    """As `Reduction`, but what replicas exchange is compressed, and what that loses is kept for the next step."""
+    """A `Reduction` with lossy compression. The compression error is kept and added in the next step."""
 
     def __init__(self, accumulator: Accumulator, buckets: Buckets, sums: SumSection) -> None:
         super().__init__(accumulator, buckets, sums)
@@ -128,19 +132,19 @@ class FeedbackReduction(Reduction):
 
 
 class CodedReduction(FeedbackReduction):
-    """With a codec around each bucket."""
+    """A reduction that compresses each bucket with a codec."""
 
     def __init__(self, accumulator: Accumulator, sums: SumSection) -> None:
         super().__init__(accumulator, Buckets(accumulator.layout, sums), sums)
         self._coded = CodedBuckets(accumulator.layout, sums, codecs.averaging(sums.averaging))
 
     def part(self, action: EncodePart) -> memoryview:
-        """Raises LookupError for residuals that are not here, SumOverflow."""
+        """The payload of our own share of a bucket. Raises SumOverflow; LookupError if a residual is missing."""
         payload, _, _ = self._share(action.attempt, action.bucket, action.carried)
         return memoryview(payload)
 
     def sum(self, action: SumBucket) -> memoryview:
-        """Raises FrameError, SumOverflow, LookupError for residuals that are not here."""
+        """The payload of the sum of a bucket. Raises FrameError, SumOverflow; LookupError if a residual is missing."""
         if not action.parts:
             return super().sum(action)
         bucket = action.bucket
@@ -164,7 +168,7 @@ class CodedReduction(FeedbackReduction):
         return numbers
 
     def _share(self, attempt: Attempt, bucket: int, carried: bool) -> tuple[bytes, Tensor | None, float]:
-        """(payload, what it stands for, loss) of the own share; what it lost is pending."""
+        """(payload, its reconstruction, loss) of our own share. Its coding error is a pending residual."""
         values, loss = in_floats(self._accumulator.numbers(self._buckets.slice(bucket)), self._sums).cpu(), 0.0
         if self._coded.ends_in_loss(bucket):
             values, loss = values[:-1], self._accumulator.loss
@@ -175,7 +179,7 @@ class CodedReduction(FeedbackReduction):
 
 
 def added(shares: Sequence[tuple[Tensor | None, float]]) -> tuple[Tensor | None, float]:
-    """The fp64 sums of what shares stand for and of their losses, in the order given. None: not finite."""
+    """The fp64 sums of the decoded shares and of their losses, added in the given order. None: not finite."""
     loss = sum(each for _, each in shares)
     finite = [values for values, _ in shares if values is not None]
     if len(finite) < len(shares):

@@ -1,4 +1,4 @@
-"""When a device did what it was given, on the host's clock, without waiting for it meanwhile."""
+"""Times at which a device finished its work, on the host's clock, measured without waiting for the device."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ Mark = float | torch.cuda.Event
 
 
 class DeviceClock:
-    """Of the compute thread's stream. On a CPU everything is done when it is given, so a mark is the time itself."""
+    """The clock of the compute thread's stream.
+
+    On a CPU, work is done when it is submitted: a mark is the time itself.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._cuda = device.type == "cuda"
         self.asynchronous = self._cuda
-        """Whether the host may go on while the device computes."""
+        """Whether the device computes asynchronously to the host."""
         self._start: torch.cuda.Event | None = None
         self._started = 0.0
 
     def set(self) -> None:
-        """Compare both clocks, once in a while: they drift. Waits for the device."""
+        """Synchronise both clocks. Call it from time to time, because they drift. Waits for the device."""
         if self._cuda:
             torch.cuda.synchronize(self._device)
             self._start = torch.cuda.Event(enable_timing=True)
@@ -30,7 +33,7 @@ class DeviceClock:
             self._started = time.perf_counter()
 
     def mark(self) -> Mark:
-        """Where the device is to come to next."""
+        """A mark behind all work that was submitted so far."""
         if not self._cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True, blocking=True)
@@ -38,13 +41,13 @@ class DeviceClock:
         return event
 
     def wait(self, mark: Mark) -> float:
-        """Wait until the device has come to `mark`. Returns when that was."""
+        """Wait until the device has reached `mark`. Returns the time at which it did, as `passed` does."""
         if not isinstance(mark, float):
             mark.synchronize()
         return self.passed(mark)
 
     def passed(self, mark: Mark) -> float:
-        """When the device came to `mark`, which it has: seconds of `time.perf_counter`."""
+        """The time at which the device reached `mark`, in seconds of `time.perf_counter`. It must have been reached."""
         if isinstance(mark, float):
             return mark
         if self._start is None:

@@ -1,8 +1,8 @@
-"""Packs, adds up and unpacks a stage's exact sums on the device that holds them: only packed bytes cross to the host.
+"""Packs, adds and unpacks a stage's exact sums on their device, so that only packed bytes are copied to the host.
 
-The host orders bucket by bucket, and each order alone would leave the device idle most of the time. So up to GROUP
-buckets are done by the same few launches. What is ordered is done together with what is to be ordered next, which is
-kept until its turn comes. Sums that come are put aside until there are enough of them.
+The host requests one bucket after another. Single buckets would leave the device idle most of the time, so up to GROUP
+buckets are processed by the same few kernel launches. A requested bucket is processed together with the buckets that
+will be requested next, whose results are kept until then. Received sums are collected until there are enough of them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from swarm.compute.fused_packing import Packed
 
 GROUP = 32
-"""Buckets that are worked on at once, at most."""
+"""Largest number of buckets that are processed at once."""
 
 
 class Kernels(Protocol):
-    """As swarm/compute/fused_packing.py."""
+    """The interface of swarm/compute/fused_packing.py."""
 
     def pack(self, numbers: Tensor, places: Sequence[slice], grid_bits: int) -> Packed: ...
 
@@ -40,7 +40,7 @@ class Kernels(Protocol):
 
 @functools.cache
 def kernels(device: torch.device) -> Kernels | None:
-    """Those for `device`, once they have packed and read some numbers as the CPU does. None: the CPU does it all."""
+    """The kernels for `device`, if a test gives the same results as on the CPU. None: use the CPU."""
     return checked("pack and add up sums", device, _fused, lambda found: agree(found, device))
 
 
@@ -51,7 +51,7 @@ def _fused() -> Kernels:
 
 
 def agree(found: Kernels, device: torch.device) -> bool:
-    """Whether packed bytes, and numbers read and added, are those of packing.py: every width, and not finite ones."""
+    """Whether packing, reading and adding give the results of packing.py, for every width and non-finite numbers."""
     rng = np.random.default_rng(1)
     widths = np.arange(-1, packing.BLOCK * 2 - 1) % 54
     buckets, places, end = [], [], 3
@@ -83,11 +83,11 @@ def agree(found: Kernels, device: torch.device) -> bool:
 
 
 Order = tuple[int, Sequence[Buffer]]
-"""A bucket to be summed, and the others' parts of it, which are checked."""
+"""A bucket to be summed, and the checked parts of the other members."""
 
 
 class DevicePacking:
-    """Of one stage. `numbers` gives a part of its own sums, on the device; `slices`: of all buckets."""
+    """The packing of one stage. `numbers`: returns a part of its own sums, on the device; `slices`: of all buckets."""
 
     def __init__(
         self, found: Kernels, numbers: Callable[[slice], Tensor], slices: Sequence[slice], grid_bits: int
@@ -100,17 +100,17 @@ class DevicePacking:
         self._parts: list[_Group] = []
         self._totals: _Group | None = None
         self._aside: list[Order] = []
-        """Sums that are yet to be read."""
+        """Received sums that are not read yet."""
 
     def part(self, key: object, bucket: int, coming: Callable[[], Iterable[int]]) -> memoryview:
-        """The payload of a bucket of own sums. key: another one when the sums are others.
+        """The payload of a bucket of our own sums. key: must change whenever the sums change.
 
-        coming: buckets that will be asked for next. The first of them are packed at once.
+        coming: the buckets that will be requested next; the first of them are packed at the same time.
         """
         self._turn_to(key)
         while self._parts and bucket not in self._parts[0].places:
             del self._parts[0]
-        if len(self._parts) < 2:  # the device packs a group while the host waits for the one before
+        if len(self._parts) < 2:  # the device packs one group while the host waits for the previous one
             wanted = dict.fromkeys((bucket, *coming()))
             wanted = {each: None for each in wanted if all(each not in group.places for group in self._parts)}
             while wanted and len(self._parts) < 2:
@@ -119,12 +119,12 @@ class DevicePacking:
         return self._parts[0].payload(bucket)
 
     def is_begun(self, key: object, order: Order) -> bool:
-        """Whether a bucket has been added up, with these parts, while another one was in turn."""
+        """Whether a bucket with these parts was already summed together with another one."""
         bucket, parts = order
         return key == self._key and self._totals is not None and self._totals.parts.get(bucket) is parts
 
     def total(self, key: object, order: Order, coming: Callable[[], Iterable[Order]], out: Tensor) -> memoryview:
-        """Own sums of a bucket and all parts of it, at their place in `out` on the device, and packed.
+        """Add our own sums of a bucket and all its parts into their place in `out`, on the device; returns the payload.
 
         key, coming: as in `part`. Raises SumOverflow.
         """
@@ -146,25 +146,25 @@ class DevicePacking:
         return payload
 
     def read(self, bucket: int, payload: Buffer, out: Tensor) -> None:
-        """A checked payload to its bucket's place in `out`, on the device: at the latest by `settle`."""
+        """Read a checked payload into its bucket's place in `out`, on the device, now or in `settle`."""
         self._aside.append((bucket, (payload,)))
         if len(self._aside) >= GROUP:
             self.settle(out)
 
     def settle(self, out: Tensor) -> None:
-        """Read what is put aside."""
+        """Read the collected payloads."""
         aside, self._aside = self._aside, []
         if aside:
             self._add(dict(aside), out, add=False)
 
     def drop(self, *, parts: bool = True) -> None:
-        """Give up what is put aside and, where they are of no use any more, own parts too."""
+        """Drop the collected payloads and started sums; with `parts`, also the packed parts of our own sums."""
         self._totals, self._aside = None, []
         if parts:
             self._key, self._parts = None, []
 
     def written(self, numbers: Tensor, slices: Sequence[slice]) -> Iterator[Buffer]:
-        """The payloads of a vector on the device, by bucket."""
+        """The payloads of all buckets of a vector on the device, in order."""
         for start in range(0, len(slices), GROUP):
             some = slices[start : start + GROUP]
             packed = self._kernels.pack(numbers, some, self._grid_bits)
@@ -191,23 +191,23 @@ class DevicePacking:
         return _Group(tuple(orders), packed, orders)
 
     def _add(self, payloads: dict[int, Sequence[Buffer]], out: Tensor, *, add: bool = True) -> None:
-        """One payload of each bucket."""
+        """Read the payloads, exactly one for each bucket, and add them to `out`; `add` False: overwrite `out`."""
         given = [payload for (payload,) in payloads.values()]
         self._kernels.unpack(given, [self._slices[bucket] for bucket in payloads], self._grid_bits, out, add=add)
 
 
 class _Group:
-    """Buckets that are packed at once."""
+    """A group of buckets that are packed together."""
 
     def __init__(self, buckets: Sequence[int], packed: Packed, parts: dict[int, Sequence[Buffer]]) -> None:
         self.places = {bucket: place for place, bucket in enumerate(buckets)}
         self.parts = parts
-        """What was added up."""
+        """The parts that were added to each bucket."""
         self._packed = packed
 
     def payload(self, bucket: int) -> memoryview:
         return self._packed.payload(self.places[bucket])
 
     def peak(self, bucket: int) -> int:
-        """Once it has a payload."""
+        """Largest magnitude of a bucket; call it after `payload`."""
         return self._packed.peaks[self.places[bucket]]

@@ -1,4 +1,4 @@
-"""Digests: 32 bytes of BLAKE3, in hex, that let replicas and the reference be compared."""
+"""Digests (32 bytes of BLAKE3, in hex) for comparing replicas with each other and with the reference."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from swarm.protocol.update import Update
 
 _APPLIED = struct.Struct("<dddd")
 _INTEGERS = struct.Struct("<qq")
-_PIECE = 1 << 22  # elements of a vector on a device that cross to the host at once
+_PIECE = 1 << 22  # elements that are copied from a device to the host at once
 
 
 def reduced_digest(flat: Tensor) -> str:
-    """Of a stage's reduced vector: its little-endian bytes."""
+    """The digest of the little-endian bytes of a stage's reduced vector."""
     if flat.device.type == "cpu":
         return blake3(_bytes(flat)).hexdigest()
     hasher = blake3()
     coming: HostCopy | None = None
-    for part in flat.split(_PIECE):  # the next piece crosses while one is hashed
+    for part in flat.split(_PIECE):  # the next piece is copied while this one is hashed
         here, coming = coming, HostCopy(part)
         if here is not None:
             hasher.update(_bytes(here.wait()))
@@ -37,7 +37,7 @@ def reduced_digest(flat: Tensor) -> str:
 
 
 class Hashing:
-    """`reduced_digest` in a thread of its own, which begins at once. The vector must not change meanwhile."""
+    """Computes `reduced_digest` in its own thread, which starts at once. The vector must not change meanwhile."""
 
     def __init__(self, flat: Tensor) -> None:
         self._found: Future[str] = Future()
@@ -60,28 +60,28 @@ def first_chain(manifest: RunManifest, stage: int) -> str:
 
 
 def next_chain(previous: str, reduced: str, scale: float, update: Update) -> str:
-    """The chain digest after a step: everything that was ever applied, and how."""
+    """The chain digest after a step. It covers all gradients applied so far, with their scales and updates."""
     applied = _APPLIED.pack(scale, *astuple(update))
     return blake3(bytes.fromhex(previous) + bytes.fromhex(reduced) + applied).hexdigest()
 
 
 def state_digest(version: int, updates: int, tensors: Mapping[str, Tensor]) -> str:
-    """Of a stage's full state: named parameters and moments, hashed in the order of their names."""
+    """The digest of a stage's full state: parameters and moments, hashed in the order of their names."""
     state = StateDigest(version, updates)
-    for name in sorted(tensors):  # one after the other: they may be read from a file
+    for name in sorted(tensors):  # one at a time, because each may be read from a file
         state.begin(name, tensor := tensors[name])
         state.update(_bytes(tensor))
     return state.hexdigest()
 
 
 class StateDigest:
-    """The same, of tensors that are given in pieces, in the order of their names."""
+    """Computes `state_digest` from tensors that come in pieces, in the order of their names."""
 
     def __init__(self, version: int, updates: int) -> None:
         self._hasher = blake3(_INTEGERS.pack(version, updates))
 
     def begin(self, name: str, tensor: Tensor) -> None:
-        """The bytes of `tensor` follow."""
+        """Start a tensor; its bytes must follow in calls of `update`."""
         self._hasher.update(f"{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
 
     def update(self, part: memoryview) -> None:
@@ -92,12 +92,12 @@ class StateDigest:
 
 
 def run_digest(stage_digests: Iterable[str]) -> str:
-    """Of the whole run: its stages' digests in stage order."""
+    """The digest of a whole run, from its stages' digests in stage order."""
     return blake3(b"".join(bytes.fromhex(digest) for digest in stage_digests)).hexdigest()
 
 
 def reconstruction_digest(reconstruction: Tensor) -> int:
-    """Of what crossed a boundary, fp32: 63 bits, never 0."""
+    """A 63-bit digest, never 0, of a decoded activation, fp32."""
     return (int.from_bytes(blake3(_bytes(reconstruction)).digest(8), "little") >> 1) or 1
 
 

@@ -1,7 +1,7 @@
-"""The reduce of one stage whose blocks have grids of their own (block_grid.py): exact, in few bits.
+"""The reduction of one stage whose blocks have their own grids (block_grid.py): exact sums in few bits.
 
-Parts are sums in steps of the blocks' grid. The reducer adds them up, rounds the total to the grid of totals, and sends
-that. Both are whole numbers in Rice's code; what they stand for follows from the grid, which all replicas hold.
+A part contains sums in steps of the blocks' grids. The reducer adds the parts, rounds the total to the grid of totals,
+and sends it. Both are integers in Rice's code. Readers need the grid, which all replicas know, to interpret them.
 
     payload: the loss, i64 in units of 2^-grid_bits, at the end of the last stage | the other numbers (rice.py)
 """
@@ -28,12 +28,12 @@ from swarm.protocol.ids import Attempt
 from swarm.protocol.peer.io import EncodePart, SumBucket
 
 HEAD_BYTES = 8
-"""Of a payload, before its numbers, at most."""
+"""Largest number of bytes of a payload before its numbers."""
 _LOSS = struct.Struct("<q")
 
 
 class DitheredBuckets(Buckets):
-    """Payloads of the same buckets, whose numbers are in steps of a grid that the reader has to know."""
+    """The buckets of a stage with numbers in steps of a grid, which the reader must know."""
 
     def __init__(self, layout: Layout, sums: SumSection) -> None:
         super().__init__(layout, sums)
@@ -43,7 +43,7 @@ class DitheredBuckets(Buckets):
         self._opened(bucket, payload)
 
     def read(self, bucket: int, payload: object, out: Tensor | None = None) -> Tensor:
-        """(numbers of the bucket,) int64 on the CPU. Raises FrameError, with `out` undefined."""
+        """The numbers of a bucket, (count,) int64 on the CPU. Raises FrameError; `out` is undefined then."""
         loss, numbers = self._opened(bucket, payload)
         found = torch.empty(self._numbers(bucket), dtype=torch.int64) if out is None else out
         count = len(found) - (loss is not None)
@@ -60,21 +60,24 @@ class DitheredBuckets(Buckets):
         return memoryview(head + rice.pack(numbers[:-1].numpy(), self._grid_bits))
 
     def _opened(self, bucket: int, payload: object) -> tuple[int | None, Buffer]:
-        """(the loss, if it is there; the other numbers, which can be unpacked). Raises FrameError."""
+        """Check a payload: (the loss if the bucket contains it, else None; the code of the others).
+
+        Raises FrameError.
+        """
         count, with_loss = self._numbers(bucket), self._ends_in_loss(bucket)
         if not isinstance(payload, bytes | bytearray | memoryview):
-            raise FrameError(f"bucket {bucket} of type {type(payload).__name__}, expected bytes")
+            raise FrameError(f"bucket {bucket} is of type {type(payload).__name__}, expected bytes")
         view, loss = memoryview(payload).cast("B"), None
         if with_loss:
             if len(view) < _LOSS.size:
-                raise FrameError(f"bucket {bucket} of {len(view)} bytes, expected at least {_LOSS.size}")
+                raise FrameError(f"bucket {bucket} has {len(view)} bytes, expected at least {_LOSS.size}")
             loss, view = int(_LOSS.unpack_from(view)[0]), view[_LOSS.size :]
             if abs(loss) >= WIDE and loss != NOT_FINITE:
-                raise FrameError(f"bucket {bucket} has the loss {loss} units, the grid carries {WIDE}")
+                raise FrameError(f"bucket {bucket} has a loss of {loss} units; the limit of the grid is {WIDE}")
         try:
             rice.check(view, count - with_loss, self._grid_bits)
         except PackingError as error:
-            raise FrameError(f"bucket {bucket} of {error}") from None
+            raise FrameError(f"bucket {bucket}: {error}") from None
         return loss, view
 
     def _ends_in_loss(self, bucket: int) -> bool:
@@ -82,7 +85,7 @@ class DitheredBuckets(Buckets):
 
 
 class DitheredReduction(Reduction):
-    """Runs on the CPU, wherever the sums are."""
+    """The reduction with grids of blocks. It runs on the CPU, on whatever device the sums are."""
 
     def __init__(self, accumulator: Accumulator, sums: SumSection, grid: BlockGrid) -> None:
         super().__init__(accumulator, Buckets(accumulator.layout, sums), sums)
@@ -90,13 +93,13 @@ class DitheredReduction(Reduction):
         self._grid = grid
 
     def part(self, action: EncodePart) -> memoryview:
-        """Own sums of a bucket."""
+        """The payload of our own sums of a bucket."""
         where = self._buckets.slice(action.bucket)
         numbers = self._accumulator.numbers(where).cpu()
         return self._dithered.write_bucket(action.bucket, self._grid.lowered(numbers, where, total=False))
 
     def sum(self, action: SumBucket) -> memoryview:
-        """Own sums plus the others' parts, rounded to the grid of totals; empty without others.
+        """The payload of our own sums plus the parts of others, rounded to the grid of totals; empty without others.
 
         Raises FrameError, SumOverflow.
         """
@@ -113,7 +116,7 @@ class DitheredReduction(Reduction):
         return self._dithered.write_bucket(action.bucket, self._grid.lowered(total, where, total=True))
 
     def written(self, attempt: Attempt) -> Iterator[Buffer]:
-        """All of the reduced vector as it was sent, bucket by bucket, for those who catch up: they hold its grid."""
+        """The payloads of the whole reduced vector, as they were sent, for peers that catch up: they know its grid."""
         reduced = self.reduced(attempt)
         for bucket, where in enumerate(self._buckets.slices):
             yield self._dithered.write_bucket(bucket, self._grid.lowered(reduced[where], where, total=True))

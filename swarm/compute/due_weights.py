@@ -1,4 +1,4 @@
-"""Weights' gradients that are due: of microbatches whose gradient is on the way to the stage before, and no more."""
+"""Deferred weight gradients: of microbatches whose input gradient was already sent to the previous stage."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from swarm.protocol.ids import Microbatch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Due:
-    """What one microbatch is to add to the sums. `computed` gives the same bits as a backward that was not split."""
+    """The deferred weight gradients of one microbatch. `computed` gives the same bits as a backward in one piece."""
 
     at_once: Sequence[Tensor | None]
-    """By parameter: the gradients that the first half gave. None: it is all in `kept`."""
+    """For each parameter: the gradient from the first half of the backward; None: all of it follows from `kept`."""
     kept: Sequence[Kept]
     loss: HostCopy | None
 
@@ -28,12 +28,12 @@ class Due:
             before, more = found[id(each.weight)], each.computed()
             found[id(each.weight)] = more if before is None else before + more
         whole = [gradient for gradient in found.values() if gradient is not None]
-        assert len(whole) == len(parameters), "a parameter that the output does not depend on"
+        assert len(whole) == len(parameters), "the output does not depend on every parameter"
         return whole
 
     @property
     def nbytes(self) -> int:
-        """Of memory that it holds. Layers that read the same input share it."""
+        """Bytes of memory that it uses. Layers with the same input share it."""
         tensors = [tensor for each in self.kept for tensor in (each.read, each.gradient)]
         tensors += [gradient for gradient in self.at_once if gradient is not None]
         storages = {storage.data_ptr(): storage.nbytes() for storage in (each.untyped_storage() for each in tensors)}
@@ -41,11 +41,11 @@ class Due:
 
 
 class DueWeights:
-    """Of one stage, by microbatch. The compute thread owns it."""
+    """The deferred weight gradients of one stage, by microbatch. Only the compute thread uses it."""
 
     def __init__(self) -> None:
         self.nbytes = 0
-        """Of memory that all of them hold."""
+        """Bytes of memory that all of them use."""
         self._due: dict[Microbatch, tuple[Due, int]] = {}
 
     def __bool__(self) -> bool:
@@ -56,13 +56,13 @@ class DueWeights:
         self.nbytes += nbytes
 
     def of(self, m: Microbatch) -> Due:
-        """Raises LookupError."""
+        """The deferred gradients of a microbatch. Raises LookupError."""
         if m not in self._due:
-            raise LookupError(f"no weights' gradients of microbatch {m} are due here")
+            raise LookupError(f"microbatch {m} has no deferred weight gradients")
         return self._due[m][0]
 
     def drop(self, m: Microbatch) -> None:
-        """They are in the sums, or given up."""
+        """Drop those of a microbatch, because they are in the sums or not needed."""
         if m in self._due:
             self.nbytes -= self._due.pop(m)[1]
 

@@ -1,4 +1,4 @@
-"""Whether numbers are numbers."""
+"""Checks for NaN and infinity."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def magnitude(tensors: Iterable[Tensor]) -> float:
 
     Reads each tensor once, and waits for the device once.
     """
-    bounds = [torch.stack(torch.aminmax(tensor)) for tensor in tensors if tensor.numel()]  # NaN wins in both
+    bounds = [torch.stack(torch.aminmax(tensor)) for tensor in tensors if tensor.numel()]  # both NaN if one is
     return torch.stack(bounds).abs().amax().item() if bounds else 0.0
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether no value of these tensors, all on one device, is NaN or infinite. Reads as `magnitude` does."""
+    """Whether these tensors, all on one device, contain neither NaN nor infinity. Reads and waits like `magnitude`."""
     return math.isfinite(magnitude(tensors))

@@ -1,8 +1,8 @@
-"""The Triton kernels that add gradients: one finds all peaks, the next rounds and adds, as `adding.plain` does.
+"""Triton kernels that add gradients: one finds all peaks, the next one rounds and adds, like `adding.plain`.
 
-Each program works on a part of one tensor, which it finds by a table of addresses.
+Each program processes a part of one tensor, which it finds in a table of addresses.
 
-Importing this needs Triton. torch's wheels for CUDA carry it.
+Importing this module needs Triton, which is part of torch's CUDA wheels.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from swarm.compute.adding import Given
 from swarm.compute.host_copy import to_device
 
 _BLOCK = 4096
-"""Elements that one program works on."""
+"""Elements that one program processes."""
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _WIDE = 4
-"""Added to the kind where sums are int64."""
+"""Added to the code of the gradient's dtype if the sums are int64."""
 
 
 @torch.no_grad()
@@ -45,15 +45,15 @@ def add(given: Sequence[Given], peaks: Tensor, room: Tensor, scale: float, most:
 
 @functools.lru_cache(maxsize=16)
 def _parts(counts: tuple[int, ...], device: torch.device) -> Tensor:
-    """(2, programs) int64: which tensor, and which block of it. counts: of the tensors' elements."""
+    """(2, programs) int64: the tensor of each program, and the block in it. counts: elements of each tensor."""
     blocks = [np.arange(-(-count // _BLOCK)) for count in counts]
     tensors = np.repeat(np.arange(len(counts)), [len(each) for each in blocks])
     return to_device(np.stack((tensors, np.concatenate(blocks)), dtype=np.int64), device)
 
 
-@triton.jit(do_not_specialize=["count", "programs"])  # else each model would wait for kernels of its own
+@triton.jit(do_not_specialize=["count", "programs"])  # otherwise Triton compiles the kernels again for each model
 def _find_peaks(table, parts, peaks, count, programs, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """As bits, magnitudes are ordered like integers, with NaN above all: so the largest needs no rule of its own."""
+    """Compare magnitudes by their bits: as integers they have the same order, and NaN is the largest."""
     row = tl.load(parts + tl.program_id(0))
     place = tl.load(parts + programs + tl.program_id(0)) * BLOCK + tl.arange(0, BLOCK)
     mask = place < _end(tl.load(table + 2 * count + row), ALIGNED)
@@ -86,7 +86,7 @@ def _add_rounded(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _gradient(table, row, place, mask, count, ALIGNED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """fp32, 0 where there is none."""
+    """Gradient values as fp32; 0 outside the tensor."""
     address = tl.load(table + count + row)
     kind = tl.load(table + 4 * count + row) % 4
     if kind == 0:
@@ -100,7 +100,7 @@ def _gradient(table, row, place, mask, count, ALIGNED: tl.constexpr):  # type: i
 
 @triton.jit
 def _end(count, ALIGNED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Tells the compiler that it is a multiple of 16, if it is: with that it moves sixteen bytes at a time."""
+    """`count`, declared to the compiler as a multiple of 16 if it is one, so that it copies 16 bytes at a time."""
     if ALIGNED:
         count = count // 16 * 16
     return count
@@ -116,6 +116,6 @@ def _pointers(address, place, kind: tl.constexpr, ALIGNED: tl.constexpr):  # typ
 
 @triton.jit
 def _rounded(magnitude, scale):  # type: ignore[no-untyped-def]
-    """magnitude·scale, ties to even, int64. From 2^23 on fp32 numbers are whole; below, 2^23 pushes the rest out."""
+    """magnitude·scale rounded to int64, ties to even. fp32 numbers ≥ 2^23 are integers; adding 2^23 rounds others."""
     scaled = magnitude * scale
     return tl.where(scaled < 8388608.0, (scaled + 8388608.0) - 8388608.0, scaled).to(tl.int64)

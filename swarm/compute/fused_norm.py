@@ -1,6 +1,6 @@
-"""The Triton kernel of the norm: a lane's squares are added one after another, all lanes beside each other.
+"""The Triton kernel of the norm: it adds the squares of each lane in order, and all lanes in parallel.
 
-Importing this needs Triton. norm.py defines the result bit for bit.
+Importing this module needs Triton. norm.py defines the result bit for bit.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import triton.language as tl
 from torch import Tensor
 
 _LANES = 128
-"""That one program adds up."""
+"""Number of lanes that one program adds."""
 
 
 @torch.no_grad()
 def lanes(values: Tensor, block: int) -> Tensor:
-    """values: (count,) int64 or float. (min(count, block),) fp64: the sum of the squares at each place of a block."""
+    """(min(count, block),) fp64: for each place in a block, the sum of squares. values: (count,) int64 or float."""
     found = torch.empty(min(len(values), block), dtype=torch.float64, device=values.device)
     if len(found):
         grid = (triton.cdiv(len(found), _LANES),)
         with torch.cuda.device_of(values):
-            _lanes[grid](  # a fused operation would round once where the definition rounds twice
+            _lanes[grid](  # a fused multiply-add would round once, but the definition rounds twice
                 values, found, len(values), block, LANES=_LANES, enable_fp_fusion=False
             )
     return found

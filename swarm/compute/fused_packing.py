@@ -1,13 +1,13 @@
-"""The packed bytes of packing.py, written and read by Triton kernels on a CUDA device: the same bytes.
+"""Triton kernels that write and read the format of packing.py on a CUDA device, with the same bytes.
 
-Many buckets are packed, or read, by the same few launches. The blocks of each bucket are sorted by width. A group is
-all blocks of one width in one bucket: its tables say how many they are (`alike`), which is the first of them in that
-order (`first`), and the place of their first byte (`start`). With these each column finds its eight numbers and its
-bytes by itself (packing_kernels.py).
+The same few launches pack or read many buckets. The blocks of each bucket are sorted by width. A group is the set of
+all blocks with one width in one bucket. Tables contain for each group the number of its blocks (`alike`), the first of
+them in the sorted order (`first`), and the offset of their first byte (`start`). With these, each column finds its
+eight numbers and its bytes independently (packing_kernels.py).
 
-Between buckets there are gaps, so that what follows the widths is aligned: whole words are read and written.
+Gaps between buckets align the data after the widths, so that whole words can be read and written.
 
-Importing this needs Triton. `packing.check` must have passed what `unpack` is given.
+Importing this module needs Triton. `packing.check` must have accepted the payloads that `unpack` gets.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ _RAW = 64
 _WIDTHS = _RAW + 1
 _ALIGNED = 16
 _COLUMNS = 128
-"""Columns that one program packs, or reads: one for each thread of it."""
+"""Number of columns that one program packs or reads, one for each of its threads."""
 _BLOCKS = 16
-"""Blocks that one program measures."""
+"""Number of blocks whose width one program determines."""
 
 
 class Packed:
-    """The payloads of some buckets, which are on their way to the host."""
+    """The payloads of some buckets, which are being copied to the host."""
 
     def __init__(self, everything: Tensor, told: Tensor) -> None:
-        """everything: their bytes, and room after them. told: (3, buckets) where each begins and ends, its peak."""
+        """everything: the bytes of all payloads, and unused bytes. told: (3, buckets): start, end and peak of each."""
         self._everything: Tensor | None = everything
         self._told = HostCopy(told)
         self._bytes: HostCopy | None = None
         self._starts: list[int] = []
         self._ends: list[int] = []
         self.peaks: list[int] = []
-        """Largest magnitude of each bucket's finite numbers, once `begin` was called."""
+        """Largest magnitude of each bucket's finite numbers; filled by `begin`."""
 
     def begin(self) -> None:
-        """Begin the copy of as many bytes as there are, which is known once they are packed."""
+        """Start the copy to the host. Waits for the packing, which determines the number of bytes."""
         if self._bytes is None:
             assert self._everything is not None
             self._starts, self._ends, self.peaks = self._told.wait().tolist()
@@ -59,7 +59,7 @@ class Packed:
             self._everything = None
 
     def payload(self, index: int) -> memoryview:
-        """Of the bucket at that place among those given. Waits for the copy."""
+        """The payload of the bucket with this index in `places`. Waits for the copy."""
         self.begin()
         assert self._bytes is not None
         return self._bytes.wait().numpy().data[self._starts[index] : self._ends[index]].toreadonly()
@@ -67,7 +67,10 @@ class Packed:
 
 @torch.no_grad()
 def pack(numbers: Tensor, places: Sequence[slice], grid_bits: int) -> Packed:
-    """numbers: (count,) int64 on a device, in units of the grid. places: of buckets in it. Starts kernels only."""
+    """Pack buckets. numbers: (count,) int64 on a device, in units of the grid; places: the buckets in it.
+
+    This only starts kernels, and does not wait for them.
+    """
     device = numbers.device
     known = _known(tuple(each.stop - each.start for each in places), device)
     total = len(known.buckets)
@@ -102,9 +105,9 @@ def pack(numbers: Tensor, places: Sequence[slice], grid_bits: int) -> Packed:
 def unpack(
     payloads: Sequence[Buffer], places: Sequence[slice], grid_bits: int, out: Tensor, *, add: bool = False
 ) -> None:
-    """Each payload to its place in `out`, (count,) int64 on a device, or added there: NOT_FINITE stays.
+    """Read each payload into its place in `out`, (count,) int64 on a device, or add it there; NOT_FINITE stays.
 
-    Starts kernels only.
+    This only starts kernels, and does not wait for them.
     """
     device = out.device
     known = _known(tuple(each.stop - each.start for each in places), device)
@@ -138,32 +141,32 @@ def unpack(
 
 @dataclass(frozen=True)
 class _Known:
-    """What follows from the buckets' sizes alone: int64."""
+    """Tables that follow from the sizes of the buckets alone, int64."""
 
     buckets: Tensor
-    """(blocks,) which bucket each block is in."""
+    """(blocks,): the bucket of each block."""
     before_data: Tensor
-    """(blocks,) where its width stands, from the first byte of its bucket's data: below 0."""
+    """(blocks,): offset of each block's width, relative to the first byte of its bucket's data; negative."""
     costs: Tensor
-    """(groups,) bytes of a block."""
+    """(groups,): bytes of one block."""
     bounds: Tensor
-    """(groups + 1,) the number of each, and one more."""
+    """(groups + 1,): the numbers 0 to groups."""
     blocks: Tensor
-    """(buckets,) how many."""
+    """(buckets,): number of blocks."""
     headers: Tensor
-    """(buckets,) bytes of widths with their gaps, up to the end of each bucket's."""
+    """(buckets,): cumulative bytes of the widths with their gaps, up to the end of each bucket's widths."""
     sizes: Tensor
-    """(2, buckets) its numbers, its first block."""
+    """(2, buckets): number of values, and index of the first block."""
     blocks_here: NDArray[np.int64]
-    """`blocks` on the host, as the following."""
+    """`blocks` on the host. The following fields are on the host too."""
     headers_here: NDArray[np.int64]
     room: int
-    """Bytes that all widths and gaps take at most."""
+    """Largest number of bytes of all widths and gaps."""
 
 
 @functools.lru_cache(maxsize=16)
 def _known(counts: tuple[int, ...], device: torch.device) -> _Known:
-    """counts: the buckets' numbers."""
+    """The tables of buckets. counts: number of values of each bucket."""
     numbers = np.array(counts, dtype=np.int64)
     blocks = -(-numbers // BLOCK)
     ends, headers = np.cumsum(blocks), np.cumsum(_aligned(blocks))
@@ -183,13 +186,13 @@ def _known(counts: tuple[int, ...], device: torch.device) -> _Known:
 
 
 def _placed(places: Sequence[slice], known: _Known, device: torch.device) -> Tensor:
-    """(3, buckets): where each begins, its numbers, its first block."""
+    """(3, buckets): the start of each bucket, its number of values, its first block."""
     starts = to_device(np.array([each.start for each in places], dtype=np.int64), device)
     return torch.cat((starts.unsqueeze(0), known.sizes))
 
 
 def _sizes(alike: Tensor, known: _Known) -> tuple[Tensor, Tensor, Tensor]:
-    """Of groups of so many blocks: the first block of each, its bytes, and those of all data of a bucket."""
+    """For groups with these numbers of blocks: first block of each, bytes of each, bytes of each bucket's data."""
     spent = alike * known.costs
     return alike.cumsum(0) - alike, spent, spent.view(-1, _WIDTHS).sum(1)
 
@@ -202,5 +205,5 @@ _Sizes = TypeVar("_Sizes", Tensor, "NDArray[np.int64]")
 
 
 def _aligned(sizes: _Sizes) -> _Sizes:
-    """Rounded up."""
+    """Sizes rounded up to the alignment."""
     return (sizes + (_ALIGNED - 1)) // _ALIGNED * _ALIGNED

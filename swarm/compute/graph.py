@@ -1,7 +1,7 @@
-"""The autograd graph of one microbatch: what it holds between forward and backward, and what a backward takes.
+"""Memory of one microbatch's autograd graph between forward and backward, and additional memory in the backward.
 
-Both are counted on tensors without memory, under the rules of the device that is to compute: there a product's factors
-are cast to half precision, and attention keeps its inputs and its output, not the scores.
+Both are counted on meta tensors, which have no memory, with the rules of the actual device: for example, it may cast
+the factors of a product to half precision, and attention may keep its inputs and its output instead of the scores.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from swarm.models.stage_module import StageModule
 
 _Result = TypeVar("_Result")
 _PRODUCTS = (F.linear, F.conv2d, torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.mm, torch.mm)
-"""What is computed in half precision where that is asked for, of all that models here do."""
+"""The operations of our models that are computed in half precision if it is requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphCounts:
-    """Bytes of a microbatch, beyond the parameters."""
+    """Bytes of memory for a microbatch, without the parameters."""
 
     held: int
-    """By its graph, between forward and backward."""
+    """Bytes of its graph between forward and backward."""
     in_backward: int
-    """What a backward takes at its peak beyond that, gradients included."""
+    """Additional bytes at the peak of the backward, with the gradients."""
     gradients: int
-    """Of all parameters."""
+    """Bytes of the gradients of all parameters."""
 
 
 def count_stages(manifest: RunManifest, mode: Mode = ON_CPU, *, by_layer: bool = True) -> list[StageCounts]:
-    """What each stage has, and what a microbatch of the run takes in it. Computes and allocates nothing.
+    """The sizes of each stage, and the memory of a microbatch in it. This computes and allocates no tensors.
 
-    `by_layer` False: without what it takes by layer, which saves half of the time.
+    `by_layer` False: leave out the counts by layer, which saves half of the time.
     """
     counted: dict[object, StageCounts] = {}
     found = []
@@ -59,9 +59,9 @@ def count_stages(manifest: RunManifest, mode: Mode = ON_CPU, *, by_layer: bool =
 
 
 def count_graph(module: StageModule, x: Tensor, tokens: Tensor, mode: Mode) -> GraphCounts:
-    """Of a microbatch through a module without memory, whose parameters are those that it computes with.
+    """The memory of a microbatch in a meta module, whose parameters have the dtypes in which it computes.
 
-    `x`: what comes in; `tokens`: its ids, and in place of labels.
+    `x`: the input; `tokens`: the token ids, which also serve as labels.
     """
     parameters = list(module.parameters())
     sources = [*(() if module.first else (x,)), *parameters]
@@ -75,14 +75,14 @@ def count_graph(module: StageModule, x: Tensor, tokens: Tensor, mode: Mode) -> G
 
 
 def working_module(manifest: RunManifest, stage: int, mode: Mode) -> StageModule:
-    """A stage without memory, whose parameters are those that it computes with."""
+    """A stage on the meta device, whose parameters have the dtypes in which it computes."""
     module = build_stage(manifest.model, stage, device="meta", seed=None)
     WorkingWeights(module, Precision(mode.precision))
     return module
 
 
 def microbatch_of(manifest: RunManifest, module: StageModule) -> tuple[Tensor, Tensor]:
-    """What comes in, and its ids: without memory."""
+    """The input of a microbatch and its token ids, on the meta device."""
     shape = (manifest.batch.sequences, manifest.batch.sequence_length)
     tokens = torch.zeros(shape, dtype=torch.int64, device="meta")
     if module.first:
@@ -112,15 +112,15 @@ def _count(manifest: RunManifest, module: StageModule, mode: Mode, with_layers: 
 def saved_bytes(
     run: Callable[[], _Result], output: Callable[[_Result], Tensor], fixed: Iterable[Tensor]
 ) -> tuple[_Result, int]:
-    """What `run` returns, and the bytes that its graph holds beyond `fixed`: parameters and the like."""
-    known = {each.untyped_storage()._cdata for each in fixed}  # tensors without memory have an identity too
+    """The result of `run`, and the bytes that its graph keeps besides the tensors in `fixed`, such as parameters."""
+    known = {each.untyped_storage()._cdata for each in fixed}  # storages of meta tensors have an identity too
     storages: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in known:
             storages[storage._cdata] = storage.nbytes()
-        return tensor.detach()  # an operation that kept its own output as it is would refer to itself, for ever
+        return tensor.detach()  # an operation that keeps its own output would otherwise be a reference cycle
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         result = run()
@@ -129,14 +129,14 @@ def saved_bytes(
 
 
 class LiveBytes(TorchDispatchMode):
-    """Inside, bytes of all memory that operations have made and that something still refers to, and of `given`."""
+    """Inside this context: counts the bytes of `given` and of all existing tensors that operations have made."""
 
     def __init__(self, *given: Tensor, beyond: Iterable[Tensor] = ()) -> None:
-        """`beyond`: tensors that do not count."""
+        """`beyond`: tensors that are not counted."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._beyond = {tensor.untyped_storage()._cdata for tensor in beyond}
         self.peak = 0
-        """Since the beginning."""
+        """Largest number of bytes so far."""
         self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
         self._note(given)
 
@@ -153,7 +153,7 @@ class LiveBytes(TorchDispatchMode):
         return sum(nbytes for _, nbytes in self._storages.values())
 
     def _note(self, made: Iterable[object]) -> None:
-        self._forget()  # at first: an address is used again
+        self._forget()  # first, because the address of a freed storage may be reused
         for tensor in made:
             if isinstance(tensor, Tensor):
                 storage = tensor.untyped_storage()
@@ -162,12 +162,12 @@ class LiveBytes(TorchDispatchMode):
         self.peak = max(self.peak, sum(nbytes for _, nbytes in self._storages.values()))
 
     def _forget(self) -> None:
-        """What nothing refers to any more."""
+        """Remove storages that no longer exist."""
         self._storages = {at: held for at, held in self._storages.items() if not held[0].expired()}
 
 
 class Rules(TorchFunctionMode):
-    """Inside, tensors without memory are computed with as a device does."""
+    """Inside this context: operations on meta tensors follow the rules of the device in `mode`."""
 
     def __init__(self, mode: Mode) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class Rules(TorchFunctionMode):
 
 
 class _Attention(torch.autograd.Function):
-    """What kernels for attention keep: inputs, output, and a number of each row in fp32."""
+    """Keeps what attention kernels keep for the backward: inputs, output, and one fp32 number per row."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

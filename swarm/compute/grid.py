@@ -1,6 +1,6 @@
-"""What the grid of exact sums carries, and the sum of losses on it.
+"""The limits of the grid of exact sums, and the sum of losses on it.
 
-Numbers on the grid are whole numbers in units of 2^-b (`sums.grid_bits`).
+Numbers on the grid are integers in units of 2^-b, b = `sums.grid_bits`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from torch import Tensor
 from swarm.manifest import SumSection
 
 NOT_FINITE = -(1 << 62)
-"""Stands for NaN and infinity among whole numbers. What replicas send instead is one canonical NaN."""
+"""Represents NaN and infinity among the integers. On the wire, replicas send one canonical NaN instead."""
 NARROW = 1 << 31
 WIDE = 1 << 53
-"""What the bound of an int32 and of an int64 tensor stays below. The latter is what fp64 carries, in any unit."""
+"""Limits for the sums in an int32 and in an int64 tensor. fp64 represents all integers below WIDE exactly."""
 
 
 class SumOverflow(ArithmeticError):
-    """A gradient or sum too large for the grid; names the tensor and, where known, the step."""
+    """A gradient or sum is too large for the grid; the message names the tensor and, if known, the step."""
 
 
 class LossSum:
-    """The sum of losses, on the host."""
+    """The exact sum of losses, on the host."""
 
     def __init__(self, sums: SumSection) -> None:
         self._exact = sums.mode == "exact"
@@ -52,7 +52,7 @@ class LossSum:
             raise SumOverflow(too_large("the loss sum", self._bound / self._scale, self._grid_bits, 53, step))
 
     def number(self) -> Tensor:
-        """(1,), as in the flat vector."""
+        """(1,): the sum as in the flat vector."""
         if not self._exact:
             return self._plain.clone()
         return torch.tensor([NOT_FINITE if self._void else self._units])
@@ -65,7 +65,7 @@ class LossSum:
 
 
 def peak_of(values: Tensor) -> float:
-    """Largest magnitude; NaN if there is one."""
+    """The largest magnitude; NaN if there is a NaN."""
     low, high = torch.aminmax(values)
     return max(-low.item(), high.item()) if not math.isnan(low.item()) else math.nan
 
@@ -73,6 +73,6 @@ def peak_of(values: Tensor) -> float:
 def too_large(what: str, value: float, grid_bits: int, exponent: int, step: int | None) -> str:
     where = "" if step is None else f" in step {step}"
     return (
-        f"{what} reaches {value:.6g}{where}, the grid of sums.grid_bits = {grid_bits} carries "
+        f"{what} reaches {value:.6g}{where}; with sums.grid_bits = {grid_bits} the limit is "
         f"{2.0 ** (exponent - grid_bits):.6g}: lower sums.grid_bits or the learning rate"
     )

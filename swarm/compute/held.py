@@ -1,7 +1,7 @@
-"""Held states: one version of a stage is copied while the microbatches of the next step are computed.
+"""Held states: a version of a stage is copied while the microbatches of the next step are computed.
 
-Forward and backward read parameters and change nothing. So nobody needs a second state in memory: who makes a copy
-reads the stage's own tensors, in a thread of its own, and the next step is applied when it is done with them.
+Forward and backward only read parameters. So no second copy in memory is needed: a thread reads the stage's own
+tensors, and the next step is applied when that thread has finished.
 """
 
 from __future__ import annotations
@@ -18,50 +18,50 @@ from swarm.compute.digest import StateDigest
 from swarm.compute.finite import all_finite
 
 STALLED_S = 10.0
-"""A copy that gets no further for so long is given up: training does not stand still with somebody's disk."""
+"""Seconds without progress after which a copy is abandoned, so that a stalled disk does not stop training."""
 _BLOCK = 1 << 20
-"""Elements that are given out at once."""
+"""Elements that are passed to the copy at once."""
 
 
 class GivenUp(OSError):
-    """The step could not wait for this copy any longer."""
+    """The copy was abandoned, because it made no progress and the next step had to be applied."""
 
     def __init__(self, version: int) -> None:
         super().__init__(
-            f"the copy of version {version} got no further for {STALLED_S:g} s, and training went on without it"
+            f"the copy of version {version} made no progress for {STALLED_S:g} s, so training continued without it"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What was found out about a state while it was given out."""
+    """The results of reading a whole state."""
 
     digest: str
     spoilt: bool
-    """Some of it is not finite."""
+    """Whether a part of the state is not finite."""
 
 
 class HeldState:
-    """A version of a live stage that does not change until all of it is given out, or `release`."""
+    """A version of a live stage, which is not changed until all of it is read or `release` is called."""
 
     def __init__(
         self, holds: Holds, tensors: Mapping[str, Tensor], version: int, updates: int, chain: str, subspace_id: str
     ) -> None:
-        """`tensors`: those of the stage itself. The other arguments are as in StageState."""
+        """`tensors`: the stage's own tensors. The other arguments are as in StageState."""
         self.version = version
         self.updates = updates
         self.chain = chain
         self.subspace_id = subspace_id
         self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         self.waited_s = 0.0
-        """How long the next step has waited for this."""
+        """Seconds for which the next step has waited for this copy."""
         self._holds = holds
         self._tensors = tensors
 
     def give(self, write: Callable[[memoryview], None]) -> Given:
-        """Hand the bytes of all tensors, in the order of their names, to `write`. Raises GivenUp and what that raises.
+        """Pass the bytes of all tensors, in the order of their names, to `write`. Then release the state.
 
-        At the end the state is released.
+        Raises GivenUp and the errors of `write`.
         """
         digest, finite = StateDigest(self.version, self.updates), True
         for name, tensor in sorted(self._tensors.items()):
@@ -76,7 +76,7 @@ class HeldState:
         return Given(digest.hexdigest(), not finite)
 
     def release(self) -> None:
-        """It may change. Does nothing the second time."""
+        """Allow the state to change. Further calls have no effect."""
         self._holds.release(self)
 
 
@@ -87,14 +87,14 @@ class Holds:
         self._changed = threading.Condition()
         self._held: list[HeldState] = []
         self._blocks = 0
-        """How many were given out."""
+        """Number of blocks read so far, of all copies."""
 
     def add(self, held: HeldState) -> None:
         with self._changed:
             self._held.append(held)
 
     def settle(self) -> None:
-        """Return when nobody reads the state any more, so that it may be changed. Those that have stalled lose it."""
+        """Wait until no copy reads the state, so that it may be changed. Copies without progress are abandoned."""
         with self._changed:
             while self._held:
                 waiting, blocks, began = tuple(self._held), self._blocks, time.monotonic()
@@ -105,13 +105,13 @@ class Holds:
                     self._held.clear()
 
     def give_up(self) -> None:
-        """Nobody waits for copies any more."""
+        """Abandon all copies."""
         with self._changed:
             self._held.clear()
             self._changed.notify_all()
 
     def went_on(self, held: HeldState) -> None:
-        """A block was given out. Raises GivenUp."""
+        """Record that a block was read. Raises GivenUp."""
         with self._changed:
             if held not in self._held:
                 raise GivenUp(held.version)
@@ -119,7 +119,7 @@ class Holds:
             self._changed.notify_all()
 
     def finish(self, held: HeldState) -> None:
-        """All was given out. Raises GivenUp."""
+        """Record that the whole state was read. Raises GivenUp."""
         with self._changed:
             if held not in self._held:
                 raise GivenUp(held.version)

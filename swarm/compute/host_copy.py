@@ -1,4 +1,4 @@
-"""A copy of a tensor on its way to the host, so that nobody waits for it before it is read."""
+"""Asynchronous copies between a device and the host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class HostCopy:
-    """Begins at once. On CUDA it goes into pinned memory while the device works on, elsewhere it is an ordinary one."""
+    """A copy of a tensor to the host, which starts at once. On CUDA it runs asynchronously into pinned memory."""
 
     def __init__(self, source: Tensor) -> None:
         self._event: torch.cuda.Event | None = None
@@ -26,7 +26,7 @@ class HostCopy:
             self._event.record()
 
     def wait(self) -> Tensor:
-        """The copy, on the CPU, once it is complete."""
+        """Wait for the copy; returns it, on the CPU."""
         if self._event is not None:
             if not self._event.query():
                 self._event.synchronize()
@@ -35,12 +35,12 @@ class HostCopy:
 
 
 def pinned(shape: Sequence[int], kind: torch.dtype, device: torch.device) -> Tensor:
-    """Undefined memory of the host, which `device` can copy from by itself."""
+    """Uninitialised host memory, pinned so that `device` can copy from it asynchronously."""
     return torch.empty(tuple(shape), dtype=kind, pin_memory=device.type == "cuda")
 
 
 def to_device(values: NDArray[Any], device: torch.device) -> Tensor:
-    """A copy of an array on `device`. For CUDA it goes by way of pinned memory, so that the host need not wait."""
+    """A copy of an array on `device`. For CUDA it uses pinned memory, so that the host does not wait."""
     kind = torch.from_numpy(np.empty(0, values.dtype)).dtype
     host = pinned(values.shape, kind, device)
     host.numpy()[...] = values

@@ -1,4 +1,4 @@
-"""Whether Triton kernels do a job on a device: only once they have done a small one there as a CPU does it."""
+"""Tests Triton kernels on a device before they are used: they must give the results of the CPU for a small example."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ T = TypeVar("T")
 
 
 def checked(what: str, device: torch.device, load: Callable[[], T], agrees: Callable[[T], bool]) -> T | None:
-    """What `load` imports, if there is Triton and `agrees` says that it is right. Else None, and the log says why.
+    """The kernels from `load`, if Triton is installed and `agrees` accepts them; otherwise None.
 
-    what: a verb and its object, as in "add gradients". Only CUDA devices are tried.
+    If it is None, the reason is logged. what: a verb and its object, such as "add gradients". On devices other than
+    CUDA: None.
     """
     if device.type != "cuda":
         return None
@@ -27,7 +28,7 @@ def checked(what: str, device: torch.device, load: Callable[[], T], agrees: Call
         return None
     try:
         right = agrees(found)
-    except Exception as error:  # whatever a compiler throws: the run goes on without it
+    except Exception as error:  # a compiler may raise anything; the run continues without the kernels
         _log.warning("no Triton kernels %s on %s: they failed (%s: %.300s)", what, device, type(error).__name__, error)
         return None
     if not right:

@@ -1,4 +1,4 @@
-"""What the codecs that a run may choose from ask of a link: bytes of a microbatch's frame."""
+"""Sizes of a microbatch's frames with each codec that a run may choose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from swarm.protocol.messages import CodecPair
 
 
 def ladders(manifest: RunManifest) -> CodecLadders | None:
-    """None where the manifest names both codecs. Raises codecs.UnknownCodec."""
+    """The sizes for each choice; None if the manifest names both codecs. Raises codecs.UnknownCodec."""
     if not manifest.codec.auto:
         return None
     forward, backward = ladder.names(manifest)
@@ -23,7 +23,7 @@ def ladders(manifest: RunManifest) -> CodecLadders | None:
 
 
 def frame_bytes(manifest: RunManifest, forward: str, backward: str = "none") -> tuple[int, int]:
-    """Of one microbatch's activation, token ids included, and of its gradient. Raises codecs.UnknownCodec."""
+    """Bytes of one microbatch's activation, with token ids, and of its gradient. Raises codecs.UnknownCodec."""
     shape = (manifest.batch.sequences, manifest.batch.sequence_length, manifest.model.boundary_width)
     ahead, back = codecs.pair(forward, backward)
     return (

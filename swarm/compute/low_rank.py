@@ -1,13 +1,14 @@
-"""What crosses when gradients are averaged in low rank (PowerSGD: Vogels et al., arXiv 1905.13727), defined bit by bit.
+"""The arithmetic of low-rank averaging (PowerSGD: Vogels et al., arXiv 1905.13727), defined bit by bit.
 
-    first round      P = Σ M_i Q            M_i: a member's sums as a matrix, and what it lost before. Q: below
-                     P̂ = orthonormal(P)     everyone
-    second round     Q = Σ M_iᵀ P̂           and, beside it, tensors that a low rank would not make smaller
-                     M ≈ P̂ Qᵀ               everyone; a member has lost M_i − P̂ (M_iᵀ P̂)ᵀ
+    first round      P = Σ M_i Q            M_i: a member's sums as a matrix, plus its residual. Q: see below
+                     P̂ = orthonormal(P)     computed by every member
+    second round     Q = Σ M_iᵀ P̂           and also tensors that a low rank would not make smaller
+                     M ≈ P̂ Qᵀ               computed by every member; a member's residual is M_i − P̂ (M_iᵀ P̂)ᵀ
 
-The Q of a step is that of the step before, if every member of the roster has it; else, and for columns of zeros, normal
-deviates that follow from the step and the tensor's name. Every replica makes P̂ and P̂ Qᵀ for itself, so both are made
-of elementwise operations in a fixed order alone: neither threads nor vector units decide a bit.
+The first round uses the Q of the previous step if every member of the roster has it. Otherwise, and for columns of
+zeros, Q is drawn from a normal distribution, seeded by the step and the tensor's name. Every replica computes P̂ and
+P̂ Qᵀ itself. So both use only elementwise operations in a fixed order, whose bits do not depend on threads or vector
+units.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ from swarm.compute.sums import Layout
 from swarm.models.initial import seeded_normal
 
 _VANISHED = 1e-12
-"""A column that loses all but this share of its length to the columns before it is rounding error: it becomes zero."""
+"""A column of which orthogonalisation leaves less than this share of its length is rounding error, and is set to 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """One tensor of a stage as a matrix."""
+    """One tensor of a stage, viewed as a matrix."""
 
     name: str
     rows: int
     columns: int
     rank: int
     where: slice
-    """Of the stage's flat vector."""
+    """Its place in the stage's flat vector."""
 
 
 class LowRank:
-    """Where everything lies. The first round's vector: P of each matrix, (rows, rank), one after the other.
+    """The layout of the vectors of both rounds. First round: P of each matrix, (rows, rank), one after another.
 
-    The second round's: Q of each matrix, (columns, rank), then all other tensors. The loss is in neither.
+    Second round: Q of each matrix, (columns, rank), then all other tensors. Neither vector contains the loss.
     """
 
     def __init__(self, layout: Layout, rank: int) -> None:
@@ -60,26 +61,26 @@ class LowRank:
         self.second = sum(m.columns * m.rank for m in self.matrices) + sum(w.stop - w.start for w in self.others)
 
     def left_factors(self, vector: Tensor) -> Iterator[tuple[Matrix, Tensor]]:
-        """Views (rows, rank) of a first round's vector."""
+        """Each matrix with its P, a view (rows, rank) of a first round's vector."""
         return self._factors(vector, [m.rows for m in self.matrices])
 
     def right_factors(self, vector: Tensor) -> Iterator[tuple[Matrix, Tensor]]:
-        """Views (columns, rank) of a second round's vector."""
+        """Each matrix with its Q, a view (columns, rank) of a second round's vector."""
         return self._factors(vector, [m.columns for m in self.matrices])
 
     def plain(self, vector: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Views of the other tensors in a second round's vector, each with its place in the stage's flat vector."""
+        """The other tensors as views of a second round's vector, each with its place in the stage's flat vector."""
         start = sum(m.columns * m.rank for m in self.matrices)
         for where in self.others:
             yield where, vector[start : (start := start + where.stop - where.start)]
 
     def start(self, step: int, before: Tensor | None) -> Tensor:
-        """The second round's vector that the Q of `step` are taken of. before: that of the last step, None for none."""
+        """The vector with the Q of each matrix at the start of `step`. before: that of the previous step, or None."""
         start = torch.zeros(self.second) if before is None else before.clone()
         for matrix, right in self.right_factors(start):
             fresh = seeded_normal(f"{matrix.name}\0low rank {step}", right.shape, 0)
             right.copy_(torch.where(right.abs().amax(dim=0) > 0, right, fresh))
-            right /= right.norm(dim=0)  # else P would grow with every warm step
+            right /= right.norm(dim=0)  # otherwise P would grow with every step that reuses Q
         return start
 
     def _factors(self, vector: Tensor, lengths: Sequence[int]) -> Iterator[tuple[Matrix, Tensor]]:
@@ -89,12 +90,12 @@ class LowRank:
 
 
 def orthonormal(left: Tensor) -> Tensor:
-    """Its columns made orthonormal by Gram-Schmidt in fp64, (rows, rank) fp32. Those that depend on others are zero."""
+    """`left` with orthonormal columns, by Gram-Schmidt in fp64: (rows, rank) fp32. Dependent columns become zero."""
     columns = [column.clone() for column in left.to(torch.float64).T]
     done: list[Tensor] = []
     for column in columns:
         length = math.sqrt(_total(column * column))
-        for _ in range(2):  # once more: the first time leaves what rounding has
+        for _ in range(2):  # twice, because the first pass leaves rounding errors
             for other in done:
                 column -= other * _total(other * column)
         rest = math.sqrt(_total(column * column))
@@ -103,20 +104,20 @@ def orthonormal(left: Tensor) -> Tensor:
 
 
 def times(left: Tensor, right: Tensor) -> Tensor:
-    """left · right, of copies: where a matrix lies in memory must not decide a bit. For one peer's own numbers."""
+    """left · right, for a peer's own numbers. It multiplies copies, so that the alignment in memory has no effect."""
     return left.clone() @ right.clone()
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """left · rightᵀ in fp32, (rows, columns): one column of both after the other."""
+    """left · rightᵀ in fp32, (rows, columns), as a sum of outer products of their columns, in order."""
     found = torch.zeros(len(left), len(right), device=left.device)
     for one, other in zip(left.T, right.T, strict=True):
-        found += one[:, None] * other[None, :]  # two operations: a fused one would round once
+        found += one[:, None] * other[None, :]  # two operations: a fused multiply-add would round only once
     return found
 
 
 def _total(values: Tensor) -> float:
-    """The sum of (count,) fp64 values: halves are added elementwise until one number is left."""
+    """The sum of (count,) fp64 values: the halves are added elementwise until one number remains."""
     values = values.clone()
     count = len(values)
     while count > 1:

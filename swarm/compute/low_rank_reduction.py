@@ -1,7 +1,7 @@
-"""The reduce of one stage in low rank: two rounds of small sums, and what the rank leaves out kept for the next step.
+"""The low-rank reduction of one stage: two rounds of small sums; the approximation error is kept for the next step.
 
-The arithmetic: low_rank.py. Sums of both rounds travel as fp32, beside the exact loss. A roster of one sends nothing
-and loses nothing.
+low_rank.py defines the arithmetic. The sums of both rounds are sent as fp32, with the exact loss. A roster of one
+member sends nothing and has no error.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from swarm.protocol.ids import Attempt
 from swarm.protocol.peer.io import EncodePart, SumBucket
 
 _ALL = 0
-"""Residuals are kept whole, under one number of a bucket."""
+"""The bucket number under which the residual of the whole vector is stored."""
 
 
 class LowRankBuckets(CodedBuckets):
-    """Of the first round's vector, then of the second round's with the loss at its end."""
+    """The buckets of the first round's vector, then those of the second round's vector, with the loss at its end."""
 
     def __init__(self, layout: Layout, sums: SumSection) -> None:
         super().__init__(layout, sums, codecs.get("none"))
@@ -35,7 +35,7 @@ class LowRankBuckets(CodedBuckets):
         self.first_round = -(-self.ranks.first // BUCKET_ELEMENTS)
         self.count = self.first_round + max(1, -(-(self.length - self.ranks.first) // BUCKET_ELEMENTS))
         longest = max((max(m.rows, m.columns) for m in self.ranks.matrices), default=1)
-        self._limit *= math.sqrt(longest)  # of a row's or a column's projection
+        self._limit *= math.sqrt(longest)  # bound on the projection of a row or a column
 
     def slice(self, bucket: int) -> slice:
         if not 0 <= bucket < self.count:
@@ -47,7 +47,10 @@ class LowRankBuckets(CodedBuckets):
 
 
 class LowRankReduction(FeedbackReduction):
-    """`part` and `sum` of a bucket of the second round come after the first round is stored."""
+    """The low-rank reduction.
+
+    `part` and `sum` of second-round buckets must be called after the first round is stored.
+    """
 
     _buckets: LowRankBuckets
 
@@ -55,21 +58,21 @@ class LowRankReduction(FeedbackReduction):
         super().__init__(accumulator, LowRankBuckets(accumulator.layout, sums), sums)
         self._ranks = self._buckets.ranks
         self._crossed = torch.zeros(self._buckets.length)
-        """Sums of the attempt in hand; the loss stands beside."""
+        """Sums of both rounds of the current attempt, without the loss."""
         self._loss = 0.0
         self._bases: list[tuple[Matrix, Tensor]] = []
-        """Of the attempt in hand: P̂ of each matrix, once the first round is stored."""
+        """P̂ of each matrix in the current attempt; filled after the first round is stored."""
         self._mine: _Share | None = None
         self._alone: Attempt | None = None
-        """The attempt whose roster this peer is all by itself."""
+        """The current attempt, if this peer is its only member."""
 
     def part(self, action: EncodePart) -> memoryview:
-        """Raises LookupError for residuals that are not here, SumOverflow."""
+        """The payload of our own share of a bucket. Raises SumOverflow; LookupError if a residual is missing."""
         values, loss = self._share(action)
         return memoryview(self._buckets.encode(action.bucket, values, loss, None)[0])
 
     def sum(self, action: SumBucket) -> memoryview:
-        """Raises FrameError, SumOverflow, LookupError for residuals that are not here."""
+        """The payload of the sum of a bucket. Raises FrameError, SumOverflow; LookupError if a residual is missing."""
         if not action.parts:
             self._alone = action.attempt
             return memoryview(b"")
@@ -79,7 +82,7 @@ class LowRankReduction(FeedbackReduction):
         return memoryview(self._buckets.encode(action.bucket, total, loss, None)[0])
 
     def store(self, attempt: Attempt, bucket: int, payload: object) -> None:
-        """Raises FrameError, SumOverflow."""
+        """Store the sum of a bucket from its reducer. Raises FrameError, SumOverflow."""
         where = self._buckets.slice(bucket)
         values, loss = (None, 0.0) if attempt == self._alone else self._buckets.decode(bucket, payload)
         self._take(attempt, bucket)
@@ -106,7 +109,7 @@ class LowRankReduction(FeedbackReduction):
         super()._turn_to(attempt)
 
     def _finish(self, attempt: Attempt) -> None:
-        """All sums are here: what they stand for goes into the reduced buffer."""
+        """Compute the reduced vector when all sums have arrived."""
         if attempt == self._alone:
             self._reduced.copy_(self._own(self._accumulator.numbers(slice(0, self._accumulator.layout.length)).cpu()))
             return
@@ -120,7 +123,7 @@ class LowRankReduction(FeedbackReduction):
         self._residuals.sum_lost(attempt, _ALL, second.clone())
 
     def _share(self, action: EncodePart | SumBucket) -> tuple[Tensor, float]:
-        """The own share of a bucket and of the loss, if the bucket ends in it."""
+        """Our own share of a bucket, and of the loss if the bucket contains it (else 0)."""
         if self._mine is None or self._mine.attempt != action.attempt:
             self._mine = self._begun(action)
         if action.bucket >= self._buckets.first_round:
@@ -131,7 +134,7 @@ class LowRankReduction(FeedbackReduction):
         return self._mine.crossing[where.start : where.stop - 1], self._accumulator.loss
 
     def _begun(self, action: EncodePart | SumBucket) -> _Share:
-        """The own sums with what was lost before, and their share of the first round."""
+        """Our own sums plus the residual, and their share of the first round."""
         before = self._residuals.share(action.attempt, _ALL, action.carried)
         layout = self._accumulator.layout
         numbers = self._accumulator.numbers(slice(0, layout.length - layout.with_loss))
@@ -145,11 +148,11 @@ class LowRankReduction(FeedbackReduction):
         return mine
 
     def _project(self, mine: _Share) -> None:
-        """The own share of the second round, and what the rank leaves out of it. Once."""
+        """Compute our own share of the second round and the new residual, once per attempt."""
         if mine.projected:
             return
         if self._buckets.first_round and mine.attempt != self._attempt:
-            raise ValueError(f"the second round of {mine.attempt} begins before the first is stored")
+            raise ValueError(f"the second round of {mine.attempt} starts before the first is stored")
         mine.projected = True
         lost = torch.zeros_like(mine.whole)
         second = self._second(mine.crossing)
@@ -163,7 +166,7 @@ class LowRankReduction(FeedbackReduction):
     def _left(self) -> list[tuple[Matrix, Tensor]]:
         missing = self._buckets.first_round - len(self._stored.intersection(range(self._buckets.first_round)))
         if missing:
-            raise ValueError(f"the second round begins while {missing} buckets of the first are missing")
+            raise ValueError(f"the second round starts while {missing} buckets of the first are missing")
         if not self._bases:
             self._bases = [(m, orthonormal(left)) for m, left in self._ranks.left_factors(self._crossed)]
         return self._bases
@@ -174,14 +177,14 @@ class LowRankReduction(FeedbackReduction):
 
 
 class _Share:
-    """What one peer puts into an attempt."""
+    """Our own contribution to an attempt."""
 
     def __init__(self, attempt: Attempt, whole: Tensor, length: int) -> None:
         self.attempt = attempt
         self.whole = whole
-        """Its sums and what it lost before, fp32, without the loss."""
+        """Our sums plus the residual, fp32, without the loss."""
         self.crossing = torch.zeros(length)
-        """Its share of both rounds."""
+        """Our share of both rounds."""
         self.projected = False
 
     def matrix(self, matrix: Matrix) -> Tensor:

@@ -1,7 +1,7 @@
-"""The memory table: bytes that a peer of a stage takes, on its device and beside it, by what they are for.
+"""The memory table: bytes that a peer needs for a stage, on its device and in main memory, by purpose.
 
-The one place that says so: the dry run, the coordinator's placement and a joining peer's budgets all ask here. What a
-graph holds is counted elsewhere (graph.py), since that takes torch.
+The dry run, the coordinator's placement and the budgets of a joining peer all use this table. The memory of autograd
+graphs is counted in graph.py, because counting it needs torch.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from dataclasses import dataclass, replace
 from swarm.manifest import RunManifest
 
 EXACT_PACKED = 5 / 8
-"""What is left of exact sums when they are packed: measured, docs/slow-links.md."""
+"""Size of packed exact sums relative to their size in memory, as measured in docs/slow-links.md."""
 UPDATED_AT_ONCE = 1 << 24
-"""Elements that an optimizer's step works on at once on a GPU: more take no less time, but memory."""
+"""Elements that an optimizer step processes at once on a GPU: more would take more memory, but not less time."""
 _UPDATED = 4 + 4 + 8
-"""Bytes of each: two numbers in fp32 and one in fp64 (adamw.py)."""
+"""Scratch bytes for each of these elements: two fp32 numbers and one fp64 number (adamw.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """How a peer computes: what its memory depends on besides the run and the stage."""
+    """How a peer computes. Its memory depends on this, the run and the stage."""
 
     device: str = "cpu"
-    """As torch names it: cpu, cuda, cuda:1, xpu …"""
+    """torch's name of the device: cpu, cuda, cuda:1, xpu …"""
     precision: str = "fp32"
-    """What matrices are multiplied in: fp32, bf16 or fp16."""
+    """Precision of matrix products: fp32, bf16 or fp16."""
 
     @property
     def own_memory(self) -> bool:
-        """Whether the device has memory of its own, of which torch says how much is free: a card of CUDA or ROCm."""
+        """Whether the device has its own memory whose free size torch can report: a CUDA or ROCm card."""
         return self.device.startswith("cuda")
 
     @property
@@ -38,29 +38,29 @@ class Mode:
 
 
 ON_CPU = Mode()
-"""What is usual there."""
+"""The default mode on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageCounts:
-    """What is counted of a stage. `parameters` and `matrices` are numbers, all else is bytes."""
+    """The sizes of a stage. `parameters` and `matrices` are numbers of parameters, all other fields are bytes."""
 
     parameters: int
     matrices: int = 0
-    """Parameters that a copy in half precision is made of, where products are made in it."""
+    """Parameters in matrices, which are copied to half precision if matrix products use it."""
     graph: int = 0
-    """What the graph of a microbatch holds between forward and backward, beyond the parameters."""
+    """Memory of a microbatch's graph between forward and backward, without the parameters."""
     in_backward: int = 0
-    """What a backward takes at its peak beyond `graph`, gradients included."""
+    """Additional memory at the peak of a backward, with the gradients."""
     gradients: int = 0
-    """Of all parameters, of one microbatch."""
+    """Gradients of all parameters for one microbatch."""
     graph_by_layer: int | None = None
-    """As `graph`, where a backward computes layer by layer again. None: the stage has no layers that it could."""
+    """`graph` with activation checkpointing for each layer; None: the stage has no layers for it."""
     in_backward_by_layer: int = 0
-    """As `in_backward`, there."""
+    """`in_backward` with activation checkpointing for each layer."""
 
     def by_layer(self) -> StageCounts:
-        """Those of a stage that computes layer by layer again, if it can."""
+        """The sizes with activation checkpointing for each layer, if the stage has layers for it."""
         if self.graph_by_layer is None:
             return self
         return replace(self, graph=self.graph_by_layer, in_backward=self.in_backward_by_layer)
@@ -68,41 +68,41 @@ class StageCounts:
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """Bytes of a peer of one stage, by what they are for."""
+    """Bytes of memory of a peer with one stage, by purpose."""
 
     own_memory: bool
-    """Whether the device has memory of its own; then some of it lies in the host's instead."""
+    """Whether the device has its own memory; some of the following then is in the host's memory instead."""
     weights: int
     copies: int
-    """Of matrices, in half precision."""
+    """Copies of matrices in half precision."""
     moments: int
     accumulator: int
-    """Sums, as wide as they may become: exact ones take half of this while none needs more than 32 bits."""
+    """The sums at their largest width: exact sums need half of this as long as all of them fit into 32 bits."""
     reduced: int
-    """The vector that a reduce ends with. A device with memory of its own holds it from its first sum to the step."""
+    """The reduced vector. A device with its own memory has it only from the first sum of a reduction to the step."""
     graph: int
-    """Of one microbatch. Further ones have a budget of their own."""
+    """The graph of one microbatch. Further graphs have a separate budget."""
     in_backward: int
-    """What a backward takes beyond that, gradients included."""
+    """Additional memory in a backward, with the gradients."""
     ahead: int
-    """What the microbatch before has left, on a GPU, which computes ahead of its host."""
+    """Memory of the previous microbatch that is not freed yet, on a GPU, which computes asynchronously."""
     on_the_way: int
-    """Parts and sums of a reduce, or what is kept for newcomers."""
+    """Parts and sums of a reduction, or the sums that are kept for new peers."""
     updating: int
-    """What an optimizer's step takes while it goes through a tensor."""
+    """Scratch memory of an optimizer step."""
     residuals: int
-    """What compressed averaging loses: of the last step and of the open one; of shares, and of the buckets reduced."""
+    """Residuals of compressed averaging, for the last and the open step: of our share and of our reduced buckets."""
     reduces_on_host: bool
-    """Whether the reduced vector lies in the host's memory although the device has its own."""
+    """Whether the reduced vector is in the host's memory although the device has its own."""
 
     @property
     def resident(self) -> int:
-        """On the device, whatever it does."""
+        """Bytes that are always allocated on the device."""
         return self.weights + self.copies + self.moments + self.accumulator + self._here(self.reduced + self.residuals)
 
     @property
     def working(self) -> int:
-        """On the device while it works, at most: no graph is left when a reduce begins."""
+        """Largest number of additional bytes on the device, in a microbatch or in a reduction, which never overlap."""
         reduced = self.reduced if self.own_memory and not self.reduces_on_host else 0
         return max(
             self.graph + self.in_backward + self.ahead, reduced + max(self._here(self.on_the_way), self.updating)
@@ -110,30 +110,30 @@ class StageMemory:
 
     @property
     def device(self) -> int:
-        """Of the memory of what computes: on a CPU all there is."""
+        """Bytes of the computing device's memory; on a CPU, all bytes."""
         return self.resident + self.working
 
     @property
     def host(self) -> int:
-        """Of the host's memory, where the device has its own; else 0."""
+        """Bytes of the host's memory if the device has its own memory; else 0."""
         if not self.own_memory:
             return 0
         return self.residuals + self.on_the_way + (self.reduced if self.reduces_on_host else 0)
 
     def with_graphs(self, count: int) -> int:
-        """On the device in a backward with so many graphs kept, if it does not compute ahead."""
+        """Bytes on the device in a backward while `count` graphs are kept, if it does not compute asynchronously."""
         return self.resident + count * self.graph + self.in_backward
 
     def _here(self, nbytes: int) -> int:
-        """Of what a reduce has in hand: on a GPU it lies in the host's memory."""
+        """The part of a reduction's `nbytes` that is on the device; on a GPU, they are in the host's memory."""
         return 0 if self.own_memory else nbytes
 
 
 def stage_memory(manifest: RunManifest, counts: StageCounts, mode: Mode, sent: int | None = None) -> StageMemory:
-    """`sent`: bytes of the stage's sums as they are sent, not packed; None: as many as in memory."""
+    """The memory of a peer with one stage. `sent`: bytes of its sums as sent, before packing; None: as in memory."""
     sums, number = manifest.sums, counts.parameters
     width = 8 if sums.mode == "exact" else 4
-    # fp16's gradients are scaled: before they are added there are two of each
+    # fp16 gradients are scaled: until they are added, each exists twice
     scaled = 4 * number if mode.precision == "fp16" else 0
     return StageMemory(
         own_memory=mode.own_memory,
@@ -153,14 +153,15 @@ def stage_memory(manifest: RunManifest, counts: StageCounts, mode: Mode, sent: i
 
 
 def packed(manifest: RunManifest, sums: int) -> int:
-    """Bytes of `sums` bytes of a stage's sums, as they cross a link."""
+    """Bytes on the link for `sums` bytes of a stage's sums."""
     exact = manifest.sums.mode == "exact" and not manifest.sums.compresses
     return round(sums * EXACT_PACKED) if exact else sums
 
 
 def _on_the_way(manifest: RunManifest, sums: int, whole: int) -> int:
-    """Bytes of a stage's sums in a peer's hands: its parts and the sums in a reduce, or what it keeps for newcomers,
-    which is `whole` where a sole replica compresses nothing. `sums`: as they are sent.
+    """Bytes of payloads that a peer keeps: its parts and sums in a reduction, or the sums for new peers.
+
+    The latter are `whole` bytes if a sole replica compresses nothing. `sums`: bytes of the sums as sent.
     """
     if manifest.swarm.max_replicas == 1:
         return 0
@@ -168,7 +169,7 @@ def _on_the_way(manifest: RunManifest, sums: int, whole: int) -> int:
 
 
 def _residuals(manifest: RunManifest, number: int) -> int:
-    """Of `number` parameters."""
+    """Bytes of the residuals of `number` parameters."""
     if manifest.sums.rank:
         return 12 * number
     return 8 * (number + number // manifest.swarm.replicas) if manifest.sums.compresses else 0

@@ -1,6 +1,6 @@
-"""The meter: what the compute thread did and when, for people to see.
+"""The meter: a record of what the compute thread did and when, for people.
 
-The compute thread writes, another one reads; neither waits for the other. A microbatch costs it about a microsecond.
+The compute thread writes it, another thread reads it; neither waits for the other. It costs about 1 µs per microbatch.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from swarm.protocol.messages import WORK_KINDS
 
 FORWARD, BACKWARD, WAITING, REDUCING, APPLYING, RECOVERING = range(len(WORK_KINDS))
 MOST_KEPT = 1 << 15
-"""Stretches that nobody has read; older ones are forgotten."""
+"""Largest number of unread stretches; the oldest are dropped."""
 
 
 class Stretch(NamedTuple):
-    """The thread did one thing from `start` to `end`, on the meter's clock in seconds."""
+    """A period of one kind of work, from `start` to `end` in seconds of the meter's clock."""
 
     kind: int
     """Index into WORK_KINDS."""
@@ -29,7 +29,7 @@ class Stretch(NamedTuple):
 
 
 class Meter:
-    """`begin` and `end` in the compute thread, `read` in another one."""
+    """Call `begin`, `end`, `add` and `rest` in the compute thread, `read` in another thread."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
@@ -40,13 +40,16 @@ class Meter:
         self._current = kind, microbatch, self.clock()
 
     def end(self, waited_s: float = 0.0, turned_at: float = 0.0) -> None:
-        """`waited_s`: for so long nothing was done at first. `turned_at`: if it is within, backward begins there."""
+        """End the current work.
+
+        `waited_s`: idle seconds at its start; `turned_at`: if within it, start of the backward.
+        """
         assert self._current is not None
         kind, microbatch, start = self._current
         self.add(kind, microbatch, start + waited_s, self.clock(), turned_at)
 
     def add(self, kind: int, microbatch: int, start: float, end: float, turned_at: float = 0.0) -> None:
-        """What a device did from `start` to `end`; it may have begun with something else already."""
+        """Record work of a device from `start` to `end`; the device may already be doing the next work."""
         if start < turned_at < end:
             self._done.append(Stretch(kind, microbatch, start, turned_at))
             kind, start = BACKWARD, turned_at
@@ -54,17 +57,17 @@ class Meter:
         self._current = None
 
     def rest(self) -> None:
-        """Nothing is being done."""
+        """Record that no work is in progress."""
         self._current = None
 
     def read(self) -> list[Stretch]:
-        """What the device finished since the last call, in order. Work that is still being done is left out."""
+        """The work finished since the last call, in order, without the work in progress."""
         done = []
         while self._done:
             done.append(self._done.popleft())
         return done
 
     def current(self) -> Stretch | None:
-        """What is being done, up to now."""
+        """The work in progress, up to now; None if there is none."""
         current = self._current
         return None if current is None else Stretch(*current, self.clock())

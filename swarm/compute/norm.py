@@ -1,8 +1,8 @@
-"""The squared norm of reduced gradients: part of what replicas must agree about, so it is defined bit by bit.
+"""The squared norm of reduced gradients. All replicas must get the same value, so it is defined bit by bit.
 
 The squares are summed per tensor in fp64; these sums are added in layout order. Within a tensor, blocks of 16384
-squares are added elementwise, one after another; then the block is folded in half until one number is left. All
-operations are elementwise, so neither threads nor vector units decide a bit.
+squares are added elementwise, one after another; then the halves of the block are added until one number is left. All
+operations are elementwise, so the result does not depend on threads or vector units.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ _BLOCK = 1 << 14  # elements: part of the definition, never change it
 
 @torch.no_grad()
 def squared_norm(flat: Tensor, layout: Layout, unit: float = 1.0) -> float:
-    """Sum of squares of what counts of `flat`, (layout.length,), in its unit: a power of two. NaN where not finite.
+    """Sum of the squares of the counted elements (`Layout.counted`) of `flat`; NaN if one is not finite.
 
-    `flat`: floats, or int64 with NOT_FINITE. Waits for the device once.
+    `flat`: (layout.length,) floats, or int64 with NOT_FINITE, in units of `unit`, a power of two. Waits for the device
+    once.
     """
     lanes = {index: _lanes(flat[part]) for index, part in enumerate(layout.counted)}
     alike: dict[int, list[int]] = defaultdict(list)
@@ -42,7 +43,7 @@ def squared_norm(flat: Tensor, layout: Layout, unit: float = 1.0) -> float:
 
 
 def _lanes(values: Tensor) -> Tensor:
-    """(at most _BLOCK,) fp64: the squares of every block, added one block after another."""
+    """(at most _BLOCK,) fp64: the squares of all blocks, added one block after another."""
     if (lanes := kernel(values.device)) is not None:
         return lanes(values, _BLOCK)
     return _plain_lanes(values)
@@ -50,7 +51,7 @@ def _lanes(values: Tensor) -> Tensor:
 
 @functools.cache
 def kernel(device: torch.device) -> Callable[[Tensor, int], Tensor] | None:
-    """What adds up squares on `device`; None: plain torch operations do."""
+    """The kernel that adds squares on `device`; None: use plain torch operations."""
     return checked("add up squares", device, _fused, lambda found: agrees(found, device))
 
 
@@ -61,7 +62,7 @@ def _fused() -> Callable[[Tensor, int], Tensor]:
 
 
 def agrees(lanes: Callable[[Tensor, int], Tensor], device: torch.device) -> bool:
-    """Whether `lanes` comes to the same bits as a CPU, of numbers whose squares are rounded."""
+    """Whether `lanes` gives the same bits as the CPU, tested with numbers whose squares are rounded."""
     generator = torch.Generator().manual_seed(1)
     for count in (3, _BLOCK, 3 * _BLOCK + 100):
         whole = torch.randint(-(1 << 52), 1 << 52, (count,), generator=generator)
@@ -81,17 +82,17 @@ def _plain_lanes(values: Tensor) -> Tensor:
         each = squares[: len(part)].copy_(part)
         if not values.is_floating_point() and _may_be_lost(part):
             each.masked_fill_(part == NOT_FINITE, torch.nan)
-        lanes[: len(part)] += each.mul_(each)  # two operations: a fused one would round once
+        lanes[: len(part)] += each.mul_(each)  # two operations: a fused multiply-add would round only once
     return lanes
 
 
 def _may_be_lost(part: Tensor) -> bool:
-    """Whether NOT_FINITE is in it. An accelerator is not asked, since the host would wait for the answer."""
+    """Whether `part` may contain NOT_FINITE; on an accelerator always True, because a test would make the host wait."""
     return part.device.type != "cpu" or bool(part.numpy().min(initial=0) == NOT_FINITE)
 
 
 def _folded(lanes: Tensor) -> Tensor:
-    """lanes: (tensors, count), overwritten. One number for each tensor."""
+    """The sum of each tensor's lanes: (tensors,). lanes: (tensors, count), overwritten."""
     count = lanes.shape[1]
     if not count:
         return lanes.sum(1)

@@ -1,7 +1,7 @@
-"""The optimizer of a stage: AdamW with warm-up and cosine, fed with the reduced sum of gradients.
+"""The optimizer of a stage: AdamW with warm-up and cosine decay, applied to the reduced sums of gradients.
 
-Projectors are retracted after the step, so that they are orthonormal again (swarm/models/retraction.py). Whatever the
-machine, the same sums lead from the same state to the same bits (swarm/compute/adamw.py).
+After each step, projectors are made orthonormal again (swarm/models/retraction.py). On every machine, the same sums and
+the same state give the same bits (swarm/compute/adamw.py).
 """
 
 from __future__ import annotations
@@ -29,50 +29,50 @@ KINDS = ("param", "exp_avg", "exp_avg_sq")
 
 
 MOST_USABLE = 2.0**42
-"""The product of three larger numbers, as in a gated layer, is beyond fp32. No parameter that trains is as large."""
+"""Largest usable magnitude of a parameter. The product of three larger numbers, as in a gated layer, exceeds fp32."""
 
 
 class Condition(NamedTuple):
-    """Of parameters and moments."""
+    """The condition of parameters and moments."""
 
     spoilt: bool
-    """Some are not finite: nothing can be learned from there."""
+    """Some values are not finite, so training cannot continue from this state."""
     unusable: bool
-    """Some are not finite, or parameters are so large that nothing finite can be computed with them."""
+    """Some values are not finite, or some parameters are so large that results are not finite."""
 
 
 class OptimizerError(ValueError):
-    """A state that does not fit the stage, or holds what no run could have made."""
+    """A state does not fit the stage, or contains values that no run can produce."""
 
 
 @dataclass(frozen=True)
 class StageState:
-    """Everything a replica must hold to continue: CPU copies that share nothing with a live stage, in memory or in a
-    file that is read tensor by tensor.
+    """Everything that a replica needs to continue. The tensors are on the CPU and share no memory with a live stage;
+    they are in memory or in a file that is read tensor by tensor.
     """
 
     version: int
-    """Steps applied, skipped ones included."""
+    """Number of applied steps, with skipped ones."""
     updates: int
-    """Steps that moved the parameters."""
+    """Number of steps that changed the parameters."""
     chain: str
-    """Chain digest of everything applied, hex."""
+    """Chain digest of all applied steps, hex."""
     tensors: Mapping[str, Tensor]
     """"param/<name>", "exp_avg/<name>", "exp_avg_sq/<name>": fp32, by name in parameter order."""
     subspace_id: str = ""
-    """The subspace the parameters mean something in (ModelSection.subspace_id)."""
+    """The subspace for which the parameters were trained (ModelSection.subspace_id)."""
 
     def digest(self) -> str:
         return state_digest(self.version, self.updates, self.tensors)
 
     @property
     def spoilt(self) -> bool:
-        """Whether some of it is not finite."""
+        """Whether some values are not finite."""
         return not all_finite(self.tensors.values())
 
 
 class StageOptimizer:
-    """Owns the optimizer state of `parameters` and the version they are at."""
+    """Owns the optimizer state of `parameters` and their version."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class StageOptimizer:
         subspace_id: str = "",
         on_cpu: bool = False,
     ) -> None:
-        """`on_cpu`: steps are made there, wherever the parameters are. See swarm/compute/self_test.py."""
+        """`on_cpu`: compute steps on the CPU even if the parameters are elsewhere (see swarm/compute/self_test.py)."""
         self.version = 0
         self.updates = 0
         self.chain = chain
@@ -93,7 +93,7 @@ class StageOptimizer:
         self._subspace_id = subspace_id
         self._on_cpu = on_cpu
         self.torn = False
-        """A state was loaded in part: it is of no version."""
+        """Whether loading a state failed in the middle, so that the state belongs to no version."""
         self._moments = {
             kind: {name: torch.zeros_like(p) for name, p in self._parameters.items()}
             for kind in ("exp_avg", "exp_avg_sq")
@@ -102,9 +102,10 @@ class StageOptimizer:
     def apply(
         self, reduced: Tensor, scale: float, update: Update, *, unit: float = 1.0, digest: str | None = None
     ) -> None:
-        """One step from the reduced sums (layout.length,) in their `unit`, a power of two. `digest`: theirs, if known.
+        """Apply one step.
 
-        Scale 0 skips: only version and chain move. An exception leaves the state void. Raises RankError.
+        reduced: (layout.length,) in units of `unit`, a power of two; `digest`: of `reduced`, if known. Scale 0 skips
+        the step: only version and chain change. After an exception, the state is invalid. Raises RankError.
         """
         chain = next_chain(self.chain, digest or reduced_digest(reduced), scale, update)
         if scale != 0.0:
@@ -125,23 +126,23 @@ class StageOptimizer:
 
     @property
     def second_moments(self) -> list[Tensor]:
-        """By parameter."""
+        """The second moment of each parameter, in parameter order."""
         return list(self._moments["exp_avg_sq"].values())
 
     def _where(self, tensor: Tensor) -> Tensor:
-        """It, or a copy of it, where steps are made."""
+        """The tensor on the device on which steps are computed: itself or a copy."""
         return tensor.cpu() if self._on_cpu else tensor
 
     def digest(self) -> str:
-        """Digest of the full state, equal to `state().digest()` without the copy."""
+        """The digest of the full state: equal to `state().digest()`, but without a copy."""
         return state_digest(self.version, self.updates, self._live())
 
     def checksum(self, key: int = 0) -> int:
-        """Of parameters and moments as they lie in memory now: equal on all replicas, and quickly made."""
+        """A fast checksum of the present parameters and moments, equal on all replicas."""
         return checksum(self._live().values(), key)
 
     def condition(self) -> Condition:
-        """Whether the parameters and moments are of use. Reads each once."""
+        """The condition of the parameters and moments. Reads each tensor once."""
         moments = (tensor for tensors in self._moments.values() for tensor in tensors.values())
         largest = magnitude(parameter.detach() for parameter in self._parameters.values())
         spoilt = not (math.isfinite(largest) and all_finite(moments))
@@ -153,21 +154,21 @@ class StageOptimizer:
         return StageState(self.version, self.updates, self.chain, tensors, self._subspace_id)
 
     def hold(self, holds: Holds) -> HeldState:
-        """This version as it lies in memory, for who copies it. It must not be changed before `holds` is settled."""
+        """This version for a copying thread, without a copy. It must not be changed before `holds.settle()` returns."""
         held = HeldState(holds, self._live(), self.version, self.updates, self.chain, self._subspace_id)
         holds.add(held)
         return held
 
     def load(self, state: StageState) -> None:
-        """Take over `state`. Raises OptimizerError and changes nothing unless subspace, names, shapes and values fit.
+        """Load `state`. If subspace, names, shapes or values do not fit, raises OptimizerError and changes nothing.
 
-        If it is in a file which cannot be read all of a sudden, this is `torn`.
+        If `state` is in a file and reading it fails in the middle, `torn` is set.
         """
         if state.subspace_id != self._subspace_id:
             raise OptimizerError(
-                f"state of subspace {state.subspace_id[:16] or 'none'}, this run has {self._subspace_id[:16] or 'none'}"
-                ": its numbers mean nothing here; use the model.residual, model.subspace_*, model.boundary* and "
-                "model.anchor keys it was trained with"
+                f"the state belongs to subspace {state.subspace_id[:16] or 'none'}, this run has "
+                f"{self._subspace_id[:16] or 'none'}, so the state cannot be used; set the model.residual, "
+                "model.subspace_*, model.boundary* and model.anchor keys with which it was trained"
             )
         live = self._live()
         _check_state(state, live)
@@ -185,22 +186,22 @@ class StageOptimizer:
 
 
 def decays(name: str, parameter: Tensor) -> bool:
-    """Whether weight decay pulls at a parameter: at matrices that are neither embeddings nor projectors."""
+    """Whether weight decay applies to a parameter: it does to matrices that are neither embeddings nor projectors."""
     return parameter.ndim >= 2 and "embed" not in name and not is_projector(name)
 
 
 def _check_state(state: StageState, expected: Mapping[str, Tensor]) -> None:
     if not 0 <= state.updates <= state.version:
-        raise OptimizerError(f"state counts {state.updates} updates in {state.version} steps")
+        raise OptimizerError(f"the state has {state.updates} updates in {state.version} steps, which is impossible")
     if len(state.chain) != 64 or not set(state.chain) <= set("0123456789abcdef"):
-        raise OptimizerError(f"chain digest {state.chain[:80]!r} is not 64 hex digits")
+        raise OptimizerError(f"the chain digest {state.chain[:80]!r} is not 64 hex digits")
     if missing := expected.keys() - state.tensors.keys():
         raise OptimizerError(
-            f"state lacks {len(missing)} tensors, the first is {min(missing)!r}: is it another stage's?"
+            f"the state lacks {len(missing)} tensors, the first is {min(missing)!r}: is it of another stage?"
         )
     if extra := state.tensors.keys() - expected.keys():
         raise OptimizerError(
-            f"state has {len(extra)} unknown tensors, the first is {min(extra)!r}: is it another stage's?"
+            f"the state has {len(extra)} unknown tensors, the first is {min(extra)!r}: is it of another stage?"
         )
     for name, tensor in state.tensors.items():
         want = expected[name]
@@ -210,8 +211,8 @@ def _check_state(state: StageState, expected: Mapping[str, Tensor]) -> None:
             )
         if not tensor.numel():
             continue
-        lowest, highest = (bound.item() for bound in torch.aminmax(tensor))  # NaN wins; faster than isfinite()
+        lowest, highest = (bound.item() for bound in torch.aminmax(tensor))  # NaN if any; faster than isfinite()
         if not (math.isfinite(lowest) and math.isfinite(highest)):
-            raise OptimizerError(f"{name} holds NaN or infinity")
+            raise OptimizerError(f"{name} contains NaN or infinity")
         if name.startswith("exp_avg_sq/") and lowest < 0:
-            raise OptimizerError(f"{name} holds negative second moments")
+            raise OptimizerError(f"{name} contains negative second moments")

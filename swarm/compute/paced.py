@@ -1,6 +1,6 @@
-"""An engine that computes no faster than a slower machine would: for rehearsals with more peers than there are cores.
+"""An engine that emulates a slower machine, for experiments with more peers than cores.
 
-What is computed is real, and so are states, sums and digests; what is left of a microbatch's time is slept.
+All computations, states, sums and digests are real. It sleeps for the rest of each microbatch's time.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _Action = TypeVar("_Action", Forward, Backward, Weights)
 
 
 class PacedEngine(StageEngine):
-    """`StageEngine` at a pace. Where it computes slower than that it waits for nothing."""
+    """A `StageEngine` with a minimum time per microbatch. If computing takes longer, it does not sleep."""
 
     def __init__(self, manifest: RunManifest, stage: int, *, pace: LeastPace, **options: Any) -> None:
-        """`options`: those of StageEngine."""
+        """`pace`: the minimum times; `options`: the other arguments of StageEngine."""
         self._pace = pace
         self._last = stage == manifest.model.stages - 1
         super().__init__(manifest, stage, **options)
@@ -35,9 +35,9 @@ class PacedEngine(StageEngine):
         return done
 
     def _seconds(self, action: Forward | Backward | Weights, split: bool) -> float:
-        """`split`: half of the backward is yet to be done."""
+        """The minimum seconds of an action. `split`: the weight gradients of this backward are computed later."""
         backward_s = self._pace.backward_s / 2 if split or isinstance(action, Weights) else self._pace.backward_s
         if not isinstance(action, Forward):
             return backward_s
-        both = self._last and action.kind is PassKind.TRAIN  # the last stage goes back at once
+        both = self._last and action.kind is PassKind.TRAIN  # the last stage computes the backward at once
         return self._pace.forward_s + (backward_s if both else 0.0)

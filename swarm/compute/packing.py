@@ -1,15 +1,15 @@
-"""Numbers of a grid as bytes, with only the bits they need: what replicas send each other to add up.
+"""The packed format of sums that replicas exchange: integers on the grid, with only the bits that they need.
 
-In mode "exact" a sum is a whole number of units 2^-b. Its 64 bits are few when the grid is as coarse as the gradients
-allow, so blocks of 64 numbers are stored as integers of one width each: the zigzag of the largest. A block that holds
-NOT_FINITE, or a number of more than 53 bits with its sign, is stored as fp64, NaN for the former.
+In mode "exact" a sum is an integer in units of 2^-b. Most sums need far fewer than 64 bits. So blocks of 64 numbers are
+stored as integers of one width, that of the largest zigzag-coded number in the block. A block that contains NOT_FINITE,
+or a number of more than 53 bits with its sign, is stored as fp64, with NaN for NOT_FINITE.
 
     payload: a byte per block, its width in bits: 0 … 53, or 64 for fp64 | the blocks, those of width 0 first, then 1, …
 
-The n blocks of one width are 64·n numbers in 8 rows of equal length. A column is 8 numbers in `width` bytes, the number
-of the first row in the lowest bits: so many words of 64 bits, and what is left over as 32, 16 and 8 bits. First the
-first word of every column is stored, then the second, …; all little-endian. So numpy works on whole rows, and nothing
-is transposed. The last block is filled up with zeros.
+The n blocks of one width are 64·n numbers in 8 rows of equal length. A column is 8 numbers in `width` bytes, with the
+number of the first row in the lowest bits. A column is split into 64-bit words, and a rest of 32, 16 and 8 bits. The
+first words of all columns are stored first, then the second words, …; all little-endian. So numpy can process whole
+rows, and nothing is transposed. The last block is padded with zeros.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ROWS = 8
 _WIDEST = 53
 _RAW = 64
 _COLUMNS = 1 << 12
-"""Columns that are worked on at a time, so that what comes between two operations stays in a cache."""
+"""Columns that are processed at a time, so that intermediate results stay in the cache."""
 _WORDS = -(-_WIDEST // 8)
 
 Bytes = NDArray[np.uint8]
@@ -38,16 +38,16 @@ Whole = NDArray[np.int64]
 
 
 class PackingError(ValueError):
-    """Bytes that are no packed numbers; the text says why."""
+    """The bytes are not valid packed numbers; the message gives the reason."""
 
 
 def largest(count: int) -> int:
-    """Bytes that `count` numbers take at most."""
+    """Largest number of bytes of `count` packed numbers."""
     return _blocks(count) * (1 + 8 * BLOCK)
 
 
 def pack(numbers: Whole, grid_bits: int) -> bytearray:
-    """numbers: (count,), contiguous, in units of 2^-grid_bits."""
+    """Pack numbers: (count,), contiguous, in units of 2^-grid_bits."""
     blocks = _blocks(len(numbers))
     folded, widths = _folded(numbers, grid_bits)
     payload = bytearray(blocks + BLOCK // 8 * int(widths.sum(dtype=np.int64)))
@@ -64,7 +64,7 @@ def pack(numbers: Whole, grid_bits: int) -> bytearray:
 
 
 def unpack(payload: Buffer, count: int, grid_bits: int, out: Whole) -> None:
-    """Into `out`, (count,), contiguous. Raises PackingError, with `out` undefined."""
+    """Unpack into `out`, (count,), contiguous. Raises PackingError; `out` is undefined then."""
     widths, data = _split(payload, count)
     blocks = len(widths)
     counts = np.bincount(widths)
@@ -82,23 +82,23 @@ def unpack(payload: Buffer, count: int, grid_bits: int, out: Whole) -> None:
     if full == blocks:
         out.reshape(-1, BLOCK)[order] = whole
         return
-    last = int(np.flatnonzero(order == full)[0])  # the block that is filled up
+    last = int(np.flatnonzero(order == full)[0])  # the padded block
     out[full * BLOCK :] = whole[last, : count - full * BLOCK]
     rest = np.delete(order, last)
     out[: full * BLOCK].reshape(-1, BLOCK)[rest] = np.delete(whole, last, axis=0)
 
 
 def check(payload: Buffer, count: int, grid_bits: int) -> None:
-    """Raise PackingError for what is not packed, lies beyond the grid, or between its numbers.
+    """Raise PackingError if the payload is malformed, or contains a number that is not on the grid or beyond its limit.
 
-    Reads only what is stored as fp64, so it costs little. All else is at most 2^(52 - grid_bits).
+    It only reads the blocks stored as fp64, so it is fast: other numbers are always at most 2^(52 - grid_bits).
     """
     widths, data = _split(payload, count)
     if widths.max(initial=0) < _RAW:
         return
-    numbers = data[len(data) - 8 * BLOCK * np.count_nonzero(widths == _RAW) :].view(np.float64)  # the widest come last
+    numbers = data[len(data) - 8 * BLOCK * np.count_nonzero(widths == _RAW) :].view(np.float64)  # these come last
     if widths[-1] == _RAW:
-        numbers = numbers[: len(numbers) - (len(widths) * BLOCK - count)]  # what fills up the last block is never read
+        numbers = numbers[: len(numbers) - (len(widths) * BLOCK - count)]  # without the padding of the last block
     _from_floats(numbers, grid_bits)
 
 
@@ -107,22 +107,22 @@ def _blocks(count: int) -> int:
 
 
 def _split(payload: Buffer, count: int) -> tuple[Bytes, Bytes]:
-    """(widths, data) of a payload whose size is what the widths say."""
+    """Split a payload into (widths, data), and check its size. Raises PackingError."""
     everything = np.frombuffer(payload, dtype=np.uint8)
     blocks = _blocks(count)
     if len(everything) < blocks:
-        raise PackingError(f"{len(everything)} bytes, expected at least {blocks}")
+        raise PackingError(f"packed numbers have {len(everything)} bytes, expected at least {blocks}")
     widths, data = everything[:blocks], everything[blocks:]
     if widths.max(initial=0) > _WIDEST and len(unknown := widths[(widths > _WIDEST) & (widths != _RAW)]):
-        raise PackingError(f"{len(everything)} bytes with a block of {int(unknown[0])} bits a number")
+        raise PackingError(f"packed numbers have a block of {int(unknown[0])} bits per number, which is not a width")
     wanted = BLOCK // 8 * int(widths.sum(dtype=np.int64))
     if len(data) != wanted:
-        raise PackingError(f"{blocks + len(data)} bytes, expected {blocks + wanted} by its widths")
+        raise PackingError(f"packed numbers have {blocks + len(data)} bytes; their widths need {blocks + wanted}")
     return widths, data
 
 
 def groups(counts: NDArray[np.intp]) -> Iterator[tuple[int, slice, slice]]:
-    """(width, its blocks among those in order, its bytes) of every width that is there, but 0 has no bytes."""
+    """For each existing width except 0: (width, slice of its blocks in sorted order, slice of its bytes)."""
     block = start = 0
     for width in np.flatnonzero(counts).tolist():
         those = slice(block, block := block + int(counts[width]))
@@ -134,7 +134,7 @@ _local = threading.local()
 
 
 def _scratch(name: str, shape: tuple[int, ...]) -> Words:
-    """Undefined memory of this thread, the same at the next call: fresh pages cost as much as the work on them."""
+    """Uninitialised scratch memory of this thread, reused by later calls: new pages would cost as much as the work."""
     size = int(np.prod(shape))
     held: Words | None = getattr(_local, name, None)
     if held is None or len(held) < size:
@@ -147,7 +147,7 @@ def _scratch(name: str, shape: tuple[int, ...]) -> Words:
 
 
 def _folded(numbers: Whole, grid_bits: int) -> tuple[Words, Bytes]:
-    """Each number as zigzag, (blocks, BLOCK), and the blocks' widths; as fp64 where that is RAW."""
+    """(numbers in zigzag code, (blocks, BLOCK); width of each block). Blocks with the width RAW are fp64."""
     blocks = _blocks(len(numbers))
     folded = _scratch("folded", (blocks, BLOCK))
     integers, flat = folded.view(np.int64), folded.reshape(-1).view(np.int64)
@@ -175,15 +175,18 @@ def _to_floats(whole: Whole, grid_bits: int) -> NDArray[np.float64]:
 
 
 def _from_floats(numbers: NDArray[np.float64], grid_bits: int) -> Whole:
-    """Raises PackingError for what is on no grid, or beyond it. NaN and infinity become NOT_FINITE."""
+    """Convert fp64 to units. NaN and infinity become NOT_FINITE.
+
+    Raises PackingError for numbers off or beyond the grid.
+    """
     finite = np.isfinite(numbers)
     known = np.where(finite, numbers, 0.0)
     if (peak := np.abs(known).max(initial=0.0)) >= (limit := 2.0 ** (_WIDEST - grid_bits)):
-        raise PackingError(f"numbers up to {peak:.6g}, the grid carries {limit:.6g}")
+        raise PackingError(f"packed numbers reach {peak:.6g}; the limit of the grid is {limit:.6g}")
     scaled = known * 2.0**grid_bits
     whole = scaled.astype(np.int64)
     if np.any(whole != scaled):
-        raise PackingError(f"numbers that are no multiples of 2^-{grid_bits}")
+        raise PackingError(f"packed numbers are not multiples of 2^-{grid_bits}")
     return np.where(finite, whole, NOT_FINITE)
 
 
@@ -191,7 +194,7 @@ def _from_floats(numbers: NDArray[np.float64], grid_bits: int) -> Whole:
 
 
 def pack_width(numbers: Words, width: int, data: Bytes) -> None:
-    """numbers: (blocks, BLOCK), each below 2^width. data: their bytes."""
+    """Write numbers of one width. numbers: (blocks, BLOCK), each below 2^width; data: receives their bytes."""
     if width == _RAW:
         data[:] = numbers.reshape(-1).view(np.uint8)
         return
@@ -206,7 +209,7 @@ def pack_width(numbers: Words, width: int, data: Bytes) -> None:
         begun = 0
         for place, row in enumerate(part):
             word, shift = divmod(place * width, 64)
-            if word == begun:  # the first of this word: nothing is there to be kept
+            if word == begun:  # the first number in this word: overwrite it
                 np.left_shift(row, np.uint64(shift), out=words[word, :size])
                 begun += 1
             else:
@@ -225,7 +228,7 @@ def pack_width(numbers: Words, width: int, data: Bytes) -> None:
 
 
 def unpack_width(data: Bytes, width: int, whole: Whole) -> None:
-    """whole: (blocks, BLOCK), written."""
+    """Read numbers of one width into `whole`, (blocks, BLOCK)."""
     if not width:
         whole[:] = 0
         return
@@ -259,7 +262,7 @@ def unpack_width(data: Bytes, width: int, whole: Whole) -> None:
 
 
 def _planes(width: int, count: int, data: Bytes) -> Iterator[tuple[int, int, type[np.unsignedinteger], Bytes]]:
-    """(word of a column, lowest bit, type, bytes) of what is stored of `count` columns, in order."""
+    """The stored planes of `count` columns, in order: (word within the column, lowest bit, dtype, bytes)."""
     words, left = divmod(width, 8)
     start = 0
     for word in range(words):

@@ -1,10 +1,10 @@
 """The Triton kernels of fused_packing.py: widths of blocks, columns to bytes, bytes to columns.
 
-A bucket has a column in `where`: the place of its first number, its number of numbers, its first block. A group is
-all blocks of one width in one bucket. Each group has a row in `tables`: its number of blocks, the place of its first
-block in `order`, and the place of its first byte. `words` is `everything` as words of 64 bits.
+Each bucket has a column in `where`: offset of its first number, number of values, index of its first block. A group is
+the set of all blocks of one width in one bucket. Each group has a row in `tables`: number of blocks, place of its first
+block in `order`, offset of its first byte. `words` is `everything` viewed as 64-bit words.
 
-Importing this needs Triton.
+Importing this module needs Triton.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 _NUMBERS = ["total", "groups", "count"]
-"""Arguments that no kernel is compiled for: each group of buckets would wait for kernels of its own."""
+"""Arguments on whose values kernels are not specialised, because each group of buckets would compile new kernels."""
 
 
 @triton.jit(do_not_specialize=["total", "count"])
@@ -40,8 +40,8 @@ def measure(numbers, widths, alike, peaks, buckets, where, total, count, BLOCKS:
 
 @triton.jit
 def _column(order, group, tables, buckets, where, total, groups, count, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of each column: valid, width, columns alike, its number among them, first block, place of their first byte; of
-    its bucket: where it begins, its numbers, its first block."""
+    """For each column: valid, width, number of columns in its group, its index among them, first block, offset of the
+    group's first byte; for its bucket: start, number of values, first block."""
     here = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
     valid = here < total * 8
     of = tl.load(group + here // 8, mask=valid, other=0)
@@ -80,7 +80,7 @@ def pack_columns(  # type: ignore[no-untyped-def]
         full = filled + width >= 64
         there = start + tl.where(raw, column * 64 + word * 8, (word * alike + column) * 8)
         tl.store(words + there // 8, bits.to(tl.int64, bitcast=True), mask=valid & full)
-        left = tl.minimum(64 - filled, 63).to(tl.uint64)  # of a number that fills a word, nothing is left over
+        left = tl.minimum(64 - filled, 63).to(tl.uint64)  # if a number fills the word exactly, no rest remains
         rest = tl.where(filled + width > 64, folded >> left, tl.zeros((COLUMNS,), dtype=tl.uint64))
         bits = tl.where(full, rest, bits)
         word += full.to(tl.int64)
@@ -93,8 +93,8 @@ def pack_columns(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _store_rest(there, bits, width, alike, column, valid, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of what is left of a column, the bytes that lie with those of the others in a plane of `SIZE` each."""
-    before = width & (8 - 2 * SIZE)  # bytes in larger planes: of 4, of 4 and 2
+    """Store those bytes of a column's rest that belong into the plane with `SIZE` bytes per column."""
+    before = width & (8 - 2 * SIZE)  # bytes in larger planes: those of 4, and of 2
     those = bits >> (before * 8).to(tl.uint64)
     for each in tl.static_range(SIZE):
         place = before * alike + column * SIZE + each

@@ -1,4 +1,4 @@
-"""What a device multiplies in. Parameters, sums and what crosses a boundary are fp32 or exact everywhere."""
+"""The precision of matrix products on a device. Parameters, sums and boundary tensors are always fp32 or exact."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import enum
 import torch
 
 _BF16_CAPABILITY = (8, 0)
-"""From here on a card of NVIDIA has tensor cores for bf16 (Ampere)."""
+"""CUDA compute capability from which on NVIDIA cards have tensor cores for bf16 (Ampere)."""
 _FP16_SCALE = 2.0**4
 
 
@@ -19,7 +19,7 @@ class Precision(enum.Enum):
 
     @classmethod
     def usual(cls, device: torch.device) -> Precision:
-        """fp32 on a CPU; on a GPU what its tensor cores take: bf16, or fp16 on cards that are older than Ampere."""
+        """The default: fp32 on a CPU; on a GPU bf16, or fp16 on cards older than Ampere, for the tensor cores."""
         if device.type == "cpu":
             return cls.FP32
         if device.type == "cuda" and torch.cuda.get_device_capability(device) < _BF16_CAPABILITY:
@@ -32,15 +32,15 @@ class Precision(enum.Enum):
 
     @property
     def gradient_scale(self) -> float:
-        """Gradients are this many times larger while they go backward: fp16 has no numbers below 6e-8.
+        """Factor on gradients during the backward, because fp16 has no numbers below 6e-8.
 
-        A power of two, the same in every step, so that nothing of the result depends on what came before. Losses are
-        sums over a microbatch, not means: their gradients are large already.
+        It is a constant power of two, so that results do not depend on earlier steps. Losses are sums over a
+        microbatch, not means, so their gradients are already large.
         """
         return _FP16_SCALE if self is Precision.FP16 else 1.0
 
     def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[None]:
-        """Inside, matrix products are made in this precision."""
+        """Inside this context, matrix products are computed in this precision."""
         if self is Precision.FP32:
             return contextlib.nullcontext()
         return torch.autocast(device.type, dtype=self.dtype)

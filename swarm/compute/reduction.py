@@ -1,7 +1,7 @@
-"""The reduce of one stage: buckets of the flat vector, parts, sums, and the separate buffer they end in.
+"""The reduction of one stage: buckets of the flat vector, parts, sums, and the buffer with the reduced vector.
 
-Exact parts and sums are packed (packing.py): fewer bytes, the same numbers. With mode "fp32" they are raw little-endian
-numbers, whose size follows from the bucket. What numbers the reduced vector is made of: totals.py.
+Exact parts and sums are packed without loss (packing.py). With mode "fp32" they are raw little-endian numbers, whose
+size follows from the bucket. totals.py defines the numbers in the reduced vector.
 """
 
 from __future__ import annotations
@@ -33,29 +33,30 @@ from swarm.protocol.peer.io import Assembled, EncodePart, SumBucket
 from swarm.protocol.sketch import added, seal_of, written
 
 BUCKET_ELEMENTS = 1 << 18
-"""A multiple of packing.BLOCK."""
+"""Elements of a bucket; a multiple of packing.BLOCK."""
 _MOST_UNITS = 2.0**52
-"""Of a float that is made a whole number for a sketch."""
+"""Largest magnitude, in units, of a float that is converted to an integer for a sketch."""
 
 assert sys.byteorder == "little", "parts, sums and digests are defined over little-endian bytes"
 
 
 def largest_exact(sums: SumSection) -> int:
-    """Bytes of a part or sum at most, where nothing is compressed."""
+    """Largest size of a part or sum without compression, bytes."""
     return packing.largest(BUCKET_ELEMENTS) if sums.mode == "exact" else 4 * BUCKET_ELEMENTS
 
 
 class Buckets:
-    """How a flat vector of `length` elements is divided; a function of the manifest and the stage.
+    """The division of a flat vector of `length` elements into buckets; it depends only on the manifest and the stage.
 
-    What another stage holds too has buckets of its own, the first `shared`, which are the same in both stages.
+    Parameters that another stage holds too have separate buckets, the first `shared` ones, which are equal in both
+    stages.
     """
 
     first_round = 0
-    """So many of the buckets are reduced before the others can be computed."""
+    """Number of buckets that must be reduced before the others can be computed."""
 
     def __init__(self, layout: Layout, sums: SumSection, *, reduced: bool = False) -> None:
-        """`reduced`: of the reduced vector, uncompressed, not of what replicas exchange."""
+        """`reduced`: buckets of the uncompressed reduced vector, instead of those that replicas exchange."""
         ends = (layout.shared_length, layout.length)
         self._starts = [start for part in pairwise((0, *ends)) for start in range(*part, BUCKET_ELEMENTS)] or [0]
         self.shared = -(-layout.shared_length // BUCKET_ELEMENTS)
@@ -83,55 +84,55 @@ class Buckets:
         return int(where.stop - where.start)
 
     def check(self, bucket: int, payload: object) -> None:
-        """Raise FrameError unless `payload` is a part or sum of `bucket` that peers can have summed.
+        """Raise FrameError unless `payload` is a possible part or sum of `bucket`.
 
-        Larger numbers would make the honest reducer fail. NaN and infinity pass: a diverged run is for all to see, and
-        is skipped by decision.
+        Numbers beyond the limit are refused, because they would make an honest reducer fail. NaN and infinity are
+        accepted: all replicas then see that the step is not finite, and the coordinator decides to skip it.
         """
         count = self._numbers(bucket)
         if not isinstance(payload, bytes | bytearray | memoryview):
-            raise FrameError(f"bucket {bucket} of type {type(payload).__name__}, expected bytes")
+            raise FrameError(f"bucket {bucket} is of type {type(payload).__name__}, expected bytes")
         if not self._packed:
             if (size := memoryview(payload).nbytes) != (expected := self._raw().itemsize * count):
-                raise FrameError(f"bucket {bucket} of {size} bytes, expected {expected}")
+                raise FrameError(f"bucket {bucket} has {size} bytes, expected {expected}")
             return
         try:
             packing.check(payload, count, self._grid_bits)
         except packing.PackingError as error:
-            raise FrameError(f"bucket {bucket} of {error}") from None
+            raise FrameError(f"bucket {bucket}: {error}") from None
 
     def read(self, bucket: int, payload: object, out: Tensor | None = None) -> Tensor:
-        """The numbers of a bucket, on the CPU, in `out` or a new tensor. Raises FrameError, with `out` undefined."""
+        """The numbers of a bucket, on the CPU, in `out` or a new tensor. Raises FrameError; `out` is undefined then."""
         if not self._packed:
             self.check(bucket, payload)
             numbers = torch.from_numpy(np.frombuffer(payload, dtype=self._raw).copy())  # type: ignore[call-overload]
             return numbers if out is None else out.copy_(numbers)
         if not isinstance(payload, bytes | bytearray | memoryview):
-            raise FrameError(f"bucket {bucket} of type {type(payload).__name__}, expected bytes")
+            raise FrameError(f"bucket {bucket} is of type {type(payload).__name__}, expected bytes")
         count = self._numbers(bucket)
         numbers = torch.empty(count, dtype=torch.int64) if out is None else out
         try:
             packing.unpack(payload, count, self._grid_bits, numbers.numpy())
         except packing.PackingError as error:
-            raise FrameError(f"bucket {bucket} of {error}") from None
+            raise FrameError(f"bucket {bucket}: {error}") from None
         return numbers
 
     def write(self, numbers: Tensor) -> memoryview:
-        """The payload of a bucket's numbers, which lie on the CPU. A view of them where nothing is packed."""
+        """The payload of a bucket's numbers, which are on the CPU; a view of them if they are not packed."""
         if self._packed:
             return memoryview(packing.pack(numbers.numpy(), self._grid_bits)).toreadonly()
         return numbers.numpy().data.cast("B").toreadonly()
 
 
 class Reduction:
-    """Runs attempts one after another. On a device with memory of its own the reduced vector exists only from an
-    attempt's first sum to its step."""
+    """The reduction of one stage, one attempt after another. On a device with its own memory, the reduced vector exists
+    only from the first sum of an attempt to its step."""
 
     def __init__(self, accumulator: Accumulator, buckets: Buckets, sums: SumSection) -> None:
         self._accumulator = accumulator
         self._buckets = buckets
         self._whole = Buckets(accumulator.layout, sums, reduced=True)
-        """Of the reduced vector, as it is sent where nothing is compressed."""
+        """Buckets of the uncompressed reduced vector."""
         self._sums = sums
         self._dtype = reduced_dtype(sums)
         packed = sums.mode == "exact" and sums.averaging == "none"
@@ -139,25 +140,31 @@ class Reduction:
         self._device = (
             None if found is None else DevicePacking(found, accumulator.numbers, buckets.slices, sums.grid_bits)
         )
-        """None: the CPU reduces, wherever the sums are."""
+        """Packing on the device; None: the CPU reduces, on whatever device the sums are."""
         self.coming: Callable[[], Sequence[EncodePart | SumBucket]] = tuple
-        """Orders that are to follow the one in hand, as far as they are known: a device begins with them at once."""
+        """Returns the known orders that follow the current one, so that a device can process them at the same time."""
         where = "cpu" if self._device is None else accumulator.device
-        kernel(torch.device(where))  # compiled now, not in the first step
+        kernel(torch.device(where))  # compile the kernel now, not in the first step
         self._where = torch.device(where)
         self.gives_back = self._where.type != "cpu"
-        """Whether its memory is for graphs between reduces. A CPU's heap would have a hole there, and so grow."""
+        """Whether the reduced vector is freed between reductions, to give its memory to graphs.
+
+        Not on a CPU, where freeing it would fragment the heap, which would then grow.
+        """
         self._held = None if self.gives_back else self._vector()
-        """The reduced vector, while there is one."""
+        """The reduced vector; None while it is freed."""
         self._digest: str | None = None
-        """Of the reduced vector, since it is complete."""
+        """Digest of the reduced vector; None until it is complete and the digest is computed."""
         self._attempt: Attempt | None = None
         self._stored: set[int] = set()
         self._summed: set[int] = set()
-        """Buckets that were summed here and lie in the reduced vector already, but are not ordered to be stored yet."""
+        """Buckets that this peer has summed into the reduced vector, and for which no `store` has come yet."""
 
     def part(self, action: EncodePart) -> memoryview:
-        """Own sums of a bucket. With "fp32" on the CPU a view of the accumulator: valid while the attempt lives."""
+        """The payload of our own sums of a bucket.
+
+        With "fp32" on the CPU, it is a view of the accumulator, which is valid until the attempt ends.
+        """
         if self._device is not None:
             return self._device.part(
                 self._key(action.attempt),
@@ -171,7 +178,7 @@ class Reduction:
         return self._buckets.write(self._accumulator.numbers(self._buckets.slice(action.bucket)).cpu())
 
     def sum(self, action: SumBucket) -> memoryview:
-        """Own sums plus the others' parts, in the order given; empty without others, as nobody receives it then.
+        """The payload of our own sums plus the others' parts, in the given order; empty if there are no others.
 
         Raises FrameError, SumOverflow.
         """
@@ -184,14 +191,16 @@ class Reduction:
             self._reduced[where] = self._own(own)
             self._summed.add(action.bucket)
             return memoryview(b"")
-        parts = (self._buckets.read(action.bucket, part) for part in action.parts)  # each is read once it is added
+        parts = (self._buckets.read(action.bucket, part) for part in action.parts)  # read lazily, one at a time
         total = combine(own, parts, self._sums, out=self._reduced[where])
         self._summed.add(action.bucket)
-        # with "fp32" a view is written, and the next attempt may change it while it is still being sent
+        # with "fp32" the payload is a view, which the next attempt could change while it is being sent
         return self._buckets.write(total if self._accumulator.exact else total.clone())
 
     def _sum_on_device(self, action: SumBucket) -> memoryview:
-        """And of what is coming, as far as its parts can be used: what is wrong with the others is told in its turn."""
+        """Sum a bucket, and at the same time coming buckets with valid parts. Errors of the others are raised later,
+        when they are the current order.
+        """
         assert self._device is not None
         key, order = self._key(action.attempt), (action.bucket, action.parts)
         if not self._device.is_begun(key, order):  # type: ignore[arg-type]
@@ -209,17 +218,17 @@ class Reduction:
         return payload
 
     def _checked(self, action: SumBucket) -> Order:
-        """Raises FrameError."""
+        """The order of a sum, after checking all its parts. Raises FrameError."""
         for part in action.parts:
             self._buckets.check(action.bucket, part)
         return action.bucket, action.parts  # type: ignore[return-value]
 
     def _key(self, attempt: Attempt) -> object:
-        """Another one when own sums may be others."""
+        """A value that changes whenever our own sums may have changed."""
         return attempt, self._accumulator.revision
 
     def store(self, attempt: Attempt, bucket: int, payload: object) -> None:
-        """Raises FrameError."""
+        """Store the sum of a bucket in the reduced vector. Raises FrameError."""
         if attempt == self._attempt and bucket in self._summed:
             self._summed.discard(bucket)
         elif self._device is not None:
@@ -233,7 +242,7 @@ class Reduction:
         self._stored.add(bucket)
 
     def assemble(self, attempt: Attempt) -> Assembled:
-        """Raises ValueError when a bucket is missing."""
+        """Complete the reduced vector: its digest, norm and loss. Raises ValueError if a bucket is missing."""
         reduced = self.reduced(attempt)
         hashing = None if self._digest else Hashing(reduced)
         squared = squared_norm(reduced, self._accumulator.layout, self.unit)
@@ -245,17 +254,18 @@ class Reduction:
         return Assembled(attempt, self.digest(attempt), squared, loss, finite, of_shared)
 
     def sketched(self, done: Assembled, *, outlined: bool) -> Assembled:
-        """`done`, with sketches of own sums and of all: the same microbatches must lie in the accumulator.
+        """Add sketches of our own sums and of the total to `done`.
 
-        The signs follow from the digest: nobody knows them before all have given their sums.
-        outlined: with signs that are the same when the step is computed again, too.
+        The accumulator must still have the same microbatches. The signs follow from the digest, so no peer can know
+        them before all have sent their sums. outlined: add sketches with signs that are the same when the step is
+        computed again.
         """
         if not done.finite:
             return done
         reduced, attempt = self.reduced(done.attempt), done.attempt
         layout, of_step = self._accumulator.layout, (f"step {attempt.pass_id.step}",) if outlined else ()
         wholes = [(slice(layout.shared_length, layout.length - layout.with_loss), f"sums {done.digest}")]
-        if layout.shared:  # which the other stage has the same digest of
+        if layout.shared:  # the other stage has the same digest of the shared part
             wholes.append((slice(0, layout.shared_length), f"sums {done.shared}"))
         own, every, outlines = [], [], []
         for where, seed in wholes:
@@ -263,7 +273,7 @@ class Reduction:
             found = sketch_of(lambda part: self._in_units(reduced[part]), where, reduced.device, seed, *of_step)
             every.append(found[0])
             outlines += found[1:]
-        adds_up = self._accumulator.exact and self._sums.averaging == "none"  # and nothing is rounded on the way
+        adds_up = self._accumulator.exact and self._sums.averaging == "none"  # then nothing is rounded
         return replace(
             done,
             sketch=b"".join(map(written, own)),
@@ -272,37 +282,37 @@ class Reduction:
         )
 
     def digest(self, attempt: Attempt) -> str:
-        """Of the reduced vector, which is read once. Raises ValueError when it is not here."""
+        """The digest of the reduced vector, which is read once. Raises ValueError if it is not available."""
         reduced = self.reduced(attempt)
         if self._digest is None:
             self._digest = reduced_digest(reduced)
         return self._digest
 
     def reduced(self, attempt: Attempt) -> Tensor:
-        """The complete reduced vector of `attempt`. Raises ValueError when it is not here."""
+        """The complete reduced vector of `attempt`. Raises ValueError if it is not available."""
         missing = self._buckets.count - len(self._stored)
         if attempt != self._attempt or missing:
-            raise ValueError(f"the reduced sums of attempt {attempt} are not here: holding {self._attempt}, {missing=}")
+            raise ValueError(f"no reduced sums of attempt {attempt}: those of {self._attempt} are here, {missing=}")
         if self._device is not None:
             self._device.settle(self._reduced)
         return self._reduced
 
     @property
     def unit(self) -> float:
-        """What a 1 in the reduced vector stands for."""
+        """The value of a 1 in the reduced vector."""
         return unit_of(self._dtype, self._sums)
 
     def written(self, attempt: Attempt) -> Iterator[Buffer]:
-        """All of the reduced vector, uncompressed, bucket by bucket, for those who catch up."""
+        """The payloads of the whole uncompressed reduced vector, for peers that catch up."""
         reduced = self.reduced(attempt)
         if self._device is not None:
             return self._device.written(reduced, self._whole.slices)
         return (self._whole.write(reduced[self._whole.slice(b)]) for b in range(self._whole.count))
 
     def restore(self, attempt: Attempt, written: Sequence[object]) -> None:
-        """Take over what another peer's `written` gave. Raises FrameError."""
+        """Load the payloads from another peer's `written`. Raises FrameError."""
         if len(written) != self._whole.count:
-            raise FrameError(f"{len(written)} buckets, the stage has {self._whole.count}")
+            raise FrameError(f"the sums have {len(written)} buckets, but the stage has {self._whole.count}")
         self._turn_to(None)
         for bucket, payload in enumerate(written):
             if self._device is None:
@@ -319,20 +329,23 @@ class Reduction:
             self._turn_to(None)
 
     def applied(self, attempt: Attempt, *, skipped: bool) -> None:
-        """The decision of `attempt` is applied. Its sums are not here any more."""
+        """Call after the decision of `attempt` is applied: its sums are dropped."""
         self._turn_to(None)
 
     def forget(self) -> None:
-        """Another state is loaded: nothing of earlier steps counts."""
+        """Call after another state is loaded: drop everything of earlier steps."""
 
     def _take(self, attempt: Attempt, bucket: int) -> None:
-        """A bucket of `attempt` comes. If it is here already, it is from another donor, as all others will be."""
+        """Prepare for a bucket of `attempt`.
+
+        If it was stored before, another donor sends all buckets again: start anew.
+        """
         if bucket in self._stored:
             self._turn_to(None)
         self._turn_to(attempt)
 
     def _turn_to(self, attempt: Attempt | None) -> None:
-        """What lies in the reduced vector is of this attempt; None: there is none."""
+        """Set the attempt whose sums are in the reduced vector; None: there are none."""
         self._digest = None
         if attempt != self._attempt:
             if self._device is not None:
@@ -345,7 +358,7 @@ class Reduction:
 
     @property
     def _reduced(self) -> Tensor:
-        """With anything in it where no bucket is stored yet."""
+        """The reduced vector, allocated if needed. Buckets that are not stored yet have undefined values."""
         if self._held is None:
             self._held = self._vector()
         return self._held
@@ -354,7 +367,7 @@ class Reduction:
         return torch.empty(self._accumulator.layout.length, dtype=self._dtype, device=self._where)
 
     def _own(self, numbers: Tensor) -> Tensor:
-        """Own sums as a roster of one reduces them."""
+        """Our own sums in the form in which a roster of one reduces them."""
         total = combine(numbers, (), self._sums)
         return in_floats(total, self._sums) if self._sums.compresses else total
 
@@ -362,7 +375,7 @@ class Reduction:
         return self._in_units(self._accumulator.numbers(where))
 
     def _in_units(self, numbers: Tensor) -> Tensor:
-        """Whole numbers in units of the grid, as sketches are made of; of floats about so."""
+        """Integers in units of the grid, for sketches; floats are rounded."""
         if not numbers.is_floating_point():
             return numbers
         scaled = numbers.to(torch.float64).mul_(2.0**self._sums.grid_bits)

@@ -1,8 +1,8 @@
-"""Residuals of one stage: what compressing lost in the last applied step, and in the attempt to reduce under way.
+"""Residuals of one stage: the compression errors of the last applied step and of the present attempt to reduce.
 
-Those of an attempt are pending until its decision is applied; a void attempt leaves nothing, and the next one computes
-from the same held ones again. They are no part of the state: no checkpoint and no other peer ever has them. Which of
-them count in a step is said with each order (swarm/protocol/residuals.py).
+Residuals of an attempt are pending until its decision is applied. If the attempt is cancelled, they are dropped, and
+the next attempt starts from the same held residuals. They are not part of the state: neither checkpoints nor other
+peers have them. Each order says which residuals to add (swarm/protocol/residuals.py).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from torch import Tensor
 from swarm.protocol.ids import Attempt
 
 Held = Mapping[int, Tensor]
-"""{bucket: what was lost, fp32}; a bucket that is not there has lost nothing."""
+"""{bucket: residual, fp32}; a missing bucket has no residual."""
 
 
 class Residuals:
-    """`shares`: of this peer's own share; `sums`: of the buckets that it reduced."""
+    """The residuals of a peer's own shares, and of the sums of the buckets that it reduces."""
 
     def __init__(self) -> None:
         self._version: int | None = None
-        """The version that those held belong to. None: nothing is held."""
+        """The version to which the held residuals belong; None: there are none."""
         self._shares: Held = {}
         self._sums: Held = {}
         self._attempt: Attempt | None = None
@@ -30,11 +30,14 @@ class Residuals:
         self._pending_sums: dict[int, Tensor] = {}
 
     def share(self, attempt: Attempt, bucket: int, carried: bool) -> Tensor | None:
-        """To be added to the own share of `bucket`; None for nothing. Raises LookupError when it is not held."""
+        """The residual to add to our own share of `bucket`; None: nothing to add. Raises LookupError if it is missing.
+
+        `carried`: whether residuals are added in this attempt.
+        """
         return self._of(self._shares, attempt, bucket) if carried else None
 
     def sum(self, attempt: Attempt, bucket: int, carried: bool) -> Tensor | None:
-        """As `share`, of the sum of `bucket`; None too if another peer has reduced it."""
+        """Like `share`, for the sum of `bucket`; also None if another peer reduced it in the previous step."""
         return self._of(self._sums, attempt, bucket) if carried else None
 
     def share_lost(self, attempt: Attempt, bucket: int, lost: Tensor) -> None:
@@ -46,7 +49,7 @@ class Residuals:
         self._pending_sums[bucket] = lost
 
     def applied(self, attempt: Attempt, *, skipped: bool) -> None:
-        """The step of `attempt` is applied: what it left is what the next step may add."""
+        """Call after the step of `attempt` is applied: its pending residuals become those for the next step."""
         left = attempt == self._attempt and not skipped
         self._shares, self._sums = (self._pending_shares, self._pending_sums) if left else ({}, {})
         self._version = attempt.pass_id.step + 1
@@ -57,14 +60,14 @@ class Residuals:
             self._drop()
 
     def forget(self) -> None:
-        """Another state is loaded."""
+        """Call after another state is loaded: drop all residuals."""
         self._version, self._shares, self._sums = None, {}, {}
         self._drop()
 
     def _of(self, held: Held, attempt: Attempt, bucket: int) -> Tensor | None:
         if self._version != attempt.pass_id.version:
             raise LookupError(
-                f"the residuals for version {attempt.pass_id.version} are not here: held are those for {self._version}"
+                f"the residuals for version {attempt.pass_id.version} are missing; those for {self._version} are here"
             )
         return held.get(bucket)
 

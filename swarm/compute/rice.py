@@ -1,13 +1,13 @@
-"""Whole numbers as bytes by Rice's code: a quarter of a bit above their entropy, where packing.py takes one more.
+"""Rice coding of integers: 0.25 bits per number above the entropy, about one bit less than packing.py.
 
-A number's zigzag u is written as u >> r in unary and its r lowest bits as they are. Each block of 64 numbers has the r
-that suits it best. (Rice, Plaunt: Adaptive variable-length coding, IEEE Trans. Communications 19, 1971.)
+For a zigzag-coded number u, u >> r is written in unary, and the r lowest bits are written unchanged. Each block of 64
+numbers has the best r. (Rice, Plaunt: Adaptive variable-length coding, IEEE Trans. Communications 19, 1971.)
 
     payload: kind u8 = 0 | a byte per block, r: 0 … 40, or 255: all zero | the low bits, packed (packing.py) by width
              | the quotients of all numbers in blocks that are not zero, by r: so many 0 bits each, and a 1
     payload: kind u8 = 1 | packed numbers (packing.py), where some are not finite, or larger than 2^40
 
-What a stranger sends is bounded before anything is allocated: quotients take three bits a number at most on average.
+Payloads of other peers are checked before memory is allocated: quotients have at most three bits per number on average.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from swarm.compute import packing
 from swarm.compute.packing import BLOCK, Bytes, PackingError, Whole
 
 LARGEST = 1 << 40
-"""Magnitude of what has a Rice code here."""
+"""Largest magnitude that is Rice-coded."""
 _MOST = 40
 _EMPTY = 255
 _UNARY = 3
-"""Bits of quotients by number at most: r is not below the binary logarithm of the mean, so they are below 2."""
+"""Largest average number of quotient bits per number: r ≥ log₂ of the mean, so the mean quotient is below 2."""
 
 
 class Kind(enum.IntEnum):
@@ -35,12 +35,12 @@ class Kind(enum.IntEnum):
 
 
 def largest(count: int) -> int:
-    """Bytes that `count` numbers take at most."""
+    """Largest number of bytes of `count` coded numbers."""
     return 1 + packing.largest(count)
 
 
 def pack(numbers: Whole, grid_bits: int) -> bytes:
-    """numbers: (count,), contiguous. `grid_bits`: for packed ones, as packing.py has it."""
+    """Code numbers: (count,), contiguous. `grid_bits`: as in packing.py, for kind 1."""
     if len(numbers) and max(-int(numbers.min()), int(numbers.max())) > LARGEST:
         return bytes((Kind.PACKED,)) + packing.pack(numbers, grid_bits)
     blocks = -(-len(numbers) // BLOCK)
@@ -64,7 +64,7 @@ def pack(numbers: Whole, grid_bits: int) -> bytes:
 
 
 def unpack(payload: Buffer, count: int, grid_bits: int, out: Whole) -> None:
-    """Into `out`, (count,), contiguous. Raises PackingError, with `out` undefined."""
+    """Decode into `out`, (count,), contiguous. Raises PackingError; `out` is undefined then."""
     if _kind(payload) is Kind.PACKED:
         packing.unpack(memoryview(payload)[1:], count, grid_bits, out)
         return
@@ -77,7 +77,7 @@ def unpack(payload: Buffer, count: int, grid_bits: int, out: Whole) -> None:
     ends = np.flatnonzero(np.unpackbits(unary).view(np.bool_))
     quotients = np.diff(ends, prepend=-1).reshape(-1, BLOCK)
     quotients -= 1
-    alone = np.count_nonzero(shifts == 0)  # the sign is the lowest bit: here it is in the quotients
+    alone = np.count_nonzero(shifts == 0)  # with r = 0, the sign (the lowest bit) is part of the quotient
     quotients[:alone] = (quotients[:alone] >> 1) ^ -(quotients[:alone] & 1)
     whole ^= quotients << np.maximum(shifts - 1, 0)
     numbers = np.zeros((len(widths), BLOCK), np.int64)
@@ -86,7 +86,7 @@ def unpack(payload: Buffer, count: int, grid_bits: int, out: Whole) -> None:
 
 
 def check(payload: Buffer, count: int, grid_bits: int) -> None:
-    """Raise PackingError for what `unpack` refuses. Costs a fraction of it."""
+    """Raise PackingError for payloads that `unpack` refuses, in a fraction of its time."""
     if _kind(payload) is Kind.PACKED:
         packing.check(memoryview(payload)[1:], count, grid_bits)
     else:
@@ -96,34 +96,35 @@ def check(payload: Buffer, count: int, grid_bits: int) -> None:
 def _kind(payload: Buffer) -> Kind:
     view = memoryview(payload).cast("B")
     if not len(view) or view[0] > Kind.PACKED:
-        raise PackingError(f"{len(view)} bytes of kind {view[0] if len(view) else 'none'}, expected 0 or 1")
+        raise PackingError(f"coded numbers are of kind {view[0] if len(view) else 'none'}, expected 0 or 1")
     return Kind(view[0])
 
 
 def _split(payload: Buffer, count: int) -> tuple[Bytes, Bytes, Bytes]:
-    """(r of every block, low bits, quotients) of a payload that has the numbers of each."""
+    """Split a payload into (r of every block, low bits, quotients), and check their sizes. Raises PackingError."""
     everything = np.frombuffer(payload, dtype=np.uint8)[1:]
     blocks = -(-count // BLOCK)
     if len(everything) < blocks:
-        raise PackingError(f"{1 + len(everything)} bytes, expected at least {1 + blocks}")
+        raise PackingError(f"coded numbers have {1 + len(everything)} bytes, expected at least {1 + blocks}")
     widths, rest = everything[:blocks], everything[blocks:]
     known = widths[widths != _EMPTY]
     if known.max(initial=0) > _MOST:
-        raise PackingError(f"{1 + len(everything)} bytes with a block of {int(known.max())} low bits a number")
+        raise PackingError(f"coded numbers have a block of {int(known.max())} low bits per number, which is too many")
     low = BLOCK // 8 * int(known.sum(dtype=np.int64))
     most = _UNARY * BLOCK // 8 * len(known)
     if not low <= len(rest) <= low + most:
         raise PackingError(
-            f"{1 + len(everything)} bytes, expected {1 + blocks + low} to {1 + blocks + low + most} by its widths"
+            f"coded numbers have {1 + len(everything)} bytes, expected {1 + blocks + low} to "
+            f"{1 + blocks + low + most} for their widths"
         )
     unary = rest[low:]
     if (found := int(np.bitwise_count(unary).sum(dtype=np.int64))) != BLOCK * len(known):
-        raise PackingError(f"{1 + len(everything)} bytes with {found} numbers, expected {BLOCK * len(known)}")
+        raise PackingError(f"the code contains {found} numbers, expected {BLOCK * len(known)}")
     return widths, rest[:low], unary
 
 
 def _widths(zigzag: Whole) -> NDArray[np.uint8]:
-    """The r of every block."""
+    """The best r of every block."""
     sums = zigzag.sum(1)
     least = np.maximum(np.frexp(sums / BLOCK)[1].astype(np.int64) - 1, 0)
     cost = (zigzag >> least[:, None]).sum(1)

@@ -1,4 +1,4 @@
-"""Whether a device rounds as all others do: what it makes of fixed numbers, against the digest of what it must make."""
+"""Tests whether a device rounds like all others: it compares a result for fixed numbers with its known digest."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from swarm.protocol.update import Update
 DIGEST = "e77e1077424cc005cdb3a91969208716c0cc2153c025890d3e1cc84959de4546"
 _SECTION = OptimizerSection(eps=1e-7)
 _UPDATES = (Update(3.0, 0.1, 0.05), Update(0.7, 0.19, 0.0975), Update(9.0, 1.0, 1.0))
-"""So large that the last bit of every operation shows."""
+"""Updates so large that the rounding of every operation affects the result."""
 _ELEMENTS = 5000
 
 
 def rounds_alike(device: str | torch.device) -> bool:
-    """Whether an optimizer step on `device` comes to the bits that it comes to everywhere."""
+    """Whether an optimizer step on `device` gives the same bits as everywhere."""
     try:
         return digest_on(device) == DIGEST
-    except (RuntimeError, RankError):  # it cannot do it at all
+    except (RuntimeError, RankError):  # the device cannot compute the step at all
         return False
 
 
 def digest_on(device: str | torch.device) -> str:
-    """Of the parameters and moments after a few steps, and of a projector made orthonormal again."""
+    """Digest of parameters and moments after a few steps, and of a projector after its retraction."""
     size = torch.Size((_ELEMENTS,))
     tensors = [seeded_normal("parameter", size, 0).to(device), *torch.zeros(2, _ELEMENTS, device=device)]
     for number, update in enumerate(_UPDATES):

@@ -1,4 +1,4 @@
-"""Out of memory: which errors say so."""
+"""Recognises out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIGNS = (
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that the machine, or the device, has no memory left for what was to be done."""
+    """Whether an error means that the machine or the device is out of memory."""
     if isinstance(error, MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)

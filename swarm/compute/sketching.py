@@ -1,9 +1,10 @@
-"""Makes the sketch of a stage's sums (swarm/protocol/sketch.py): one pass, about one addition a number.
+"""Computes the sketch of a stage's sums (swarm/protocol/sketch.py): one pass, about one addition per number.
 
-Each number goes into one of 64 sums, that of its place modulo 64, with a sign that follows from a seed. Two signs are
-multiplied: that of its block of 16384, and that of its place in the block, turned by a multiple of 64 places that
-follows from the seed too. So whole blocks are added to, or subtracted from, one block, and only that gets a sign for
-each place. Whole numbers add up modulo 2^64: all devices come to the same.
+Each number is added to one of 64 sums, chosen by its place modulo 64, with a sign that follows from a seed. The sign is
+a product of two: the sign of its block of 16384 numbers, and the sign of its place in the block. The place signs are
+rotated for each block, by a multiple of 64 places that also follows from the seed. So whole blocks can be added to or
+subtracted from one block, and the place signs are applied only once, to that block. Integers are added modulo 2^64, so
+all devices get the same result.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ WIDTH = 1 << 14  # elements: part of the definition, never change it
 _TURNS = WIDTH // PROJECTIONS
 _HOST_PIECE = 1 << 18
 _DEVICE_PIECE = 1 << 22
-"""Elements that are read at a time, whole blocks."""
+"""Elements that are read at a time: a multiple of the block size."""
 
 
 @dataclass(frozen=True)
 class Signs:
-    """Those of one seed."""
+    """The signs of one seed."""
 
     start: int
     places: Tensor
-    """(WIDTH,) int8: of the places in a block that is not turned."""
+    """(WIDTH,) int8: the signs of the places in a block, without rotation."""
 
     @classmethod
     def of(cls, seed: str) -> Signs:
@@ -42,15 +43,15 @@ class Signs:
         return cls(_word(drawn[8:]), (1 - 2 * bits).reshape(-1).to(torch.int8))
 
     def blocks(self, first: int, count: int) -> tuple[Tensor, Tensor]:
-        """(signs, turns), int64, of `count` blocks from number `first` on. Turns: how many times 64 places."""
+        """(signs, turns), int64, of `count` blocks from block `first` on. turns: rotations in units of 64 places."""
         words = splitmix(torch.arange(first + 1, first + count + 1), self.start)
         return 1 - 2 * (words & 1), (words >> 1) & (_TURNS - 1)
 
 
 def sketch_of(numbers: Callable[[slice], Tensor], where: slice, device: torch.device, *seeds: str) -> list[Sketch]:
-    """Of a part of a flat vector, which is read once: a sketch for each seed.
+    """The sketches of a part of a flat vector, one for each seed. The part is read once.
 
-    numbers: reads a part of it, int64 on `device`.
+    numbers: returns a part of the vector, int64 on `device`.
     """
     cuda = device.type == "cuda"
     folds = [(_DeviceFold if cuda else _HostFold)(Signs.of(seed), device) for seed in seeds]
@@ -68,7 +69,7 @@ class _HostFold:
         self._sums = np.zeros(WIDTH, dtype=np.int64)
 
     def add(self, numbers: Tensor, first: int) -> None:
-        """Numbers of blocks from number `first` on."""
+        """Add the numbers of consecutive blocks, the first of which is block `first`."""
         values = numbers.cpu().numpy()
         signs, turns = (each.tolist() for each in self._signs.blocks(first, -(-len(values) // WIDTH)))
         for index, (sign, turn) in enumerate(zip(signs, turns, strict=True)):
@@ -91,7 +92,7 @@ class _DeviceFold:
     def __init__(self, signs: Signs, device: torch.device) -> None:
         self._signs = signs
         self._table = signs.places.to(device).repeat(2).unfold(0, WIDTH, PROJECTIONS)
-        """(turns, WIDTH), a view: the signs of the places of a block, by how far it is turned."""
+        """(turns, WIDTH), a view: the place signs of a block for each rotation."""
         self._sums = torch.zeros(PROJECTIONS, dtype=torch.int64, device=device)
 
     def add(self, numbers: Tensor, first: int) -> None:

@@ -1,7 +1,7 @@
-"""Speed: how fast this machine computes the run's own layers, measured before it takes part.
+"""Measures how fast this machine computes the layers of the run, before it takes part.
 
-One layer of the model, with a real microbatch of the run's shapes, is run forward and backward on the device. What the
-whole model would take follows by counting FLOP, so that machines compare whatever stages they will hold.
+It runs one layer of the model forward and backward on the device, with a microbatch of the run's shape. The time for
+the whole model is extrapolated by FLOP, so that machines can be compared before they have a stage.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from swarm.models.cuts import flop_costs, stage_costs
 from swarm.models.kinds import build_stage
 
 LIMIT_S = 3.0
-"""So long measuring takes, about. Where a microbatch takes longer, one sequence of it is measured."""
+"""Approximate seconds for a measurement. If a microbatch takes longer, only one sequence of it is measured."""
 REPEATS = 4
 _NICE = 10
 _WORKING = 3
-"""What a backward takes at its peak, over what the graph holds before it."""
+"""Peak memory of a backward, relative to the memory of the graph before it."""
 _LEAST_LENGTH = 16
 _SMALL_SIDE = 256
 _PRODUCTS = 32
@@ -35,26 +35,26 @@ _PRODUCTS = 32
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Seconds of one microbatch through one layer, and what follows from them."""
+    """Seconds of one microbatch in one layer, and the resulting capacity."""
 
     forward_s: float
     backward_s: float
     capacity: float
-    """Microbatches a second, forward and backward, through the whole model."""
+    """Microbatches/s, forward and backward, through the whole model."""
 
 
 def measure_speed(
     manifest: RunManifest, arithmetic: Arithmetic, limit_s: float = LIMIT_S, memory: int | None = None
 ) -> Speed:
-    """Blocks for `limit_s` or a little more. Others on this machine go first: it runs at low priority where it can.
+    """Measure the speed; blocks for about `limit_s` seconds. It runs at low priority if the system allows this.
 
-    `memory`: bytes it may take; where a microbatch takes more, a part of it is measured.
-    Raises RuntimeError when the device cannot compute a microbatch, for example for want of memory.
+    `memory`: bytes it may use; if a microbatch needs more, a part of it is measured. Raises RuntimeError if the device
+    cannot compute a microbatch, for example for lack of memory.
     """
     result: Future[Speed] = Future()
 
     def run() -> None:
-        if hasattr(os, "setpriority"):  # of this thread alone, which ends
+        if hasattr(os, "setpriority"):  # affects only this thread, which ends after the measurement
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         torch.set_num_threads(arithmetic.threads)
@@ -75,13 +75,13 @@ def _measure(manifest: RunManifest, arithmetic: Arithmetic, limit_s: float, memo
     else:
         rows, part_length = part
         layer = _Layer(manifest.model, part_length, arithmetic, arithmetic.device)
-        layer.seconds(1)  # allocates, compiles
+        layer.seconds(1)  # warm up: allocate and compile
         forward_s, backward_s = layer.seconds(1)
         times = sequences * length / part_length
         if rows > 1 and REPEATS * rows * (forward_s + backward_s) <= limit_s:
             forward_s, backward_s = min(
                 (layer.seconds(rows) for _ in range(REPEATS)), key=sum
-            )  # the rest is disturbance
+            )  # longer times are due to disturbances
             times /= rows
         forward_s, backward_s = times * forward_s, times * backward_s
     costs = flop_costs(manifest.model, length)
@@ -90,7 +90,7 @@ def _measure(manifest: RunManifest, arithmetic: Arithmetic, limit_s: float, memo
 
 
 def _part(manifest: RunManifest, arithmetic: Arithmetic, memory: int | None) -> tuple[int, int] | None:
-    """Of a microbatch, (sequences, their length) that can be measured in `memory`; None if not even the layer fits."""
+    """(sequences, length) of the part of a microbatch that fits into `memory`; None if the layer alone does not fit."""
     rows, length = manifest.batch.sequences, manifest.batch.sequence_length
     if memory is None:
         return rows, length
@@ -107,10 +107,10 @@ def _part(manifest: RunManifest, arithmetic: Arithmetic, memory: int | None) -> 
 
 
 def _by_multiplying(manifest: RunManifest, device: str) -> tuple[float, float]:
-    """Seconds of a layer's forward and backward, by how fast two small matrices are multiplied."""
+    """Seconds of a layer's forward and backward, estimated from the time of a small matrix product."""
     side = _SMALL_SIDE
     a, b = (torch.ones(side, side, device=device) for _ in range(2))
-    (a @ b).sum().item()  # allocates, compiles
+    (a @ b).sum().item()  # warm up: allocate and compile
     start = time.perf_counter()
     for _ in range(_PRODUCTS):
         b = a @ b / side
@@ -123,10 +123,10 @@ def _by_multiplying(manifest: RunManifest, device: str) -> tuple[float, float]:
 
 
 class _Layer:
-    """A stage of one layer, without embedding or head, and without what stands at cuts."""
+    """A stage of one layer, without embedding, head and boundary modules."""
 
     def __init__(self, model: ModelSection, length: int, arithmetic: Arithmetic, device: str) -> None:
-        """As `arithmetic` computes. `device` may be "meta" instead of its own: then nothing can be computed."""
+        """`arithmetic`: how to compute. `device`: that of `arithmetic`, or "meta" to count without computing."""
         shape = {"layers": 3, "cuts": (1, 2), "tail_layers": min(1, model.tail_layers)}
         plain = {"boundary": "none", "boundary_dim": 0, "receiver_hidden": 0, "token_table_dim": 0}
         model = model.model_copy(update={**shape, **plain})
@@ -143,20 +143,20 @@ class _Layer:
 
     @property
     def fixed_bytes(self) -> int:
-        """Of the parameters, their copies and their gradients, and of what initial values take on their way."""
+        """Bytes of the parameters, their copies and gradients, and of temporary memory for their initial values."""
         sizes = [parameter.nbytes for parameter in self._masters]
         own = set(map(id, self._masters))
         copies = sum(leaf.nbytes for leaf in self._leaves if id(leaf) not in own)
         return 2 * sum(sizes) + copies + 2 * max(sizes) + sum(buffer.nbytes for buffer in self._module.buffers())
 
     def graph_bytes(self) -> int:
-        """Of one sequence, between forward and backward."""
+        """Bytes of the graph of one sequence between forward and backward."""
         tokens = torch.zeros((1, self._length), dtype=torch.int64, device=self._device)
         x = torch.zeros(1, self._length, self._width, device=self._device, requires_grad=True)
         return count_graph(self._module, x, tokens, self._arithmetic.mode).held
 
     def seconds(self, rows: int) -> tuple[float, float]:
-        """Of the forward and the backward of `rows` sequences."""
+        """Seconds of the forward and of the backward of `rows` sequences."""
         tokens = torch.zeros((rows, self._length), dtype=torch.int64, device=self._device)
         x = torch.randn(rows, self._length, self._width, device=self._device, requires_grad=True)
         self._wait()

@@ -1,11 +1,11 @@
 """One stage on one device: its parameters, graphs, sums and optimizer. The compute thread owns it; nothing here locks.
 
-A forward keeps its autograd graph while the budget lasts. Beyond it only the received body is kept and the forward is
-computed again in backward. Both run the same operations in the same grad mode, so the results are the same bits.
+A forward keeps its autograd graph if the budget allows. Otherwise, only the received body is kept, and the backward
+computes the forward again. Both ways run the same operations in the same grad mode, so the results have the same bits.
 
-A GPU is given work without waiting for it. `launch_forward`, `launch_backward` and `launch_weights` return what the
-compute thread calls once the device has done all that. It settles the sums, and returns what any thread may call: that
-joins the body and gives what to tell. `forward`, `backward` and `weights` wait.
+A GPU works asynchronously. `launch_forward`, `launch_backward` and `launch_weights` submit work and return a function.
+The compute thread calls it after the device has finished; it settles the sums and returns a second function. Any thread
+may call the second one, which assembles the body and returns the result. `forward`, `backward` and `weights` wait.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
-import torch.fx.experimental.symbolic_shapes  # torch's first backward would: half a second of a core, while all wait
+import torch.fx.experimental.symbolic_shapes  # else torch's first backward imports it: 0.5 s
 from torch import Tensor
 
 from swarm.buffer import Buffer
@@ -55,11 +55,11 @@ from swarm.protocol.peer.io import (
 
 _Value = TypeVar("_Value")
 _FAR_TOO_LARGE = 1e38
-"""Finite in fp32; sums of products with it are not."""
+"""A number that is finite in fp32, while sums of products with it are not."""
 
 
 class Stage:
-    """`initialised` False leaves the parameters undefined until `optimizer.load`."""
+    """One stage. `initialised` False: the parameters are undefined until `optimizer.load`."""
 
     def __init__(
         self,
@@ -76,14 +76,14 @@ class Stage:
         splits: bool = False,
         recomputes_layers: bool = False,
     ) -> None:
-        """`precision` None: what is usual on the device. `clock`: that of `device`.
+        """`precision` None: the default of the device. `clock`: the clock of `device`.
 
-        `compiled`: torch compiles the layers. `splits`: a backward leaves the weights' gradients due, while there is
-        memory for what they are made of; compiled layers cannot. `recomputes_layers`: a kept graph holds only what goes
-        into each layer, and a backward computes one layer after another again.
+        `compiled`: torch compiles the layers. `splits`: a backward may defer the weight gradients while there is memory
+        for their inputs; not possible with compiled layers. `recomputes_layers`: activation checkpointing: a graph
+        keeps only the input of each layer, and a backward recomputes one layer after another.
         """
-        assert not (compiled and splits), "compiled layers give all gradients at once"
-        assert not (compiled and recomputes_layers), "they would not be compiled when they are computed again"
+        assert not (compiled and splits), "compiled layers compute all gradients at once"
+        assert not (compiled and recomputes_layers), "layers cannot be compiled when they are recomputed"
         self._index = index
         self._device = torch.device(device)
         self._precision = precision or Precision.usual(self._device)
@@ -97,7 +97,7 @@ class Stage:
             self._module.compile_layers()
         self.parameters = self._weights.masters
         self._fixed = [*self._weights.leaves.values(), *self._module.buffers()]
-        """Tensors that no graph has of its own."""
+        """Tensors that exist independently of graphs."""
         self._split = SplitBackward() if splits else None
         if self._split is not None:
             self._split.attach(self._module)
@@ -107,15 +107,18 @@ class Stage:
         self._accumulator = Accumulator(layout, manifest.sums, device, self._grid)
         self._graphs = _GraphStash(graph_budget_bytes)
         self._adding = False
-        """Something is half in the sums."""
-        self._received: dict[Microbatch, Buffer] = {}  # forward bodies that a gradient is yet to be packed beside
+        """Whether a microbatch was partly added to the sums."""
+        self._received: dict[Microbatch, Buffer] = {}  # forward bodies needed to pack the gradients sent back
         self.sent: dict[Microbatch, Buffer] = {}
-        """Forward bodies that a gradient is yet to come beside; empty where the codec needs none. Any thread reads."""
+        """Sent forward bodies, needed to unpack their gradients; empty if the codec does not need them.
+
+        Any thread may read it.
+        """
         self.turned: Mark = 0.0
-        """Where the last stage went from forward to backward, in the last microbatch it trained on."""
+        """Mark between forward and backward in the last training microbatch; only on the last stage."""
         self.bases = BaseStore()
         self.overflows = False
-        """Gradients for the stage before are sent finite and far too large: a rehearsal."""
+        """For fault tests: send gradients to the previous stage that are finite but far too large."""
         self.reduction = reduction_of(self._accumulator, manifest.sums, self._grid)
         self.optimizer = StageOptimizer(
             self.parameters,
@@ -127,9 +130,9 @@ class Stage:
         )
 
     def begin(self, chosen: Sequence[CodecPair] = (), nonfinite: bool = False) -> None:
-        """A new pass, with codecs as in Open: nothing of an older one stays. Raises codecs.UnknownCodec.
+        """Start a new pass with the codecs in Open; drop everything of earlier passes. Raises codecs.UnknownCodec.
 
-        `nonfinite`: what is not finite crosses the boundaries too.
+        `nonfinite`: whether non-finite tensors are sent across boundaries.
         """
         self._format = self._format.of_pass(chosen, nonfinite)
         self._accumulator.zero()
@@ -141,14 +144,14 @@ class Stage:
         self.bases.begin()
 
     def limit_graphs(self, budget_bytes: int) -> None:
-        """From any thread: of those that are kept already none is given up."""
+        """Set the budget for graphs. Graphs that are already kept stay. Any thread may call it."""
         self._graphs.budget_bytes = budget_bytes
 
     def relieve(self) -> tuple[int, int]:
-        """No memory is left: give up all graphs, whose forwards are computed again, and keep half as many from now on.
+        """Free memory after an out-of-memory error: drop all graphs, and keep at most half as many from now on.
 
-        Returns how many were, and may be, kept. No backward leaves anything due any more, and one layer is computed
-        again after another.
+        Their forwards are computed again. Returns (number kept before, limit from now on). From now on, no weight
+        gradients are deferred, and layers are recomputed one by one.
         """
         self._split = None
         self._module.recomputes_layers = not self._compiled
@@ -156,12 +159,12 @@ class Stage:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether due weights' gradients leave no room for the graph of one more microbatch."""
+        """Whether deferred weight gradients leave no room for the graph of another microbatch."""
         return bool(self._due) and not self._graphs.has_room(self._due.nbytes)
 
     @property
     def intact(self) -> bool:
-        """Whether a forward or backward that has failed can be done again: nothing of it is in the sums."""
+        """Whether a failed forward or backward can be repeated, because no part of it was added to the sums."""
         return not self._adding
 
     def discard(self, action: Discard) -> None:
@@ -173,7 +176,7 @@ class Stage:
         self.bases.discard(action.pass_id.step, microbatch)
 
     def loaded(self) -> None:
-        """The parameters are others than before."""
+        """Call after other parameters were loaded."""
         self._weights.refresh()
         self._turn_grid()
 
@@ -182,18 +185,18 @@ class Stage:
         return self._waited(self.launch_forward(action))()
 
     def backward(self, action: Backward) -> BackwardDone:
-        """Add a forwarded microbatch to the sums, or leave its weights' gradients due.
+        """Compute the backward of a microbatch; add its gradients to the sums, or defer the weight gradients.
 
         Raises FrameError, codecs.CodecError, SumOverflow, LookupError.
         """
         return self._waited(self.launch_backward(action))()
 
     def weights(self, action: Weights) -> WeightsDone:
-        """Add the weights' gradients that the backward of a microbatch left due. Raises SumOverflow, LookupError."""
+        """Add the deferred weight gradients of a microbatch. Raises SumOverflow, LookupError."""
         return self._waited(self.launch_weights(action))()
 
     def warm_up(self, manifest: RunManifest) -> None:
-        """Compute a microbatch for nothing: layers are compiled when they are first needed, which takes a while."""
+        """Compute a microbatch without effect, so that layers are compiled before training starts."""
         batch, width = manifest.batch, manifest.model.boundary_width
         tokens = torch.zeros(batch.sequences, batch.sequence_length + 1, dtype=torch.int64)
         hidden = torch.zeros(batch.sequences, batch.sequence_length, width, device=self._device)
@@ -204,9 +207,10 @@ class Stage:
     def launch_forward(
         self, action: Forward, copy: Buffer | None = None
     ) -> Callable[[], Callable[[], ForwardDone | BackwardDone | ResultDone]]:
-        """`forward`, of which the device may do its part later. This and both results raise what `forward` does.
+        """Start `forward` without waiting for the device.
 
-        copy: of the body, in memory that the device reads by itself. It stays there until the device has done all that.
+        This and both returned functions raise the errors of `forward`. copy: a copy of the body in pinned memory, which
+        the caller keeps until the device has finished.
         """
         body = self._unpacked(action, copy)
         if action.kind is not PassKind.TRAIN:
@@ -237,12 +241,12 @@ class Stage:
         return finish
 
     def launch_backward(self, action: Backward, copy: Buffer | None = None) -> Callable[[], Callable[[], BackwardDone]]:
-        """`backward`, of which the device may do its part later. copy: as in `launch_forward`."""
+        """Start `backward` without waiting for the device. copy: as in `launch_forward`."""
         kept = self._graphs.get(action.microbatch)
         if kept is None:
-            raise LookupError(f"backward of microbatch {action.microbatch}, which is not forwarded here")
+            raise LookupError(f"backward of microbatch {action.microbatch}, whose forward was not computed here")
         graph = kept.graph or self._run(self._unpacked(kept.order))
-        kept.graph = None  # it is used up, whatever comes of it
+        kept.graph = None  # a graph can be used only once, even if the backward fails
         sent = self.sent.get(action.microbatch)
         payload: Buffer = action.payload if copy is None else copy  # type: ignore[assignment]
         gradient = self._format.unpack_backward(self._index + 1, payload, sent, self._device)
@@ -252,7 +256,7 @@ class Stage:
         return finish
 
     def launch_weights(self, action: Weights, copy: Buffer | None = None) -> Callable[[], Callable[[], WeightsDone]]:
-        """`weights`, of which the device may do its part later. There is no body, so no copy of one."""
+        """Start `weights` without waiting for the device. `copy` is not used, because there is no body."""
         added = self._add(self._due.of(action.microbatch), action)
         self._due.drop(action.microbatch)
 
@@ -263,9 +267,11 @@ class Stage:
         return finish
 
     def apply(self, action: Apply) -> AppliedStep:
-        """Raises ValueError when the reduced sums or the version are not those of the decision."""
+        """Apply a decided step. Raises ValueError if the reduced sums or the version do not fit the decision."""
         if action.decision.step != self.optimizer.version:
-            raise ValueError(f"decision of step {action.decision.step} at version {self.optimizer.version}")
+            raise ValueError(
+                f"the decision of step {action.decision.step} does not fit version {self.optimizer.version}"
+            )
         decision = action.decision
         reduced, digest = self.reduction.reduced(action.attempt), self.reduction.digest(action.attempt)
         self.optimizer.apply(reduced, decision.scale, decision.update, unit=self.reduction.unit, digest=digest)
@@ -274,7 +280,7 @@ class Stage:
         return AppliedStep(action.decision.step, self.optimizer.chain)
 
     def _turn_grid(self) -> None:
-        """To that of the version that is held."""
+        """Set the block grids to those of the present version."""
         if self._grid is not None:
             self._grid.follow(self.optimizer.second_moments, self.optimizer.version)
 
@@ -284,7 +290,7 @@ class Stage:
         return self._format.unpack_forward(self._index, payload, action.kind, base, self._device)
 
     def _sent(self, action: Forward, body: ForwardBody, hidden: Tensor) -> Callable[[], ForwardDone]:
-        """The frame of a training pass. If it may be a change: also whole, and what the next stage makes of it."""
+        """The outgoing frame of a training pass; if it may code a change, also the whole frame and the next base."""
         base = self.bases.of(action.encode_with)
         packing = self._frame(body, hidden, base)
         if not self._format.remembers:
@@ -308,7 +314,7 @@ class Stage:
         return build_stage(manifest.model, self._index, device=self._device, seed=seed)
 
     def _run(self, body: ForwardBody, run: Callable[[Tensor, Tensor], Tensor] | None = None) -> Graph:
-        """`run` None: the module."""
+        """Compute a forward with its graph. `run` None: run the module."""
         tokens = to_device(body.inputs.contiguous(), self._device)
         source = None if body.hidden is None else body.hidden.requires_grad_()
         with self._precision.autocast(self._device):
@@ -318,22 +324,22 @@ class Stage:
         return self._format.begin_forward(self._index + 1, body.kind, body.tokens, hidden, base)
 
     def _held_by(self, run: Callable[[], Graph]) -> tuple[Graph, int]:
-        """The graph that `run` makes, and the bytes that it holds."""
+        """The graph from `run`, and its bytes of memory."""
         if not self._module.recomputes_layers:
             return saved_bytes(run, lambda graph: graph.output, self._fixed)
-        live = LiveBytes(beyond=self._fixed)  # what goes into a layer is not saved as other tensors are
+        live = LiveBytes(beyond=self._fixed)  # checkpointed layer inputs are not visible as saved tensors
         with live:
             graph = run()
         return graph, live.now
 
     def _waited(self, finish: Callable[[], _Value]) -> _Value:
-        """What it gives once the device has come so far."""
+        """Wait for the device, then return the result of `finish`."""
         if self._device.type != "cpu":
             torch.accelerator.synchronize(self._device)
         return finish()
 
     def _forward_only(self, action: Forward, body: ForwardBody) -> Callable[[], ForwardDone | ResultDone]:
-        # such passes have other shapes, and no graph: for them alone nothing is compiled
+        # these passes have other shapes and no graph: do not compile layers for them
         eager = torch.compiler.set_stance("force_eager") if self._compiled else contextlib.nullcontext()
         with torch.no_grad(), eager:
             output = self._run(body).output
@@ -386,7 +392,7 @@ class Stage:
                 refused = error.with_traceback(None)
 
             def complete() -> BackwardDone:
-                payload = None if packing is None else packing()  # what cannot be sent is told first
+                payload = None if packing is None else packing()  # an error in packing is raised first
                 if refused is not None:
                     raise refused
                 return BackwardDone(action.pass_id, action.microbatch, payload, received=crossed, weights_due=waits)
@@ -396,7 +402,7 @@ class Stage:
         return finish
 
     def _add(self, due: Due, action: Forward | Backward | Weights) -> Callable[[], None]:
-        """Begin to add the gradients of a microbatch. The result ends it, and raises SumOverflow, as this does."""
+        """Start to add the gradients of a microbatch. The returned function completes it. Both raise SumOverflow."""
         scale, step = self._precision.gradient_scale, action.pass_id.step
         gradients = due.computed(tuple(self._weights.leaves.values()))
         if scale != 1.0:
@@ -420,47 +426,47 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A forward whose backward has yet to come."""
+    """The autograd graph of a forward, kept for its backward."""
 
     source: Tensor | None
-    """The leaf that the gradient for the stage before is taken of; None at stage 0."""
+    """The leaf whose gradient is sent to the previous stage; None at stage 0."""
     output: Tensor
 
 
 @dataclass(slots=True)
 class _Kept:
     order: Forward
-    """What it is computed from."""
+    """The order of the forward, from which it can be computed again."""
     graph: Graph | None
 
 
 class _GraphStash:
-    """What microbatches in flight keep: their order, and their graph while `budget_bytes` lasts."""
+    """The microbatches in flight: their orders, and their graphs as far as `budget_bytes` allows."""
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
         self._usual = 0
-        """Graphs that were kept at once, at most."""
+        """Largest number of graphs kept at once so far."""
         self._graph_bytes: int | None = None  # of one graph: all microbatches of a run have one shape
         self._most: int | None = None
-        """As many graphs are kept at most, since there was no memory for more. None: as many as fit."""
+        """Largest number of graphs after an out-of-memory error; None: as many as fit into the budget."""
         self._kept: dict[Microbatch, _Kept] = {}
 
     def measured(
         self, run: Callable[[], Graph], measure: Callable[[Callable[[], Graph]], tuple[Graph, int]]
     ) -> tuple[Graph, int]:
-        """The graph that `run` makes, and the bytes it holds. Only the first is measured."""
+        """The graph from `run`, and its bytes of memory. Only the first graph is measured."""
         if self._graph_bytes is not None:
             return run(), self._graph_bytes
         graph, self._graph_bytes = measure(run)
         return graph, self._graph_bytes
 
     def fits(self, beside: int) -> bool:
-        """Whether `beside` bytes have room in addition to the graphs that are kept."""
+        """Whether `beside` bytes fit into the budget in addition to the kept graphs."""
         return self._count * (self._graph_bytes or 0) + beside <= self.budget_bytes
 
     def has_room(self, beside: int) -> bool:
-        """Whether one more graph and `beside` other bytes have room."""
+        """Whether one more graph and `beside` other bytes fit into the budget."""
         return self.fits(beside + (self._graph_bytes or 0))
 
     def keep(self, microbatch: Microbatch, graph: Graph, nbytes: int, action: Forward, beside: int) -> bool:
@@ -472,7 +478,7 @@ class _GraphStash:
         return fits
 
     def halve(self) -> tuple[int, int]:
-        """Give up all graphs. Returns how many were kept at once, and half of that: the most from now on."""
+        """Drop all graphs. Returns (largest number kept at once, half of it: the limit from now on)."""
         for kept in self._kept.values():
             kept.graph = None
         before, self._most = self._usual, self._usual // 2
@@ -494,5 +500,5 @@ class _GraphStash:
 
 
 def _named(action: Forward | Backward, end: End) -> BaseKey:
-    """What crosses in a microbatch of this step, as the base of a later one."""
+    """The key under which the tensor of this microbatch and step is stored as a base."""
     return BaseKey(action.pass_id.step, action.microbatch, end)

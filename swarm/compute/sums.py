@@ -1,12 +1,12 @@
-"""Sums: the one place that says how gradients are added.
+"""Sums: how the gradients of microbatches are added.
 
-A stage's gradient is one flat vector in parameter order (`Layout`). The last stage's has one more element, the loss
-sum, so that the loss is reduced exactly once, with the gradient it belongs to.
+A stage's gradient is one flat vector in parameter order (`Layout`). The vector of the last stage has one more element,
+the sum of losses, so that the loss is reduced exactly once, together with its gradient.
 
-Mode "exact": each microbatch's gradient is rounded to multiples of 2^-b, ties to even, and added as whole numbers: in
-any order the same. A tensor's sum is int32 while its bound stays below 2^31, else int64. The bound is the sum of the
-microbatches' peaks. It has no order either, so whether a sum overflows depends on nothing else. Mode "fp32" adds as
-it comes.
+Mode "exact": the gradient of each microbatch is rounded to multiples of 2^-b, ties to even, and added as integers, so
+the order has no effect. A tensor's sum is int32 while its bound stays below 2^31, else int64. The bound is the sum of
+the microbatches' peaks. It does not depend on the order either, and so neither does an overflow. Mode "fp32" adds in
+the order of arrival.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from torch import Tensor
 from swarm.compute import adding
 from swarm.compute.block_grid import WIDTH, BlockGrid
 from swarm.compute.grid import NARROW, NOT_FINITE, WIDE, LossSum, peak_of, too_large
-from swarm.compute.grid import SumOverflow as SumOverflow  # what sums raise is imported from here
+from swarm.compute.grid import SumOverflow as SumOverflow  # re-exported: the error that sums raise
 from swarm.compute.host_copy import HostCopy
 from swarm.manifest import ModelSection, SumSection
 from swarm.models.kinds import build_stage
 
 _NARROW_AGAIN = 1 << 29
-"""An int64 tensor whose bound was lower in all of a pass becomes int32."""
+"""An int64 tensor whose bound stayed below this for a whole pass becomes int32 again."""
 _BLOCK = 1 << 15
-"""Elements that a CPU rounds and adds at a time, so that what comes between two operations stays in a cache."""
+"""Elements that a CPU rounds and adds at a time, so that intermediate results stay in the cache."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each parameter of a stage lies in its flat vector."""
+    """The place of each parameter of a stage in its flat vector."""
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
     with_loss: bool
-    """The last stage: one trailing element holds the loss sum; it is no part of the norm."""
+    """True for the last stage: the last element is the sum of losses, which is not part of the norm."""
     shared: int = 0
-    """How many of the parameters, from the first, another stage holds too: their sums are made of both stages'."""
+    """Number of parameters, from the first on, that another stage holds too: the sums of both stages are added."""
 
     @classmethod
     def of(cls, parameters: Mapping[str, Tensor], *, with_loss: bool, shared: int = 0) -> Layout:
@@ -52,7 +52,7 @@ class Layout:
 
     @classmethod
     def of_stage(cls, model: ModelSection, stage: int) -> Layout:
-        """Of one stage of a model. Allocates nothing."""
+        """The layout of one stage of a model. Allocates no parameters."""
         module = build_stage(model, stage, device="meta", seed=None)
         return cls.of(dict(module.named_parameters()), with_loss=module.last, shared=module.shared)
 
@@ -67,45 +67,45 @@ class Layout:
 
     @property
     def length(self) -> int:
-        """Elements of the flat vector."""
+        """Number of elements of the flat vector."""
         return sum(self.sizes) + self.with_loss
 
     @property
     def shared_length(self) -> int:
-        """Elements, from the first, that another stage's flat vector begins with too."""
+        """Number of elements of the shared parameters; the flat vector of the other stage starts with the same."""
         return sum(self.sizes[: self.shared])
 
     @property
     def counted(self) -> tuple[slice, ...]:
-        """What the norm is taken of. Shared parameters count once: in the first stage, not in the last."""
+        """The parts of the flat vector that count for the norm. Shared parameters count only in the first stage."""
         return self.slices[self.shared :] if self.with_loss else self.slices
 
 
 class Accumulator:
-    """Sum over microbatches of one stage's gradients, on `device`."""
+    """The sum of one stage's gradients over microbatches, on `device`."""
 
     def __init__(
         self, layout: Layout, sums: SumSection, device: str | torch.device = "cpu", grid: BlockGrid | None = None
     ) -> None:
-        """grid: of the stage, where blocks have their own."""
+        """grid: the block grids of the stage, if the run has them."""
         self.layout = layout
         self._grid = grid
         self.exact = sums.mode == "exact"
         self.device = torch.device(device)
         self.revision = 0
-        """Another one when the sums may be others."""
+        """A number that changes whenever the sums may have changed."""
         self._grid_bits = sums.grid_bits
         self._scale = 2.0**sums.grid_bits
         self._starts = [part.start for part in layout.slices]
         kind = torch.int32 if self.exact else torch.float32
         self._sums = [torch.zeros(size, dtype=kind, device=device) for size in layout.sizes]
         self._bounds = [0] * len(self._sums)
-        """Of each tensor's magnitude, in units of the grid: the sum of peaks."""
+        """Bound on the magnitude of each tensor's sum, in units of the grid: the sum of its gradients' peaks."""
         self._void = [False] * len(self._sums)
-        """Tensors that a gradient was not finite of."""
+        """For each tensor: whether one of its gradients was not finite."""
         self._loss = LossSum(sums)
         self._awaited: dict[int, Tensor] = {}
-        """Gradients that the device is to add at the next `end`, by their tensor."""
+        """By tensor index: gradients that the device will add in the next `end`."""
         self._here = self.device.type == "cpu"
         count = min(_BLOCK, max((0, *layout.sizes))) if self.exact and self._here else 0
         self._scratch = torch.empty(count), torch.empty(count, dtype=torch.int32), torch.empty(count, dtype=torch.int64)
@@ -113,7 +113,7 @@ class Accumulator:
         self._room = self._rooms()
         self._reach = self._reaches()
         if self.exact:
-            adding.adder(self.device)  # kernels are compiled now, not in the first step
+            adding.adder(self.device)  # compile the kernels now, not in the first step
 
     def zero(self) -> None:
         self.revision += 1
@@ -140,10 +140,11 @@ class Accumulator:
         step: int | None = None,
         microbatch: int | None = None,
     ) -> None:
-        """Add one microbatch: gradients in layout order and, on the last stage, its fp32 loss sum. Waits once.
+        """Add one microbatch: gradients in layout order and, on the last stage, its fp32 loss sum. Waits for the device
+        once.
 
-        NaN and infinity make all of the tensor's sum NOT_FINITE. Raises SumOverflow; some tensors may have been added
-        by then, so the whole sum is void.
+        NaN or infinity in a gradient makes the tensor's whole sum NOT_FINITE. Raises SumOverflow; some tensors may have
+        been added before, so all sums are then invalid.
         """
         assert (loss is not None) == self.layout.with_loss
         for index, gradient in enumerate(gradients):
@@ -157,38 +158,38 @@ class Accumulator:
 
     @torch.no_grad()
     def add_one(self, index: int, gradient: Tensor, *, step: int | None = None, microbatch: int | None = None) -> None:
-        """Add the gradient of one tensor: fp32, bf16 or fp16. An accelerator adds it, with the others, at `end`.
+        """Add the gradient (fp32, bf16 or fp16) of one tensor. An accelerator adds all gradients together in `end`.
 
-        `microbatch`: its number in the step, which a grid of blocks needs. Raises SumOverflow, on a CPU.
+        `microbatch`: its number in the step, needed for block grids. Raises SumOverflow (only on a CPU).
         """
         self.revision += 1
         flat = gradient.reshape(-1)
         grid = None if self._grid is None or self._grid.usual else self._grid
         if grid is not None:
             if microbatch is None or step != grid.step:
-                raise ValueError(f"microbatch {microbatch} of step {step} on the grid of step {grid.step}")
-            if not self._here:  # the sums are of whole numbers then: they are not rounded again
+                raise ValueError(f"microbatch {microbatch} of step {step} does not fit the grid of step {grid.step}")
+            if not self._here:  # the result is on the grid already, so the device does not round it again
                 flat = grid.round_(index, 0, flat.to(torch.float32, copy=True), microbatch).div_(self._scale)
         if not self.exact:
             self._sums[index].add_(flat)
         elif self._here:
             self._add_here(index, flat, step, grid, microbatch or 0)
         else:
-            assert index not in self._awaited, "one gradient of a tensor at a time"
+            assert index not in self._awaited, "a tensor has two gradients in one microbatch"
             self._awaited[index] = flat
 
     def add_loss(self, loss: float, *, step: int | None = None) -> None:
-        """Raises SumOverflow."""
+        """Add the loss of a microbatch. Raises SumOverflow."""
         self.revision += 1
         self._loss.add(loss, step)
 
     def settle(self, step: int | None = None) -> tuple[int, ...]:
-        """`end`, and at once what comes of it. Raises SumOverflow."""
+        """Call `end` and wait for its result. Raises SumOverflow."""
         return self.end(step).result()
 
     @torch.no_grad()
     def end(self, step: int | None = None) -> Added:
-        """All gradients of a microbatch are given. Begins one copy to the host, which tells what became of them."""
+        """End a microbatch, after all its gradients were given. Starts a copy to the host with the outcome."""
         awaited, self._awaited = self._awaited, {}
         if not awaited:
             return Added(self, (), None, step)
@@ -203,7 +204,7 @@ class Accumulator:
     # ------------------------------------------------ the sums
 
     def numbers(self, where: slice) -> Tensor:
-        """A part of the flat vector, to read: int64 in units of the grid with NOT_FINITE; with "fp32" as it is."""
+        """A part of the flat vector, read-only: int64 in units of the grid with NOT_FINITE; with mode "fp32" fp32."""
         parts = []
         end = self.layout.length - self.layout.with_loss
         start, stop = where.start, min(where.stop, end)
@@ -235,11 +236,11 @@ class Accumulator:
 
     @property
     def _most(self) -> float:
-        """Magnitude of a gradient."""
+        """Largest magnitude of a gradient that can be added."""
         return 2.0 ** (51 - self._grid_bits)
 
     def _reaches(self) -> list[int]:
-        """What the rounding adds to a gradient's magnitude at most, in units of the grid, by tensor."""
+        """For each tensor: how much rounding may add to a gradient's magnitude at most, in units of the grid."""
         return [0] * len(self._sums) if self._grid is None or not self._here else list(self._grid.reach)
 
     def _rooms(self) -> Tensor:
@@ -255,7 +256,7 @@ class Accumulator:
     def _add_here(
         self, index: int, gradient: Tensor, step: int | None, grid: BlockGrid | None, microbatch: int
     ) -> None:
-        """On the CPU. The gradient is read once for its peak and once to be added."""
+        """Add a gradient on the CPU. It is read twice: for its peak and for the addition."""
         if not gradient.numel():
             return
         peak = peak_of(gradient)
@@ -266,7 +267,7 @@ class Accumulator:
         if self._bounds[index] >= NARROW and self._sums[index].dtype == torch.int32:
             self._widen(index)
         scaled, narrow, wide = self._scratch
-        exact = narrow if height < NARROW else wide  # four bytes cost a fraction of what eight do
+        exact = narrow if height < NARROW else wide  # int32 is several times faster than int64
         at_once = _BLOCK if grid is None else WIDTH
         for start in range(0, len(gradient), at_once):
             piece = gradient[start : start + at_once]
@@ -283,10 +284,10 @@ class Accumulator:
             np.add(part, whole.numpy(), out=part)  # torch multiplies whole numbers by 1 before it adds them
 
     def _counted(self, index: int, peak: float, step: int | None) -> int:
-        """A finite peak in units of the grid, counted in the bound of its tensor. Raises SumOverflow."""
+        """Convert a finite peak to units of the grid, and add it to the bound of its tensor. Raises SumOverflow."""
         if peak > self._most:
             raise SumOverflow(too_large(f"a gradient of {self.layout.names[index]}", peak, self._grid_bits, 51, step))
-        height = round(peak * self._scale) + self._reach[index]  # ties to even, as all the others
+        height = round(peak * self._scale) + self._reach[index]  # ties to even, like all other rounding
         self._bounds[index] += height
         if self._bounds[index] >= WIDE:
             bound = self._bounds[index] / self._scale
@@ -298,7 +299,7 @@ class Accumulator:
         self._room[index] += WIDE - NARROW
 
     def _settled(self, awaited: Sequence[int], told: Tensor, step: int | None) -> tuple[int, ...]:
-        """`told`: (2, tensors), the peaks of a microbatch's gradients, and whether they were added."""
+        """The outcome of a microbatch. `told`: (2, tensors): peaks of the gradients, and whether they were added."""
         self.revision += 1
         peaks, added = told.tolist()
         missing = []
@@ -310,7 +311,7 @@ class Accumulator:
                 self._counted(index, peaks[index], step)
                 continue
             height = self._counted(index, peaks[index], step)
-            self._bounds[index] -= height  # it comes once more
+            self._bounds[index] -= height  # the same gradient will be given again
             if self._sums[index].dtype == torch.int32:
                 self._widen(index)
             missing.append(index)
@@ -318,7 +319,7 @@ class Accumulator:
 
 
 class Added:
-    """What becomes of the gradients of one microbatch. Those of the next may be given before it is asked."""
+    """The outcome of adding one microbatch's gradients. The next microbatch may start before `result` is called."""
 
     def __init__(self, sums: Accumulator, awaited: tuple[int, ...], told: HostCopy | None, step: int | None) -> None:
         self._sums = sums
@@ -327,9 +328,9 @@ class Added:
         self._step = step
 
     def result(self) -> tuple[int, ...]:
-        """Tensors whose gradients did not fit into int32 and were not added: give those once more, and no others.
+        """Indices of the tensors whose gradients were not added, because int32 was too small: give only these again.
 
-        Ask once, in the order of the microbatches. Raises SumOverflow.
+        Call it once for each microbatch, in their order. Raises SumOverflow.
         """
         if self._told is None:
             return ()

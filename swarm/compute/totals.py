@@ -1,7 +1,7 @@
-"""What a stage's replicas end with: their sums added up, and how the numbers of such a vector are read.
+"""The reduced vector of a stage: how the replicas' sums are added, and what its numbers mean.
 
-With mode "exact" and nothing compressed a reduced vector is int64, in units of the grid. Compressed averages lie on no
-grid and are fp64. With mode "fp32" all is fp32.
+With mode "exact" and without compression, a reduced vector is int64, in units of the grid. Compressed averages are not
+on a grid and are fp64. With mode "fp32" everything is fp32.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from swarm.compute.grid import NOT_FINITE, SumOverflow, peak_of, too_large
 from swarm.manifest import SumSection
 
 _LOST = NOT_FINITE >> 1
-"""No sum of numbers comes down to this, and none of numbers with one NOT_FINITE stays above it."""
+"""Threshold for sums: a sum of finite numbers is always above it, a sum that contains NOT_FINITE always below."""
 
 
 def reduced_dtype(sums: SumSection) -> torch.dtype:
-    """What a stage's reduced vector is made of."""
+    """The dtype of a stage's reduced vector."""
     if sums.mode != "exact":
         return torch.float32
     return torch.float64 if sums.compresses else torch.int64
 
 
 def unit_of(dtype: torch.dtype, sums: SumSection) -> float:
-    """What a 1 in a reduced vector of `dtype` stands for."""
+    """The value of a 1 in a reduced vector of `dtype`."""
     return 1.0 if dtype.is_floating_point else 2.0**-sums.grid_bits
 
 
@@ -41,7 +41,7 @@ def loss_of(reduced: Tensor, sums: SumSection) -> float:
 
 
 def in_floats(numbers: Tensor, sums: SumSection) -> Tensor:
-    """Sums in units of the grid as fp64; floats as they are."""
+    """Sums in units of the grid converted to fp64; floats unchanged."""
     if numbers.is_floating_point():
         return numbers
     floats = numbers.to(torch.float64).mul_(2.0**-sums.grid_bits)
@@ -50,10 +50,10 @@ def in_floats(numbers: Tensor, sums: SumSection) -> Tensor:
 
 @torch.no_grad()
 def combine(own: Tensor, parts: Iterable[Tensor], sums: SumSection, out: Tensor | None = None) -> Tensor:
-    """own and all parts: what every replica receives. In `out`, or freshly allocated where `own` is.
+    """The sum of `own` and all parts, which every replica receives: in `out`, or a new tensor on the device of `own`.
 
-    (count,) int64 in units of the grid, or fp32. What is not finite becomes NOT_FINITE, or one canonical NaN, so that
-    equal sets give equal bytes in any order. Raises SumOverflow, with `out` undefined.
+    All are (count,) int64 in units of the grid, or fp32. Non-finite sums become NOT_FINITE, or one canonical NaN, so
+    that the bytes do not depend on the order of the parts. Raises SumOverflow; `out` is undefined then.
     """
     total = torch.empty_like(own) if out is None else out
     total.copy_(own)
@@ -73,18 +73,18 @@ def _add_up(total: Tensor, parts: Iterable[Tensor], grid_bits: int) -> None:
         given = True
         _add(total, part)
         low, high = _range(total)
-        if low < _LOST:  # at once: two of NOT_FINITE still fit into 64 bits, more do not
+        if low < _LOST:  # normalise after each part: the sum of three NOT_FINITE does not fit into 64 bits
             total[total < _LOST] = NOT_FINITE
-    if not given:  # the bound of own sums is known to be low enough
+    if not given:  # the accumulator has already checked the bound of our own sums
         return
     if low < _LOST:
         low = int(torch.where(total == NOT_FINITE, 0, total).min())
-    if (peak := max(-low, high)) >= 1 << 53:  # of the whole sum: no order of the parts decides
+    if (peak := max(-low, high)) >= 1 << 53:  # checked on the total, so the order of the parts has no effect
         raise SumOverflow(too_large("the sum over replicas", peak * 2.0**-grid_bits, grid_bits, 53, None))
 
 
 def _add(total: Tensor, part: Tensor) -> None:
-    if total.device.type == "cpu":  # torch multiplies whole numbers by 1 before it adds them
+    if total.device.type == "cpu":  # numpy is faster: torch multiplies integers by 1 first
         np.add(total.numpy(), part.numpy(), out=total.numpy())
     else:
         total += part
@@ -94,6 +94,6 @@ def _range(values: Tensor) -> tuple[int, int]:
     if not len(values):
         return 0, 0
     if values.device.type == "cpu":
-        return int(values.numpy().min()), int(values.numpy().max())  # a third of what torch takes
+        return int(values.numpy().min()), int(values.numpy().max())  # takes a third of torch's time
     low, high = torch.stack(torch.aminmax(values)).tolist()
     return low, high

@@ -1,6 +1,6 @@
-"""Work: what a microbatch asks of a device in a stage, counted on tensors without memory.
+"""Counts the work of a microbatch in a stage, on meta tensors: FLOP, moved bytes, and operations.
 
-A device multiplies at one rate and moves memory at another, and each operation takes its host a moment to start.
+A device has one rate for matrix products and another one for memory traffic, and each operation has a launch overhead.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from swarm.models.cuts import flop_costs, stage_costs
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Of a microbatch."""
+    """The work of a microbatch."""
 
     flop: float
-    """Of products of matrices."""
+    """FLOP of matrix products."""
     moved: int
     """Bytes that operations read and write."""
     operations: int
@@ -38,7 +38,7 @@ class StageWork:
 
 
 def count_work(manifest: RunManifest, mode: Mode) -> list[StageWork]:
-    """Of each stage, if nothing is compiled. Computes and allocates nothing."""
+    """The work in each stage, without compiled layers. Computes and allocates no tensors."""
     batch = manifest.batch
     costs = stage_costs(manifest.model, flop_costs(manifest.model, batch.sequence_length))
     found = []
@@ -75,7 +75,7 @@ class _Counted(TorchDispatchMode):
 
 
 _FREE = ("aten::_unsafe_view", "aten::detach", "aten::alias")
-"""They look at memory otherwise, and do not touch it."""
+"""Operations that only make a view, without reading or writing memory."""
 
 
 def _bytes(values: object) -> int:

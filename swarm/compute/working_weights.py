@@ -1,6 +1,6 @@
-"""The weights that a stage computes with: of each matrix a copy in half precision, made once a step.
+"""The weights with which a stage computes: a half-precision copy of each matrix, made once per step.
 
-Without it every graph that is kept holds a copy of its own: autocast makes one whenever a matrix is multiplied with.
+Without it, each kept graph would have its own copy, because autocast makes a copy for every matrix product.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from swarm.models.stage_module import StageModule
 
 
 class WorkingWeights:
-    """Of one module, which computes with them from now on. `refresh` whenever the parameters have changed."""
+    """The working weights of one module, which uses them from now on.
+
+    Call `refresh` whenever parameters have changed.
+    """
 
     def __init__(self, module: StageModule, precision: Precision) -> None:
         self.masters: dict[str, Tensor] = dict(module.named_parameters())
-        """The parameters, fp32: what is trained, stored and sent."""
+        """The fp32 parameters, which are trained, stored and sent."""
         self._copied: list[str] = []
         if precision is not Precision.FP32:
             for name in module.matrices():
@@ -26,12 +29,12 @@ class WorkingWeights:
                 setattr(module.get_submodule(owner), leaf, copy)
                 self._copied.append(name)
         self.leaves: dict[str, Tensor] = dict(module.named_parameters())
-        """What gradients are taken of, under the same names and in the same order."""
+        """The tensors whose gradients are computed, with the same names and in the same order."""
         self.refresh()
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Take over the parameters as they are now."""
+        """Update the copies from the present parameters."""
         if self._copied:
             torch._foreach_copy_(
                 [self.leaves[name] for name in self._copied], [self.masters[name] for name in self._copied]

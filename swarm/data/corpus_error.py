@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class CorpusError(ValueError):
-    """Text, tokenizer or shards that cannot be used; the message names the file, the place in it and the fix."""
+    """A text, tokenizer or shard cannot be used; the message names the file, the place in it and the fix."""

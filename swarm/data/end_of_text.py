@@ -1,9 +1,9 @@
 """The token that ends a text, taken from a model's own files and written into its tokenizer.json.
 
 A tokenizer.json lists special tokens without their purpose; config.json, generation_config.json and
-tokenizer_config.json beside it give it. Names are no guide: a Llama may have `</s>`, `<|endoftext|>` and `<|im_end|>`
-at once, or end its texts with a token that no other model has. The result is kept as `"end_of_text": true` at that
-token of tokenizer.json, which other programs ignore. So one file contains everything, wherever it is copied to.
+tokenizer_config.json in the same folder give the purpose. Names are not reliable: a Llama may have `</s>`,
+`<|endoftext|>` and `<|im_end|>` at once, or end its texts with a token that no other model has. The result is stored as
+`"end_of_text": true` at this token in tokenizer.json, which other programs ignore. So this one file is sufficient.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class EndOfText:
     token: str
     number: int
     told_by: str
-    """The file that says so."""
+    """The file that names the token."""
 
 
 def marked(tree: dict[str, Any]) -> int | None:
-    """The token that a tokenizer.json has marked."""
+    """The number of the marked token in a tokenizer.json; None if no token is marked."""
     found = [added["id"] for added in _added(tree) if added.get(MARK) is True]
     return found[0] if found else None
 
 
 def mark(raw: bytes, number: int) -> bytes:
-    """A tokenizer.json that marks the special token that ends a text."""
+    """The tokenizer.json with a mark at the special token `number`, which ends a text."""
     tree = json.loads(raw)
     if marked(tree) == number:
         return raw
@@ -48,7 +48,7 @@ def mark(raw: bytes, number: int) -> bytes:
 
 
 def unmarked(raw: bytes) -> bytes:
-    """Without the mark, for programs that do not know it; the files beside it say the same."""
+    """The tokenizer.json without the mark, for other programs, which read the end of text from other files."""
     tree = json.loads(raw)
     if marked(tree) is None:
         return raw
@@ -58,15 +58,18 @@ def unmarked(raw: bytes) -> bytes:
 
 
 def told_beside(path: Path, raw: bytes) -> EndOfText | None:
-    """The end of text according to the files beside a tokenizer.json; None if they do not say. Raises CorpusError."""
+    """The end of text according to the other files in the folder of a tokenizer.json; None if they do not name it.
+
+    Raises CorpusError.
+    """
     return told_in(path.parent, raw, str(path))
 
 
 def told_in(folder: Path, raw: bytes, origin: str) -> EndOfText | None:
-    """The end of text according to a model folder's files, in their order of precedence.
+    """The end of text according to the files in a model folder, in their order of precedence.
 
-    A number that is not a special token is ignored: configurations are full of unused defaults. Raises CorpusError if
-    files name a token, but none is a special token.
+    A number that is not a special token is ignored, because configurations contain many unused defaults. Raises
+    CorpusError if files name tokens, but none of them is a special token.
     """
     known = _specials(raw, origin)
     named = _name(_read(folder / _BY_NAME).get("eos_token"))
@@ -120,7 +123,7 @@ def _name(told: object) -> str | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A JSON object; empty if there is no such file, or it is something else."""
+    """The JSON object in a file; {} if the file does not exist or contains something else."""
     try:
         with path.open("rb") as file:
             tree = json.loads(file.read(_MAX_JSON_BYTES))

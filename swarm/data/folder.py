@@ -1,7 +1,7 @@
-"""The folder of a prepared corpus: shards, a tokenizer for text, and `corpus.json`, which has the hash of each.
+"""The folder of a prepared corpus: shards, a tokenizer (for text), and `corpus.json` with the hashes of all files.
 
-All files are written to a side folder first and `corpus.json` last, so that a killed process leaves either no
-corpus.json or the former one.
+All files are first written to a temporary folder inside it, and `corpus.json` is moved last, so that a killed process
+leaves either no corpus.json or the previous one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SIDE_FOLDER = ".preparing"
 
 
 def read_corpus(directory: Path) -> DataSection:
-    """The description that `prepare` left in `directory`. Raises CorpusError. `CorpusReader` checks its files."""
+    """The description in a prepared folder. Raises CorpusError. The files are not checked; `CorpusReader` does this."""
     path = directory / CORPUS_FILE
     try:
         return DataSection.model_validate(json.loads(path.read_bytes()))
@@ -39,15 +39,15 @@ def read_corpus(directory: Path) -> DataSection:
 
 
 def open_side_folder(out_dir: Path, name: str, force: bool) -> Path:
-    """A fresh folder inside `out_dir`, to write the corpus `name` to. Raises CorpusError, OSError.
+    """Create a new temporary folder inside `out_dir` for the files of corpus `name`. Raises CorpusError, OSError.
 
-    An existing corpus of another name is refused now, before any work, unless `force`.
+    Unless `force` is set, an existing corpus with another name is refused here, before any work.
     """
     if out_dir.exists() and not out_dir.is_dir():
         raise CorpusError(f"{out_dir} is a file: name a folder to write the corpus to")
     foreign = [] if not out_dir.is_dir() else [p for p in out_dir.iterdir() if not _is_ours(p.name)]
     if foreign:
-        raise CorpusError(f"{out_dir} holds other files ({foreign[0].name}): name an empty folder with --out")
+        raise CorpusError(f"{out_dir} contains other files ({foreign[0].name}): name an empty folder with --out")
     if not force and (held := _held(out_dir)) is not None and held.name != name:
         raise _another(out_dir, held)
     side = out_dir / _SIDE_FOLDER
@@ -63,7 +63,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _held(out_dir: Path) -> DataSection | None:
-    """The existing corpus, if it can be used."""
+    """The description of an existing corpus in the folder; None if there is no valid one."""
     with contextlib.suppress(CorpusError):
         return read_corpus(out_dir)
     return None
@@ -72,15 +72,15 @@ def _held(out_dir: Path) -> DataSection | None:
 def _another(out_dir: Path, held: DataSection) -> CorpusError:
     tokens = sum(shard.tokens for shard in (*held.train, *held.heldout))
     return CorpusError(
-        f"{out_dir} holds another corpus, {held.name} of {tokens:,} ids, and a run may need it: choose another --out, "
-        "or replace it with --force"
+        f"{out_dir} contains another corpus, {held.name} with {tokens:,} ids, which a run may need: choose another "
+        "--out, or replace it with --force"
     )
 
 
 def publish(side: Path, out_dir: Path, section: DataSection, force: bool) -> None:
-    """Swap the new corpus in. From the first unlink to the last rename the folder has no corpus.json.
+    """Move the new corpus into place. From the first unlink to the last rename, the folder has no corpus.json.
 
-    Raises CorpusError when `out_dir` holds another one, unless `force`; OSError.
+    Raises CorpusError if `out_dir` contains another corpus and `force` is not set; OSError.
     """
     if not force and (held := _held(out_dir)) is not None and held != section:
         raise _another(out_dir, held)

@@ -1,7 +1,7 @@
-"""The kind of a text file: recognised by its name and its first bytes. Other files are refused with advice.
+"""The format of a text file, recognised by its name and its first bytes. Other files are refused with advice.
 
-A file that is not plain text would train a model on its syntax: JSON keys and URLs, tags, the bytes of an archive. So
-the name says what a file should be, and the content must not contradict it.
+If another file were read as plain text, a model would be trained on its syntax: JSON keys, tags, or the bytes of an
+archive. So the name of a file tells its format, and its content must not contradict the name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PACKED: dict[str, Callable[[Path, Literal["rb"]], Any]] = {
     ".lzma": lzma.open,
 }
 READ = (*TEXT, *JSON_LINES, *JSON, *TABLES, *PARQUET)
-"""Kinds that are read, by their suffix; all but Parquet also with a suffix of PACKED after it."""
+"""Suffixes of supported formats. All except Parquet may be compressed, with a suffix of PACKED at the end."""
 
 _TAGS = "its tags would be trained on: take the text out first, such as with `pandoc -t plain`"
 _ZSTANDARD = "it is compressed with Zstandard: `zstd -d FILE` unpacks it"
@@ -83,12 +83,12 @@ REFUSED = {
     ".safetensors": "it holds weights: `swarm-peer import` takes models",
     ".gguf": "it holds a model: `swarm-peer import` takes those",
 }
-"""Kinds that may hold text but are not read: what to do."""
+"""{suffix of a format that may contain text but is not supported: what to do}"""
 
 _INCIDENTAL = frozenset(
     (".yaml", ".yml", ".toml", ".db", ".npy", ".npz", ".bin", ".pkl", ".pickle", ".pt", ".safetensors", ".gguf")
 )
-"""Of REFUSED, those that lie beside texts in many folders, and are ignored there."""
+"""Suffixes in REFUSED that are common in folders with texts; such files in a folder are ignored."""
 
 _MAGIC = (
     (b"\x28\xb5\x2f\xfd", REFUSED[".zst"]),
@@ -122,7 +122,7 @@ _MARKUP = ("<!doctype html", "<html", "<?xml", "<mediawiki", "<svg")
 
 
 def kind_of(path: Path) -> str:
-    """The suffix in READ of the content of `path`, packed or not; ".txt" for an unknown suffix.
+    """The suffix in READ of a file's format, without a suffix of compression; ".txt" for an unknown suffix.
 
     Raises CorpusError naming the file and what to do.
     """
@@ -132,13 +132,13 @@ def kind_of(path: Path) -> str:
     found = next((suffix for magic, suffix in _PACKED_MAGIC if start.startswith(magic)), None)
     if (found is not None) != (packed is not None):
         if found is not None:
-            raise CorpusError(f"{path} is compressed, but its name does not say so: rename it to {path.name}{found}")
-        raise CorpusError(f"{path} is named as a compressed file but is not compressed: rename it to {path.stem}")
+            raise CorpusError(f"{path} is compressed, but its suffix is missing: rename it to {path.name}{found}")
+        raise CorpusError(f"{path} has a suffix of compression, but is not compressed: rename it to {path.stem}")
     if packed is not None:
         with opened(path) as inner:
             start = inner.read(_LOOK)
     if start.startswith(_PARQUET_MAGIC) != (kind in PARQUET):
-        is_it = "is a Parquet file, its name says otherwise: rename it to" if kind not in PARQUET else ""
+        is_it = "is a Parquet file, but has another suffix: rename it to" if kind not in PARQUET else ""
         raise CorpusError(f"{path} {is_it} {path.stem}.parquet" if is_it else f"{path} is not a Parquet file")
     if kind in PARQUET:
         return kind
@@ -149,7 +149,7 @@ def kind_of(path: Path) -> str:
 
 
 def is_taken(path: Path) -> bool:
-    """Whether a file of a folder is to be read, or must be refused rather than ignored."""
+    """Whether a file in a folder must be read or refused. Other files are ignored."""
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     last = suffixes[-1] if suffixes else ""
     return last in PACKED or last in READ or (last in REFUSED and last not in _INCIDENTAL)
@@ -157,7 +157,7 @@ def is_taken(path: Path) -> bool:
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """The bytes of a file, unpacked if its name says that they are packed. Raises CorpusError for a damaged one."""
+    """Open a file for reading bytes, decompressed if its suffix says so. Raises CorpusError for a damaged file."""
     unpack = PACKED.get(path.suffix.lower())
     file = path.open("rb") if unpack is None else unpack(path, "rb")
     try:
@@ -172,14 +172,16 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _by_name(path: Path) -> tuple[str | None, str]:
-    """(suffix of the packing, suffix of the content)."""
+    """(suffix of the compression or None, suffix of the content)."""
     suffix = path.suffix.lower()
     packed = suffix if suffix in PACKED else None
     kind = Path(path.stem).suffix.lower() if packed else suffix
     if (why := REFUSED.get(kind)) is not None:
         raise CorpusError(f"{path}: {why}")
     if packed is not None and kind in PARQUET:
-        raise CorpusError(f"{path}: unpack it first (`gunzip FILE` or the like); Parquet is compressed within")
+        raise CorpusError(
+            f"{path}: decompress it first, for example with `gunzip FILE`; Parquet files are compressed internally"
+        )
     return packed, kind if kind in READ else ".txt"
 
 
@@ -190,7 +192,7 @@ def _refuse_foreign(path: Path, start: bytes) -> None:
     if start[_TAR_AT : _TAR_AT + 5] == b"ustar":
         raise CorpusError(f"{path}: {REFUSED['.tar']}")
     if b"\0" in start:
-        raise CorpusError(f"{path}: it holds bytes of zero, so it is not text (or UTF-16, which `iconv` converts)")
+        raise CorpusError(f"{path}: it contains zero bytes, so it is not text (or UTF-16, which `iconv` converts)")
 
 
 def _refuse_markup_and_json(path: Path, start: str) -> None:
@@ -199,9 +201,9 @@ def _refuse_markup_and_json(path: Path, start: str) -> None:
         raise CorpusError(f"{path}: {REFUSED['.html']}")
     lines = [line for line in head.splitlines()[: 4 * _JSON_LINES_SEEN] if line.strip()][:_JSON_LINES_SEEN]
     if len(lines) == _JSON_LINES_SEEN and all(_is_object(line) for line in lines):
-        raise CorpusError(f"{path}: it holds JSON, a line each: rename it to {path.stem}.jsonl")
+        raise CorpusError(f"{path}: it contains JSON lines: rename it to {path.stem}.jsonl")
     if head[:1] in "[{" and _is_json(path, head):
-        raise CorpusError(f"{path}: it holds JSON: rename it to {path.stem}.json")
+        raise CorpusError(f"{path}: it contains JSON: rename it to {path.stem}.json")
 
 
 def _is_object(line: str) -> bool:
@@ -212,7 +214,7 @@ def _is_object(line: str) -> bool:
 
 
 def _is_json(path: Path, head: str) -> bool:
-    """Whether a file whose first bytes look like JSON is JSON; a large one is judged by its beginning."""
+    """Whether a file whose first bytes look like JSON is JSON; of a large file, only the beginning is checked."""
     if len(head.encode("utf-8", errors="replace")) < _LOOK - 4:
         try:
             return isinstance(json.loads(head), dict | list)
@@ -222,5 +224,5 @@ def _is_json(path: Path, head: str) -> bool:
 
 
 def text_of(file: IO[bytes]) -> io.TextIOWrapper:
-    """For readers that need text, in UTF-8 with or without its mark; raises UnicodeDecodeError as it is read."""
+    """Wrap a file for reading text in UTF-8, with or without a BOM. Reading may raise UnicodeDecodeError."""
     return io.TextIOWrapper(file, encoding="utf-8-sig", newline="")

@@ -1,6 +1,6 @@
-"""Images as a corpus: each a row of ids, the levels of its pixels and then its class.
+"""Images as a corpus: each image is a row of ids, the levels of its pixels followed by its class.
 
-The images at hand are scikit-learn's digits: 1,797 handwritten digits of 8 × 8 pixels in 17 levels. Only the file is
+The default images are scikit-learn's digits: 1,797 handwritten digits of 8 × 8 pixels with 17 levels. Only its file is
 read; the package's code is never imported.
 """
 
@@ -59,7 +59,7 @@ def digits() -> Images:
 
 
 def read_images(path: Path, name: str = "", licence: str = "") -> Images:
-    """Images of a CSV file (or .csv.gz) of whole numbers without a header, an image a line. Raises CorpusError."""
+    """Read a CSV file (or .csv.gz) of integers without a header, with one image per line. Raises CorpusError."""
     try:
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
             values = np.loadtxt(file, delimiter=",", ndmin=2)
@@ -70,17 +70,19 @@ def read_images(path: Path, name: str = "", licence: str = "") -> Images:
     rows = values.astype(np.int64)
     if rows.size == 0 or math.isqrt(rows.shape[1] - 1) ** 2 != rows.shape[1] - 1 or rows.shape[1] < 2:
         count = rows.shape[1] - 1 if rows.size else 0
-        raise CorpusError(f"{path}: {count} pixels a line and a class; a square number of pixels is expected")
+        raise CorpusError(f"{path}: each line has {count} pixels and a class; the number of pixels must be a square")
     if (rows != values).any() or rows.min() < 0 or rows.max() > MAX_ID:
-        raise CorpusError(f"{path} holds numbers that are not whole or not from 0 to {MAX_ID}")
+        raise CorpusError(f"{path} contains numbers that are not integers from 0 to {MAX_ID}")
     found = Images(name or path.name.split(".")[0], licence, rows)
     if found.classes < 2 or found.levels < 2:
-        raise CorpusError(f"{path} has {found.classes} class and {found.levels} level: two of each are needed")
+        raise CorpusError(
+            f"{path} has {found.classes} classes and {found.levels} levels: at least two of each are needed"
+        )
     return found
 
 
 def prepare_images(images: Images, out_dir: Path, *, heldout_fraction: float = 0.2, force: bool = False) -> DataSection:
-    """Write a corpus to `out_dir` and describe it. Equal images never end up on both sides of the split.
+    """Write a corpus to `out_dir`; returns its description. Equal images are always on the same side of the split.
 
     Another corpus in `out_dir` is replaced only with `force`. Raises CorpusError, OSError.
     """
@@ -89,7 +91,7 @@ def prepare_images(images: Images, out_dir: Path, *, heldout_fraction: float = 0
     parts = {"train": images.rows[~held], "heldout": images.rows[held]}
     for split, rows in parts.items():
         if not len(rows):
-            raise CorpusError(f"the {split} split of {images.name}, {len(held)} images, is empty: change --heldout")
+            raise CorpusError(f"the {split} split of {images.name} ({len(held)} images) is empty: change --heldout")
     vocabulary = max(images.levels, images.classes)
     side = open_side_folder(out_dir, images.name, force)
     try:

@@ -1,7 +1,8 @@
-"""The order of samples: a seeded permutation of 0 … n−1 without a table, and of steps whose samples stay together.
+"""The order of samples: a seeded permutation of 0 … n−1 without a table, or an order of steps with fixed samples.
 
-A balanced Feistel network over the next even power of two, walked along its cycle until it lands below n (fewer than
-four steps on average). The round function is BLAKE2b, so the order is the same on every machine and library release.
+The permutation is a balanced Feistel network over the next power of two with an even exponent. It is applied until the
+result is below n (fewer than four times on average). Its round function is BLAKE2b, so the order is the same on every
+machine and with every library release.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ _ROUNDS = 4
 
 
 class Permutation:
-    """A bijection of range(n), a function of (seed, epoch, n) alone. O(1) memory."""
+    """A permutation of range(n), which depends only on (seed, epoch, n). It needs O(1) memory."""
 
     def __init__(self, n: int, seed: int, epoch: int) -> None:
         assert n > 0
@@ -56,9 +57,9 @@ class Permutation:
 
 
 class EveryStep:
-    """Each step visits the places that the step before visited, whatever samples are there.
+    """Each step refers to the previous step: to the same microbatch numbers, with other samples.
 
-    `mutual`: whether both ends of a boundary build on that visit; else only the sender does.
+    `mutual`: whether both ends of a boundary use the previous visit; otherwise only the sender does.
     """
 
     def __init__(self, mutual: bool) -> None:
@@ -72,11 +73,11 @@ class EveryStep:
 
 
 class StepOrder:
-    """The order of a run whose epochs shuffle steps, not samples: the samples of one step stay together for good.
+    """The order of a run whose epochs shuffle steps instead of samples: a step has the same samples in every epoch.
 
-    Samples are shuffled once and dealt into `blocks` step-blocks; each epoch visits every block once, in its own order
-    (the first as they were dealt). So microbatch m of a step holds the same samples as microbatch m of the step that
-    visited its block before. A function of (seed, blocks, step) alone.
+    Samples are shuffled once and divided into `blocks` blocks, one for each step. Each epoch visits every block once,
+    in an order of its own (the first epoch in the order of the blocks). So microbatch m of a step has the same samples
+    as microbatch m of the step that visited the block in the previous epoch. It depends only on (seed, blocks, step).
     """
 
     mutual = True
@@ -88,16 +89,16 @@ class StepOrder:
         self._orders: dict[int, Permutation] = {}
 
     def block(self, step: int) -> int:
-        """The block that `step` visits."""
+        """The block visited in `step`."""
         epoch, position = divmod(step, self._blocks)
         return self._order(epoch)[position] if epoch else position
 
     def previous(self, step: int) -> int | None:
-        """The step that visited the block of `step` before; None in the first epoch."""
+        """The step of the previous epoch that visited the same block; None in the first epoch."""
         return self._visit(step // self._blocks - 1, self.block(step)) if step >= self._blocks else None
 
     def next(self, step: int) -> int:
-        """The step that visits the block of `step` again."""
+        """The step of the next epoch that visits the same block."""
         return self._visit(step // self._blocks + 1, self.block(step))
 
     def _visit(self, epoch: int, block: int) -> int:

@@ -1,6 +1,6 @@
-"""Prepare: text → a tokenizer, token shards and `corpus.json`, which describes the corpus by hash.
+"""Prepares a corpus: converts text to a tokenizer, token shards and `corpus.json`, which contains their hashes.
 
-The same input gives the same bytes.
+The same input always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from swarm.data.tokenizer import Tokenizer
 from swarm.manifest import DataSection, Shard
 
 SHARD_TOKENS = 1 << 27
-"""Default limit of a shard: 256 MiB of uint16."""
+"""Default size limit of a shard, tokens: 256 MiB as uint16."""
 
 TRAINING_CHARACTERS = 1 << 28
-"""The tokenizer is trained on this many characters at the start of the training split."""
+"""Largest number of characters on which the tokenizer is trained, from the start of the training split."""
 
 _BATCH_CHARACTERS = 1 << 20
 _LOOKED_AT_CHARACTERS = 1 << 20
@@ -35,15 +35,15 @@ Progress = Callable[[str, int, int | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a person must see to notice nonsense before machines are trained on it."""
+    """Facts that people should check, to notice a wrong input before a model is trained on it."""
 
     documents: int
     unknown: float
-    """Fraction of the ids that stand for text without a token."""
+    """Fraction of ids that are the unknown token, which replaces text without a token."""
     lost: float
-    """Fraction of the characters of the first documents that are lost when ids are decoded again."""
+    """Fraction of the first documents' characters that are lost by encoding and decoding."""
     first_line: str
-    """The first training text, as the model sees it."""
+    """The start of the first training text, decoded from its ids."""
 
 
 def prepare(
@@ -59,11 +59,12 @@ def prepare(
     on_progress: Progress = lambda what, done, total: None,
     on_sight: Callable[[Sight], None] = lambda sight: None,
 ) -> DataSection:
-    """Turn `source` into a corpus in `out_dir` and describe it. `tokenizer`: a tokenizer.json to use. `end`: the token
-    that ends a text, if the files beside it do not say.
+    """Convert `source` to a corpus in `out_dir`; returns its description.
 
-    A document goes to the held-out split if its hash falls below `heldout_fraction`: equal documents never end up on
-    both sides. Another corpus in `out_dir` is replaced only with `force`. Raises CorpusError, OSError.
+    `tokenizer`: a tokenizer.json to use; None: train one. `end`: the token that ends a text, if the files in the folder
+    of `tokenizer` do not name it. A document belongs to the held-out split if its hash is below `heldout_fraction`, so
+    equal documents are always on the same side. Another corpus in `out_dir` is replaced only with `force`. Raises
+    CorpusError, OSError.
     """
     check_fraction(heldout_fraction)
     side = open_side_folder(out_dir, source.name, force)
@@ -85,7 +86,7 @@ def prepare(
 
 
 class _TrainingTexts:
-    """Iterates over the training split up to TRAINING_CHARACTERS and counts the documents of both splits."""
+    """Yields the texts of the training split up to TRAINING_CHARACTERS, and counts the documents of both splits."""
 
     def __init__(self, source: Source, heldout_fraction: float, on_progress: Progress) -> None:
         self._source = source

@@ -1,8 +1,8 @@
-"""The reader: the ids of microbatch `m` of step `t`, a pure function of the manifest and the step.
+"""The reader: returns the ids of microbatch `m` of step `t`, which depend only on the manifest and the step.
 
-The training tokens are one stream, cut into windows of `sequence_length` tokens; a sample is a window and the token
-after it (the last label). Images lie one after another, each a row of pixels and its class: such a row is a window.
-There is no cursor, so nothing can be off after a resume.
+The training tokens are one stream, divided into windows of `sequence_length` tokens; a sample is a window and the token
+after it (the last label). For images, a sample is the row of an image: its pixels and its class. There is no read
+position that must be restored after a restart.
 
     batch.order = "samples"   sample i of a run, i = (t · microbatches + m) · sequences + row, is window
                               Permutation(i mod windows) of epoch i div windows
@@ -45,11 +45,11 @@ class CorpusReader:
 
     @property
     def windows(self) -> int:
-        """Samples of the training split."""
+        """Number of samples in the training split."""
         return self._manifest.windows
 
     def epoch(self, step: int) -> float:
-        """Epochs finished when `step` begins."""
+        """Number of epochs finished before `step`."""
         batch = self._manifest.batch
         if self._steps is not None:
             return step / self._manifest.step_blocks
@@ -59,7 +59,7 @@ class CorpusReader:
         """(epoch, window) of each row of a training microbatch. Raises IndexError."""
         batch = self._manifest.batch
         if step < 0 or not 0 <= microbatch < batch.microbatches:
-            raise IndexError(f"no microbatch {microbatch} of step {step}: a step has {batch.microbatches}")
+            raise IndexError(f"step {step} has no microbatch {microbatch}: a step has {batch.microbatches}")
         if self._steps is not None:
             first = (self._steps.block(step) * batch.microbatches + microbatch) * batch.sequences
             epoch = step // self._manifest.step_blocks
@@ -75,11 +75,11 @@ class CorpusReader:
     def heldout(self, m: int) -> np.ndarray:
         """Token ids of held-out microbatch `m`, int64 (sequences, sequence_length + 1). Raises IndexError.
 
-        The evaluation's windows are spread evenly over the held-out split and the same at every evaluation.
+        The windows are spread evenly over the held-out split, and are the same in every evaluation.
         """
         count = self._manifest.evaluation.microbatches
         if not 0 <= m < count:
-            raise IndexError(f"no held-out microbatch {m}: evaluation.microbatches = {count}")
+            raise IndexError(f"there is no held-out microbatch {m}: evaluation.microbatches = {count}")
         rows = self._manifest.batch.sequences
         windows = self._manifest.samples(self._heldout.tokens)
         return self._gather(self._heldout, [i * windows // (count * rows) for i in range(m * rows, (m + 1) * rows)])
@@ -114,7 +114,7 @@ def step_order(manifest: RunManifest) -> StepOrder | None:
 
 
 def visits(manifest: RunManifest) -> StepOrder | EveryStep | None:
-    """The step to whose activations a step's changes refer; None if the codec does not build on earlier visits."""
+    """Tells for each step the earlier step whose activations are its bases; None if the codec uses no bases."""
     match manifest.codec.remembers:
         case "samples":
             return step_order(manifest)
@@ -125,7 +125,7 @@ def visits(manifest: RunManifest) -> StepOrder | EveryStep | None:
 
 
 class _Stream:
-    """Shards as one long row of tokens."""
+    """Several shards as one sequence of tokens."""
 
     def __init__(self, directory: Path, shards: tuple[Shard, ...], dtype: Dtype) -> None:
         self._maps = [map_shard(directory, shard, dtype) for shard in shards]

@@ -1,4 +1,4 @@
-"""Shards: token ids in files, little-endian uint16 or uint32 without a header, at most a set number of tokens each."""
+"""Shards: files of token ids, little-endian uint16 or uint32 without a header, with a limited number of tokens each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def disk_dtype(dtype: Dtype) -> np.dtype[np.unsignedinteger]:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name `path` in errors of writing, for example when the disk is full."""
+    """Add `path` to OSErrors raised inside this context, for example if the disk is full."""
     try:
         yield
     except OSError as error:
@@ -37,7 +37,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 class ShardWriter:
-    """Writes `prefix`-00000.bin, `prefix`-00001.bin, … into `folder`; a new one after `limit` tokens.
+    """Writes `prefix`-00000.bin, `prefix`-00001.bin, … into `folder`, with `limit` tokens each.
 
     Its methods raise OSError naming the file.
     """
@@ -69,15 +69,15 @@ class ShardWriter:
                 self._finish_shard()
 
     def close(self) -> tuple[Shard, ...]:
-        """Finish the last shard; all shards, in order."""
+        """Finish the last shard; returns all shards in order."""
         if self._file is not None:
             self._finish_shard()
         return tuple(self.shards)
 
     def abandon(self) -> None:
-        """Close the open file; what was written does not count."""
+        """Close the open file after a failure; the written shards are not used."""
         if self._file is not None:
-            with contextlib.suppress(OSError):  # closing writes the rest, to a disk that may be full
+            with contextlib.suppress(OSError):  # close() writes buffered data, and the disk may be full
                 self._file.close()
             self._file = None
 
@@ -95,7 +95,7 @@ class ShardWriter:
 
 
 def map_shard(folder: Path, shard: Shard, dtype: Dtype) -> np.ndarray:
-    """Check size and hash of a shard and map it, shape (tokens,). Raises CorpusError."""
+    """Check the size and hash of a shard, and map it into memory: (tokens,). Raises CorpusError."""
     if Path(shard.file).name != shard.file:
         raise CorpusError(f"shard {shard.file!r} must be a plain file name inside the corpus folder")
     path = folder / shard.file
@@ -105,7 +105,7 @@ def map_shard(folder: Path, shard: Shard, dtype: Dtype) -> np.ndarray:
 
 
 def check_file(path: Path, sha256: str, nbytes: int | None = None) -> None:
-    """Raises CorpusError naming the file, the expected and the found value."""
+    """Check a file. Raises CorpusError, which names the file, the expected and the actual value."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -118,5 +118,5 @@ def check_file(path: Path, sha256: str, nbytes: int | None = None) -> None:
         raise CorpusError(f"{path} has {size} bytes, expected {nbytes}: {_FIX}")
     if found != sha256:
         raise CorpusError(
-            f"{path} has SHA-256 {found}, the manifest expects {sha256}: another corpus, or a damaged copy; {_FIX}"
+            f"{path} has SHA-256 {found}, the manifest expects {sha256}: it is another corpus or a damaged copy; {_FIX}"
         )

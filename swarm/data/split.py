@@ -1,4 +1,4 @@
-"""The held-out split: the documents or images for evaluation, and how well token counts alone predict them."""
+"""The held-out split: which documents or images are used for evaluation, and the entropy of a unigram baseline."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from swarm.data.corpus_error import CorpusError
 
 
 def check_fraction(fraction: float) -> None:
-    """Raises CorpusError."""
+    """Raise CorpusError unless `fraction` is a valid held-out fraction."""
     if not 0.0 < fraction < 1.0:
-        raise CorpusError(f"a held-out share of {fraction} is not between 0 and 1: write 0.02 for 2 %")
+        raise CorpusError(f"the held-out fraction {fraction} is not between 0 and 1: write 0.02 for 2 %")
 
 
 def is_heldout(content: bytes, fraction: float) -> bool:
-    """By hash, so that equal contents never end up on both sides."""
+    """Whether content belongs to the held-out split. Its hash decides, so equal contents are on the same side."""
     digest = hashlib.sha256(b"swarm split v1\n" + content).digest()
     return int.from_bytes(digest[:8], "big") < fraction * 2.0**64
 
 
 def unigram_entropy(heldout: np.ndarray, training: np.ndarray) -> float:
-    """Nats per value of the held-out counts, (V,), under the add-one frequencies of the training counts, (V,).
+    """Cross-entropy, nats per token, of the held-out counts (V,) under the add-one frequencies of `training` (V,).
 
-    Rounded, because the last bit of a logarithm differs between machines and the value is hashed.
+    It is rounded, because the value is hashed, and the last bit of a logarithm differs between machines.
     """
     logs = np.log((training + 1) / (training.sum() + len(training)))
     return round(float(-(heldout * logs).sum() / heldout.sum()), 6)

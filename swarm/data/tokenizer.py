@@ -1,4 +1,4 @@
-"""The tokenizer: byte-level BPE, trained here or taken from any `tokenizer.json`. The manifest holds its SHA-256.
+"""The tokenizer: byte-level BPE, trained here or read from a `tokenizer.json`. The manifest contains its SHA-256.
 
 Training is deterministic: the same texts in the same order give the same bytes.
 """
@@ -17,16 +17,19 @@ from swarm.data import end_of_text
 from swarm.data.corpus_error import CorpusError
 
 END_OF_TEXT = "<|endoftext|>"
-"""Stands between documents in tokenizers trained here."""
+"""The token between documents, in tokenizers trained here."""
 
 _KNOWN_ENDS = (END_OF_TEXT, "<|end_of_text|>", "<|im_end|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
 _BYTES = 256
 _MAX_TOKENS = 1 << 24
-"""Largest number of tokens of a tokenizer, as of a model (model.vocab_size)."""
+"""Largest number of tokens of a tokenizer; the same limit as for model.vocab_size."""
 
 
 class Tokenizer:
-    """Text ↔ token ids. `raw` is the tokenizer.json, `sha256` its hex hash, `end_of_text` the id between documents."""
+    """Converts text to token ids and back.
+
+    `raw`: the tokenizer.json; `sha256`: its hash, hex; `end_of_text`: the id between documents.
+    """
 
     def __init__(self, raw: bytes, origin: str = "tokenizer.json") -> None:
         """Parse a tokenizer.json. Raises CorpusError naming `origin`."""
@@ -38,18 +41,20 @@ class Tokenizer:
             raise CorpusError(f"{origin} is not a tokenizer.json: {error}") from None
         inner.no_truncation()
         inner.no_padding()
-        # A document that spells out a special token must not be able to end itself.
+        # The text of a special token within a document must not be encoded as this token.
         inner.encode_special_tokens = True
         vocabulary = inner.get_vocab(with_added_tokens=True)
         end = end_of_text.marked(json.loads(raw))
         ends = [name for name in _KNOWN_ENDS if name in vocabulary]
         if end is None and not ends:
             raise CorpusError(
-                f"{origin} has no known end-of-text token: put the model's config.json beside it, or name the "
-                "token with --end-of-text"
+                f"{origin} has no known end-of-text token: put the model's config.json into the same folder, or name "
+                "the token with --end-of-text"
             )
         if (highest := max(vocabulary.values())) >= _MAX_TOKENS:
-            raise CorpusError(f"{origin} has a token {highest}, the limit is {_MAX_TOKENS} tokens: take another")
+            raise CorpusError(
+                f"{origin} has a token {highest}; the limit is {_MAX_TOKENS} tokens: use another tokenizer"
+            )
         self._inner = inner
         self._origin = origin
         self.raw = raw
@@ -57,21 +62,21 @@ class Tokenizer:
         self.vocab_size = highest + 1
         self.end_of_text = vocabulary[ends[0]] if end is None else end
         self.guesses = () if end is not None or len(ends) < 2 else tuple(ends)
-        """Tokens that may end a text, if nothing says which of them does."""
+        """Tokens that may end a text, if it is not known which of them does; otherwise empty."""
         unknown = json.loads(raw)["model"].get("unk_token")
         self.unknown = vocabulary.get(unknown) if isinstance(unknown, str) else None
-        """The id for text without a token; None if there is none."""
+        """The id of the unknown token, which replaces text without a token; None if there is none."""
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
-        """Raises OSError, CorpusError."""
+        """Read a tokenizer.json. Raises OSError, CorpusError."""
         return cls(path.read_bytes(), str(path))
 
     @classmethod
     def of_model(cls, path: Path, end: str | None = None) -> Tokenizer:
-        """A model's tokenizer.json; the token that ends a text comes from the files beside it, or is `end`.
+        """Read a model's tokenizer.json. The token that ends a text is `end`, or named by other files in its folder.
 
-        Raises OSError, CorpusError: also if nothing says which of several tokens it is.
+        Raises OSError; CorpusError, also if it is not known which of several tokens ends a text.
         """
         raw = path.read_bytes()
         if end is not None:
@@ -85,8 +90,8 @@ class Tokenizer:
         found = cls(raw, str(path))
         if found.guesses:
             raise CorpusError(
-                f"{path} has {', '.join(found.guesses)}, and nothing says which of them ends a text: put the model's "
-                "config.json beside it, or name the token with --end-of-text"
+                f"{path} has {', '.join(found.guesses)}, and no file says which of them ends a text: put the model's "
+                "config.json into the same folder, or name the token with --end-of-text"
             )
         return found
 
@@ -118,10 +123,10 @@ class Tokenizer:
             raise CorpusError(f"{self._origin} cannot encode the text: {error}") from None
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids; bytes that are not UTF-8 become U+FFFD. The end-of-text token is left out."""
+        """The text of token ids, without end-of-text tokens; bytes that are not UTF-8 become U+FFFD."""
         return self._inner.decode(list(ids), skip_special_tokens=True)
 
 
 def is_of_library(error: BaseException) -> bool:
-    """Whether the tokenizers library may have raised it: bare Exception, or PanicException on a panic."""
+    """Whether the tokenizers library may have raised this error: a bare Exception, or a PanicException."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"

@@ -1,7 +1,7 @@
-"""Events: every fact worth knowing, as small frozen records in one append-only log per process.
+"""Events: facts about a run, as small frozen records in one append-only log per process.
 
-The dashboard, the CLI, metrics, tests and bug reports are views of that log, live or replayed. Kinds are in modules by
-subject; `from swarm.events import PeerLost` finds each.
+The dashboard, the CLI, metrics, tests and bug reports all read this log, live or afterwards. The modules group the
+kinds by subject; every kind can be imported from here, for example `from swarm.events import PeerLost`.
 """
 
 from swarm.events.audit import (

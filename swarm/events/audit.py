@@ -1,4 +1,4 @@
-"""Audit: steps computed again, and states that differ."""
+"""Events of audits: steps computed again, and states that differ."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StepAudited(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeerExpelled(Event):
-    """A peer is out of the run for good: its numbers are not those of its siblings, or the organiser expelled it."""
+    """A peer is expelled from the run for good: its results differ from its siblings', or the organiser expelled it."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -39,7 +39,7 @@ class PeerExpelled(Event):
 
 @dataclass(frozen=True, slots=True)
 class StateDrifted(Event):
-    """Replicas computed a step with different states. The peers in `reload` load the state anew; the step repeats."""
+    """Replicas computed a step with different states. The peers in `reload` load the state again; the step repeats."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -47,18 +47,21 @@ class StateDrifted(Event):
     stage: int
     believed: list[str]
     reload: list[str]
-    """Peers that load the state of the others."""
+    """Peers that must load the state of the other replicas."""
     reason: str
 
     def sentence(self) -> str:
         others = ", ".join(self.reload)
         what = f"step {self.step + 1}: the state of stage {self.stage} at {others} differs from its siblings'"
-        return f"{what}; it is loaded anew and the step is done again: {self.reason}"
+        return f"{what}; they load the state again and the step is repeated: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class StateCompared(Event):
-    """A newcomer has shown its state before it gets work. If it is not `equal` to its siblings', it loads it anew."""
+    """The state of a new replica was compared with its siblings' before it got work.
+
+    If not `equal`, it loads it again.
+    """
 
     actor: str
     stage: int
@@ -67,7 +70,7 @@ class StateCompared(Event):
     reason: str
 
     def sentence(self) -> str:
-        what = "is as its siblings hold it" if self.equal else "is not what its siblings hold; it is loaded anew"
+        what = "equals its siblings'" if self.equal else "differs from its siblings'; it is loaded again"
         return f"the state of stage {self.stage} at {self.actor} {what}: {self.reason}"
 
 
@@ -89,11 +92,14 @@ class CheckpointsDiffer(Event):
 
 @dataclass(frozen=True, slots=True)
 class RoundsOtherwise(Event):
-    """This device fails the self-test at the start: its optimizer step rounds differently. The CPU makes it instead."""
+    """This device failed the self-test at start: it rounds optimizer steps differently.
+
+    The CPU computes them instead.
+    """
 
     severity: ClassVar[Severity] = "warning"
 
     device: str
 
     def sentence(self) -> str:
-        return f"{self.device} rounds differently from other devices: the CPU makes the optimizer steps instead"
+        return f"{self.device} rounds differently from other devices: the CPU computes the optimizer steps instead"

@@ -1,4 +1,4 @@
-"""Checkpoints and states: written, archived, fetched, caught up."""
+"""Events of checkpoints and states: writing, archiving, fetching and catching up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CheckpointWritten(Event):
 
 @dataclass(frozen=True, slots=True)
 class StepHeldUp(Event):
-    """A peer applied a step late: its copy of the version before was not written yet, because its disk is slow."""
+    """A peer applied a step late because its slow disk had not yet written the copy of the previous version."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -35,14 +35,14 @@ class StepHeldUp(Event):
 
     def sentence(self) -> str:
         return (
-            f"the step after version {self.version} of stage {self.stage} waited {self.seconds:.1f} s until that "
-            "version was copied: the disk of this peer's home is slow"
+            f"the step after version {self.version} of stage {self.stage} waited {self.seconds:.1f} s until the copy "
+            "of that version was written: the disk with this peer's home is slow"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointArchived(Event):
-    """Every stage of this version is verified in the coordinator's archive."""
+    """The coordinator's archive contains every stage of this version, verified."""
 
     version: int
     digests: list[str]
@@ -53,7 +53,7 @@ class CheckpointArchived(Event):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRefused(Event):
-    """A shard is torn or damaged. The one before it is used."""
+    """A checkpoint file is incomplete or damaged. The previous checkpoint is used."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -81,25 +81,22 @@ class StateFetched(Event):
 
 @dataclass(frozen=True, slots=True)
 class Gathered(Event):
-    """Several peers have sent the state of a version, or the sums of a step, while they train.
-
-    Seconds until the index was known, and for the pieces; bytes by donor.
-    """
+    """A peer has downloaded the state of a version, or the sums of a step, in pieces from several training peers."""
 
     stage: int
     what: str
     nbytes: int
     resumed: int
-    """Pieces that were here from before."""
+    """Number of pieces that an earlier, interrupted download had fetched."""
     index_s: float
     """Seconds until the index was known."""
     pieces_s: float
     by_donor: dict[str, int]
     """Bytes from each donor."""
     received: int
-    """Bytes transferred for it: a state's pieces are packed for the transfer."""
+    """Bytes transferred: the pieces of a state are compressed for the transfer."""
     refetched: int
-    """Pieces that arrived with a wrong hash."""
+    """Number of pieces that arrived with a wrong hash and were fetched again."""
 
     def sentence(self) -> str:
         seconds = self.index_s + self.pieces_s
@@ -109,34 +106,34 @@ class Gathered(Event):
 
 @dataclass(frozen=True, slots=True)
 class PieceRefused(Event):
-    """A donor sent a piece or an index that differs from the others'. It is not asked again."""
+    """A donor sent a piece or an index that differs from the other donors'. Nothing more is requested from it."""
 
     donor: str
     reason: str
 
     def sentence(self) -> str:
-        return f"{self.donor} is not asked again: {self.reason}"
+        return f"nothing more is requested from {self.donor}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUpForecast(Event):
-    """Whether a newcomer can catch up: the time its link needs for a step's sums, compared with the time of a step.
+    """Whether a new peer can catch up: the time in which its link transfers the sums of a step, and the time of a step.
 
-    Both sides log it, where link and step are measured.
+    The new peer and the coordinator log it, if link and step were measured.
     """
 
     actor: str
     stage: int
     nbytes: int
-    """Of the sums of a step."""
+    """Size of the sums of a step."""
     sums_s: float
-    """Seconds to transfer the sums over the whole link."""
+    """Seconds to transfer the sums if they have the whole link."""
     step_s: float
     can: bool
 
     def sentence(self) -> str:
         sums = (
-            f"its link needs {self.sums_s:.2g} s for the {amount(self.nbytes)} of sums of a step of stage {self.stage}"
+            f"its link needs {self.sums_s:.2g} s for the sums of a step of stage {self.stage} ({amount(self.nbytes)})"
         )
         step = f"a step takes {self.step_s:.2g} s"
         if self.can:
@@ -149,7 +146,7 @@ class CatchUpForecast(Event):
 
 @dataclass(frozen=True, slots=True)
 class CatchUpFailed(Event):
-    """A newcomer lost the sums of a step for good. It loads a newer version."""
+    """A new peer cannot get the sums of a step any more. It loads a newer version."""
 
     stage: int | None
     step: int
@@ -157,6 +154,6 @@ class CatchUpFailed(Event):
 
     def sentence(self) -> str:
         return (
-            f"{stage_name(self.stage)}: catching up failed at step {self.step + 1}: {self.reason}; the newcomer loads "
+            f"{stage_name(self.stage)}: catching up failed at step {self.step + 1}: {self.reason}; the new peer loads "
             "a newer version"
         )

@@ -1,4 +1,4 @@
-"""Event: one fact in a process's log. A kind of event is one class: its fields, its severity, its sentence."""
+"""The base class of events. Each kind of event is a class with fields, a severity and a sentence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from swarm.events.wording import printable
 
 Severity = Literal["info", "warning"]
-"""`warning`: an event that needs the attention of the person who looks after the run."""
+"""`warning`: the operator of the run should look at this event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,16 @@ class Event:
         return type(self).__name__
 
     def sentence(self) -> str:
-        """The event in words. It may hold raw text of peers: show people `describe()` instead."""
+        """The event in words. It may contain unfiltered text from peers: to show it to people, use `describe()`."""
         raise NotImplementedError
 
     def describe(self) -> str:
-        """The sentence as one printable line, whatever text peers contributed."""
+        """The sentence as one line of printable characters, also if it contains text from peers."""
         return printable(self.sentence())
 
 
 def kinds() -> dict[str, type[Event]]:
-    """All kinds of events, by name, since a dataclass with slots leaves a second class without slots behind."""
+    """All kinds of events, by name. (A dataclass with slots exists twice; the copy without slots is left out.)"""
     return {cls.__name__: cls for cls in Event.__subclasses__()}
 
 
@@ -41,7 +41,7 @@ def to_record(event: Event, at: float) -> dict[str, Any]:
 
 
 def from_record(record: dict[str, Any]) -> Event | None:
-    """The event of a log record, None for kinds and fields of another release."""
+    """The event of a log record; None if its kind or fields are those of another release."""
     cls = kinds().get(str(record.get("kind")))
     if cls is None:
         return None

@@ -1,4 +1,4 @@
-"""Faults: peers that leave a pass, work that is done again, and its cost."""
+"""Events of faults: peers that leave a pass, work that is repeated, and its cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from swarm.events.wording import microbatch_list
 
 @dataclass(frozen=True, slots=True)
 class PeerFenced(Event):
-    """A process is out of the open pass. Its work in that pass is void and done again."""
+    """A process is fenced: excluded from the open pass. Its work in the pass is void, and others repeat it."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -19,20 +19,23 @@ class PeerFenced(Event):
     stage: int
     pass_id: str
     finished: list[int]
-    """Microbatches it had accumulated: their work is void and done again."""
+    """Microbatches that it had accumulated: this work is void and is repeated."""
     unfinished: list[int]
     reason: str
 
     def sentence(self) -> str:
         return (
             f"{self.actor} of stage {self.stage} is fenced: {self.reason}; {len(self.finished)} finished and "
-            f"{len(self.unfinished)} unfinished microbatches are done again"
+            f"{len(self.unfinished)} unfinished microbatches are repeated"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class StageAmended(Event):
-    """A stage has a new table: `moved` microbatches have another owner. `entrant` came in with it."""
+    """A stage has a new assignment table: the microbatches in `moved` change their peer.
+
+    `entrant`: a peer that joins.
+    """
 
     pass_id: str
     stage: int
@@ -43,7 +46,7 @@ class StageAmended(Event):
 
     def sentence(self) -> str:
         moved = microbatch_list(self.moved)
-        return f"stage {self.stage} has table {self.number}, {moved} moved: {self.reason}"
+        return f"stage {self.stage} has a new assignment table, number {self.number}, {moved} moved: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class MicrobatchesReleased(Event):
 
 @dataclass(frozen=True, slots=True)
 class FrameRecovered(Event):
-    """The first frame has arrived for a microbatch that was moved or asked for again."""
+    """The first frame has arrived for a microbatch that was moved or requested again."""
 
     key: str
     source: str
@@ -71,7 +74,7 @@ class FrameRecovered(Event):
 
 @dataclass(frozen=True, slots=True)
 class StepAborted(Event):
-    """The open step is void. It runs again under a new term."""
+    """The open step is aborted. It is repeated under a new term."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -85,7 +88,7 @@ class StepAborted(Event):
 
 @dataclass(frozen=True, slots=True)
 class RolledBack(Event):
-    """All stages went back to a checkpoint: a stage's last copy was lost, or the run diverged."""
+    """All stages went back to a checkpoint, because the last copy of a stage was lost or the run diverged."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -99,34 +102,34 @@ class RolledBack(Event):
 
 @dataclass(frozen=True, slots=True)
 class StageDoubted(Event):
-    """The replicas of one stage report a non-finite result of their stage, and no other stage confirms it.
+    """The replicas of one stage report a non-finite result of their stage, and no other stage confirms this.
 
-    The peers in `reload` load their state anew. The peers in `left_out` have done so before: other peers take their
-    place.
+    The peers in `reload` load their state again. The peers in `left_out` have already done so before: other peers
+    replace them.
     """
 
     severity: ClassVar[Severity] = "warning"
 
     version: int
-    """The version that the report is about."""
+    """The version to which the report applies."""
     stage: int
     reload: list[str]
     left_out: list[str]
     reason: str
 
     def sentence(self) -> str:
-        loads = f"{', '.join(self.reload)} must load the state anew" if self.reload else ""
-        out = f"{', '.join(self.left_out)} must leave the place to another peer" if self.left_out else ""
-        return f"stage {self.stage} is not believed at version {self.version}, since {self.reason}: " + "; ".join(
+        loads = f"{', '.join(self.reload)} must load the state again" if self.reload else ""
+        out = f"{', '.join(self.left_out)} must be replaced by another peer" if self.left_out else ""
+        return f"stage {self.stage} is not trusted at version {self.version} ({self.reason}): " + "; ".join(
             part for part in (loads, out) if part
         )
 
 
 @dataclass(frozen=True, slots=True)
 class RunDiverged(Event):
-    """Several steps in a row are skipped, or parameters are not finite.
+    """The run has diverged: several steps in a row were skipped, or parameters are not finite.
 
-    The run goes back to `version` with `rate` times the scheduled learning rate. Without a `rate` it stops.
+    It goes back to `version` and continues with `rate` times the scheduled learning rate. `rate` null: it stops.
     """
 
     severity: ClassVar[Severity] = "warning"
@@ -135,9 +138,9 @@ class RunDiverged(Event):
     """The last decided step."""
     reason: str
     version: int
-    """The newest checkpoint that is known to be sound: the history goes back to it. 0: to the beginning."""
+    """The newest checkpoint that is known to be good, to which the run goes back; 0: the start of the run."""
     rate: float | None
-    """Factor of the learning rate's schedule from there on. None: the run stops."""
+    """Factor on the scheduled learning rate from there on; None: the run stops."""
 
     def sentence(self) -> str:
         where = f"version {self.version}, the newest checkpoint that is good"
@@ -150,9 +153,9 @@ class RunDiverged(Event):
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory(Event):
-    """A peer ran out of memory for `what`. It keeps `now` graphs at once instead of `before`, and does the work again.
+    """A peer ran out of memory for `what`. It repeats the work, and keeps at most `now` graphs instead of `before`.
 
-    The second time it leaves (`leaves`).
+    The second time, it leaves (`leaves`).
     """
 
     severity: ClassVar[Severity] = "warning"
@@ -160,23 +163,23 @@ class OutOfMemory(Event):
     actor: str
     what: str
     before: int
-    """Number of graphs that it kept between forward and backward."""
+    """Number of autograd graphs that it kept at once between forward and backward."""
     now: int
     leaves: bool
 
     def sentence(self) -> str:
         if self.leaves:
             return f"{self.actor} is out of memory again, and leaves: {self.what}"
-        less = f"does the work again and keeps {self.now} graphs instead of {self.before} from now on"
+        less = f"repeats the work and from now on keeps {self.now} graphs instead of {self.before}"
         return f"{self.actor} is out of memory: {self.what}; it {less}"
 
 
 @dataclass(frozen=True, slots=True)
 class FaultCosted(Event):
-    """The cost of a disturbed step or evaluation: seconds above the usual, tokens, microbatches done again.
+    """The cost of a disturbed step or evaluation: additional seconds, tokens, and repeated microbatches.
 
-    For an evaluation (`pass_id` with a `+`), `step` is the last decided one and `usual_s` the usual time of
-    evaluations.
+    For an evaluation (`pass_id` contains a `+`), `step` is the last decided step and `usual_s` the usual time of an
+    evaluation.
     """
 
     severity: ClassVar[Severity] = "warning"
@@ -184,19 +187,19 @@ class FaultCosted(Event):
     pass_id: str
     step: int
     actors: list[str]
-    """Actors that were lost, fenced or too slow in it."""
+    """Actors that were lost, fenced or too slow in the step."""
     microbatches: int
-    """Microbatches done again, over all stages."""
+    """Number of repeated microbatches, over all stages."""
     seconds: float
-    """Seconds that the step took above the usual, with its aborted attempts; not negative."""
+    """Seconds by which the step, with its aborted attempts, took longer than usual; not negative."""
     usual_s: float
     """Median seconds of the last undisturbed steps, at most eight; 0 if there was none."""
     tokens: int
-    """Tokens that the swarm would have trained in those seconds."""
+    """Tokens that the swarm usually trains in these seconds."""
     reason: str
     reasons: list[str] = field(default_factory=list)
     """The reason for each of the first of `actors`."""
 
     def sentence(self) -> str:
-        again = f"{self.microbatches} microbatches done again"
+        again = f"{self.microbatches} microbatches were repeated"
         return f"step {self.step + 1} lost {self.seconds:.2f} s ({self.tokens:,} tokens): {self.reason}; {again}"

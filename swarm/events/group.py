@@ -1,4 +1,4 @@
-"""The group of coordinators: which one leads, and what followers record."""
+"""Events of a group of coordinators: which one leads, and what its followers record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LeadershipTaken(Event):
     actor: str
     ballot: int
     reached: int
-    """Number of members heard lately, itself included."""
+    """Number of group members heard recently, including itself."""
     members: int
 
     def sentence(self) -> str:
@@ -25,7 +25,7 @@ class LeadershipTaken(Event):
 
 @dataclass(frozen=True, slots=True)
 class LeadershipLost(Event):
-    """This coordinator does not lead any more. Its undecided steps are not decided by it."""
+    """This coordinator no longer leads. It does not decide its open steps."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -39,11 +39,11 @@ class LeadershipLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class LeaderFollowed(Event):
-    """Another coordinator leads. In a peer's log: its orders count now."""
+    """Another coordinator leads. In a peer's log: the peer now follows this coordinator."""
 
     leader: str
     ballot: int
-    """In a peer's log, the term."""
+    """The ballot under which it leads; in a peer's log, the term."""
 
     def sentence(self) -> str:
         return f"coordinator {self.leader} leads now"
@@ -65,9 +65,9 @@ class MajorityMissing(Event):
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecorded(Event):
-    """A coordinator that does not lead has the decision on its disk.
+    """A coordinator that does not lead has written the decision to its disk.
 
-    It repeats StepDecided, since the log of a leader that dies may be lost with its last lines.
+    It has the content of StepDecided, because the last lines of the leader's log may be lost with the leader.
     """
 
     term: int

@@ -1,7 +1,7 @@
-"""The event log: JSON lines, one append-only log per process, in parts if it would grow too long (parts.py).
+"""The event log: one append-only log of JSON lines per process. A long log is split into parts (parts.py).
 
-A line is `{"at": unix seconds, "kind": "PeerFenced", …fields}`. A torn last line (the process died while writing) is
-skipped.
+A line is `{"at": unix seconds, "kind": "PeerFenced", …fields}`. Readers skip an incomplete last line, which a process
+leaves if it dies while writing.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ EventListener = Callable[[Event, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """When a log goes on in a new part: before it has more than `part_bytes`; if `daily`, also with each UTC day."""
+    """When a log starts a new part: before a part exceeds `part_bytes`, and if `daily`, also when a UTC day begins."""
 
     part_bytes: int
     parts: int | None = None
-    """Older parts that stay, the others are dropped; None: all stay."""
+    """Number of older parts to keep; the others are deleted. None: keep all."""
     daily: bool = False
 
 
 class EventLog:
-    """Append-only JSON lines, flushed per event; listeners see each event as it is written."""
+    """Writes events to the log, flushed after each event, and passes each written event to the listeners."""
 
     def __init__(self, path: Path | None, clock: Callable[[], float], rotation: Rotation | None = None) -> None:
-        """`rotation` None: it stays one file."""
+        """`path` None: write nothing to disk. `rotation` None: keep one file."""
         self._clock = clock
         self._path = path
         self._rotation = rotation
         self._part_bytes = 0 if rotation is None else rotation.part_bytes
         self._day = ""
-        """Of the last event in the part."""
+        """UTC day of the last event in the current part."""
         self._started: ProcessStarted | None = None
         self._file: IO[bytes] | None = None
         self.listeners: list[EventListener] = []
@@ -55,9 +55,9 @@ class EventLog:
             self._day = _day(os.fstat(self._file.fileno()).st_mtime)
 
     def append(self, event: Event) -> None:
-        """Raises OSError naming the log when it cannot be written; it then ends with the event before.
+        """Write an event and pass it to the listeners. Raises OSError, naming the log, if it cannot be written.
 
-        A listener that fails does not end the process: its first failure is printed to stderr.
+        The log then ends with the previous event. If a listener raises, its first exception is printed to stderr.
         """
         at = self._clock()
         if isinstance(event, ProcessStarted):
@@ -80,7 +80,7 @@ class EventLog:
             self._file = None
 
     def _rotate(self, at: float, nbytes: int) -> None:
-        """Go on in a new part, if it is time. It begins with the name of its writer. Raises OSError."""
+        """Start a new part if it is time. The part begins with LogContinued, which names its writer. Raises OSError."""
         assert self._file is not None and self._path is not None and self._rotation is not None
         size = os.fstat(self._file.fileno()).st_size
         new_day = self._rotation.daily and _day(at) != self._day
@@ -90,7 +90,7 @@ class EventLog:
         number = 1 + max((number_of_part(self._path, part) or 0 for part in older), default=0)
         try:
             self._path.rename(name_of_part(self._path, self._day, number))
-        except OSError:  # the log grows on in one part; it is tried again later
+        except OSError:  # continue in the same part; try again after part_bytes more
             self._part_bytes = size + self._rotation.part_bytes
             self._day = _day(at)
             return
@@ -106,15 +106,15 @@ class EventLog:
                     part.unlink()
 
     def _tell(self, listener: EventListener) -> None:
-        """Print a listener's exception. Called while the exception is handled."""
+        """Print a listener's first exception. Must be called while the exception is being handled."""
         if listener in self._failed:
             return
         self._failed.append(listener)
-        with contextlib.suppress(OSError, ValueError):  # stderr may be closed, or broken as well
+        with contextlib.suppress(OSError, ValueError):  # stderr may be closed or broken
             traceback.print_exc()
 
     def _write(self, line: bytes) -> None:
-        """Write a line, usually with one call: another reader sees whole lines, except after a crash."""
+        """Write a line, usually with one call, so that readers see whole lines, except after a crash."""
         assert self._file is not None
         written = 0
         try:
@@ -126,9 +126,9 @@ class EventLog:
 
 
 def read_log(path: Path) -> Iterator[tuple[float, Event]]:
-    """All events of a log, oldest first; records of other releases and a torn last line are skipped.
+    """All events of a log, oldest first, without records of other releases and an incomplete last line.
 
-    Raises FileNotFoundError if it has no part.
+    Raises FileNotFoundError if the log has no file.
     """
     for part in whole_log(path) or [path]:
         with part.open("rb") as file:
@@ -142,7 +142,7 @@ def read_log(path: Path) -> Iterator[tuple[float, Event]]:
 
 
 def mend_torn_tail(path: Path) -> None:
-    """Cut an unfinished last line, so that the next record starts on its own line."""
+    """Remove an incomplete last line, so that the next record starts on its own line."""
     if not path.exists():
         return
     with path.open("r+b") as file:
@@ -165,5 +165,5 @@ def _line(event: Event, at: float) -> bytes:
 
 
 def _day(at: float) -> str:
-    """The UTC day of Unix seconds, as 20261127."""
+    """The UTC day of a Unix time, such as 20261127."""
     return time.strftime("%Y%m%d", time.gmtime(at))

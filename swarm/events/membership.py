@@ -1,4 +1,4 @@
-"""Membership: peers that come, go and move, and the peers that serve each stage."""
+"""Events of membership: peers that join, leave and move, and the peers that serve each stage."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class PeerSeen(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeerDescribed(Event):
-    """A peer's description of its machine, when it joins and when that changes. The texts are the peer's own."""
+    """A peer's description of its machine, logged when it joins and when the description changes."""
 
     actor: str
     machine: dict[str, str | float]
-    """Flat: `device`, `processor`, `cores`, `threads`, `memory` (bytes), `gpu_memory` (bytes), `system`, `release`,
-    `process` (random, the same for all peers of one process).
+    """`device`, `processor`, `cores`, `threads`, `memory` (bytes), `gpu_memory` (bytes), `system`, `release`, `process`
+    (random, the same for all peers of one process).
 
-    Keys that the peer cannot read are missing. Texts come from the peer: at most 80 characters each.
+    Keys that the peer cannot determine are missing. The peer chooses the texts, of at most 80 characters each.
     """
 
     def sentence(self) -> str:
@@ -37,7 +37,7 @@ class PeerDescribed(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeerJoined(Event):
-    """A peer holds a stage, or stands by (`stage` null). In a peer's own log: its state is loaded."""
+    """A peer has the state of a stage, or is a standby (`stage` null). In a peer's own log: it has loaded its state."""
 
     actor: str
     stage: int | None
@@ -66,13 +66,13 @@ class PeerMoved(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeerLeaving(Event):
-    """A peer is leaving. It hands on its work and is gone in `leaves_in_s` at most."""
+    """A peer is leaving. It hands its work to others, and ends after `leaves_in_s` seconds at most."""
 
     actor: str
     stage: int | None
     reason: str
     leaves_in_s: float
-    """At most: earlier, once nothing depends on it."""
+    """Seconds at most; the peer leaves earlier if nothing depends on it any more."""
 
     def sentence(self) -> str:
         return (
@@ -83,9 +83,9 @@ class PeerLeaving(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeerPaused(Event):
-    """A peer computes no microbatches for now, as its owner has set.
+    """A peer computes no microbatches for now, because of its owner's settings.
 
-    It hands on its work, and goes on applying what is decided.
+    It hands its work to others, and still applies the decided steps.
     """
 
     actor: str
@@ -98,20 +98,20 @@ class PeerPaused(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeerResumed(Event):
-    """The peer's pause is over: it gets work again."""
+    """A peer's pause is over: it gets work again."""
 
     actor: str
     stage: int | None
     reason: str
-    """Why it was paused, as last told."""
+    """The last reported reason of the pause."""
 
     def sentence(self) -> str:
-        return f"{self.actor} of {stage_name(self.stage)} goes on; it was paused: {self.reason}"
+        return f"{self.actor} of {stage_name(self.stage)} works again; it was paused: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class PeerGone(Event):
-    """A member left because it was told to: the run is over, or it was dismissed."""
+    """A member left because the coordinator told it to: the run is over, or the peer was dismissed."""
 
     actor: str
     reason: str
@@ -136,7 +136,7 @@ class PeerLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeerRefused(Event):
-    """The handshake refused a connection. The 1st to 10th of a peer, the 100th, … are logged."""
+    """The handshake refused a connection. The 1st to 10th refusal of a peer, the 100th, the 1000th, … are logged."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -150,15 +150,15 @@ class PeerRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class MemberSlowed(Event):
-    """The devices of one pass send more messages than are read of a pass. The 1st to 10th time of an actor, the 100th,
-    … are logged.
+    """The devices of one pass exceed the message rate of a pass. The 1st to 10th time of an actor, the 100th, … are
+    logged.
     """
 
     severity: ClassVar[Severity] = "warning"
 
     actor: str
     wait_s: float
-    """Seconds for which nothing more was read from one of its streams."""
+    """Seconds for which one of its streams was not read."""
     count: int = 1
 
     def sentence(self) -> str:
@@ -170,18 +170,18 @@ class MemberSlowed(Event):
 
 @dataclass(frozen=True, slots=True)
 class DuplicateIdentity(Event):
-    """Two live processes use one key, because a home was copied. The older one leaves."""
+    """Two running processes use the same key, because a home was copied. The older process leaves."""
 
     severity: ClassVar[Severity] = "warning"
 
     older: str
     """The process that must leave."""
     newer: str | None
-    """None: the older process does not know it."""
+    """None if the older process logs this event and does not know the newer one."""
 
     def sentence(self) -> str:
         return (
-            f"two processes use one key: {self.older}, which must leave, and {self.newer or 'a newer one'}. "
+            f"two processes use the same key: {self.older}, which must leave, and {self.newer or 'a newer one'}. "
             "If a home was copied to another machine, delete identity.key in the copy, or join there with a new home: "
             "swarm-peer join --home OTHER"
         )
@@ -189,9 +189,9 @@ class DuplicateIdentity(Event):
 
 @dataclass(frozen=True, slots=True)
 class ManyReplicas(Event):
-    """The planned number of replicas is too high: in more than one reduction in ten a replica dies, and it restarts.
+    """The planned number of replicas is too high: more than one reduction in ten restarts because a replica dies.
 
-    The plan is kept; the event is logged once.
+    The plan is not changed. The event is logged once.
     """
 
     planned: int
@@ -199,7 +199,7 @@ class ManyReplicas(Event):
     reduce_s: float
     """Seconds of a reduction."""
     departures_per_hour: float
-    """Of one peer."""
+    """Departures of one peer per hour."""
 
     def sentence(self) -> str:
         return (
@@ -211,7 +211,7 @@ class ManyReplicas(Event):
 
 @dataclass(frozen=True, slots=True)
 class SeatAsked(Event):
-    """No other peer can hold a stage, so one peer's process is asked to host another peer."""
+    """A stage has no peer and no free peer can take it, so the process of a peer is asked to host another peer."""
 
     actor: str
     stage: int
@@ -223,14 +223,14 @@ class SeatAsked(Event):
 
 @dataclass(frozen=True, slots=True)
 class SeatTaken(Event):
-    """This process hosts one more peer, as the coordinator asked. That peer logs to `home`."""
+    """This process hosts one more peer, as the coordinator requested. The new peer writes its log to `home`."""
 
     seat: int
     home: str
     reason: str
 
     def sentence(self) -> str:
-        return f"hosts one more peer in seat {self.seat} ({self.reason}); its home is {self.home}"
+        return f"this process hosts one more peer, in seat {self.seat} ({self.reason}); its home is {self.home}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ class SeatLeft(Event):
 
 @dataclass(frozen=True, slots=True)
 class TableChanged(Event):
-    """The peers that serve a stage, and their weights. Logged when they differ from the last logged ones."""
+    """The peers that serve a stage, and their weights. Logged when peers or weights have changed."""
 
     pass_id: str
     stage: int
@@ -254,9 +254,9 @@ class TableChanged(Event):
     """Number of the table (StageTable.number)."""
     roster: list[str]
     weights: list[float]
-    """By roster member: its relative speed, by which microbatches are divided. Four significant digits."""
+    """Relative speed of each roster member; microbatches are divided in this ratio. Four significant digits."""
     rates: list[float]
-    """By roster member: the planner's microbatches/s in this stage. Three significant digits."""
+    """Microbatches/s of each roster member in this stage, as the planner estimates. Three significant digits."""
     reason: str
 
     def sentence(self) -> str:
@@ -266,15 +266,15 @@ class TableChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class ShareChanged(Event):
-    """A replica has become twice as slow or as fast as when this was last logged, and its share has changed."""
+    """A replica is at least twice as fast or slow as when this event was last logged, and its share has changed."""
 
     actor: str
     stage: int
     before: float
-    """Seconds."""
+    """Seconds per microbatch when this event was last logged."""
     seconds: float
     microbatches: int
-    """Its share of the step that opens."""
+    """Its share of the new step."""
 
     def sentence(self) -> str:
         share = f"now does {self.microbatches} microbatches of stage {self.stage}"
@@ -283,19 +283,19 @@ class ShareChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class PlannerLooked(Event):
-    """The planner's view: rates by stage, the slowest stage, and the planned move. Logged when `reason` changes."""
+    """The planner's result: rates by stage, the slowest stage, and the planned move. Logged when `reason` changes."""
 
     slowest: int
     """The stage that limits the swarm."""
     rates: list[float]
-    """By stage, microbatches/s."""
+    """Microbatches/s of each stage."""
     reason: str
     actor: str = ""
     """The peer that is to move; empty: none."""
     source: int = -1
     stage: int = -1
     gain: float = 0.0
-    """Microbatches within the planner's horizon."""
+    """Additional microbatches within the planner's horizon."""
 
     def sentence(self) -> str:
         return f"planner: {self.reason}"

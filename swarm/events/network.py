@@ -1,4 +1,4 @@
-"""Network: frames, streams, routes and clocks, and a coordinator out of reach."""
+"""Events of the network: frames, streams, routes, clocks, and an unreachable coordinator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from swarm.events.event import Event, Severity
 
 @dataclass(frozen=True, slots=True)
 class FrameRefused(Event):
-    """A frame that cannot be used. The 1st to 10th of a sender, the 100th, … are logged."""
+    """A frame was refused. The 1st to 10th refused frame of a sender, the 100th, the 1000th, … are logged."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -24,7 +24,7 @@ class FrameRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class StreamBroken(Event):
-    """A stream to another actor broke or cannot be opened. It is opened again while that actor lives."""
+    """A stream to another actor broke or cannot be opened. It is opened again while that actor is alive."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -38,7 +38,7 @@ class StreamBroken(Event):
 
 @dataclass(frozen=True, slots=True)
 class MessagesDropped(Event):
-    """Messages to an actor that could not be reached were dropped. Important ones are asked for again."""
+    """Messages to an unreachable actor were dropped. Necessary ones are requested again."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -64,9 +64,9 @@ class RouteChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class SwarmSplit(Event):
-    """The peers of the open step form groups that cannot reach each other, as behind home routers.
+    """The peers of the open step form groups that cannot reach each other, usually because of home routers.
 
-    The coordinator relays their frames.
+    The coordinator relays frames between the groups.
     """
 
     severity: ClassVar[Severity] = "warning"
@@ -76,19 +76,19 @@ class SwarmSplit(Event):
     def sentence(self) -> str:
         between = " and ".join(", ".join(group) for group in self.groups)
         return (
-            f"{between} cannot reach each other; the coordinator relays their traffic. To avoid that, one peer that "
-            "all can reach is enough: give it a public address, or forward a port and use --announce"
+            f"{between} cannot reach each other; the coordinator relays their traffic. To avoid this, make one peer "
+            "reachable for all: give it a public address, or forward a port and use --announce"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class ClockDiffers(Event):
-    """This machine's clock differs from the clock of the nodes it entered by. In the DHT it uses theirs."""
+    """This machine's clock differs from the clocks of its bootstrap nodes. In the DHT it uses their time."""
 
     severity: ClassVar[Severity] = "warning"
 
     ahead_s: float
-    """Seconds by which theirs is ahead."""
+    """Seconds by which the bootstrap nodes' clocks are ahead."""
 
     def sentence(self) -> str:
         way = "slow" if self.ahead_s > 0 else "fast"
@@ -97,7 +97,7 @@ class ClockDiffers(Event):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorAway(Event):
-    """A peer cannot reach the coordinator. It keeps its state, keeps dialling, and leaves in `leaves_in_s` (0: now)."""
+    """A peer cannot reach the coordinator. It keeps dialling, and leaves after `leaves_in_s` seconds (0: now)."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -117,7 +117,7 @@ class CoordinatorBack(Event):
     """The coordinator can be reached again."""
 
     seconds: float
-    """Seconds for which it was away."""
+    """Seconds for which it was unreachable."""
 
     def sentence(self) -> str:
         return f"the coordinator is back after {self.seconds:.0f} s"

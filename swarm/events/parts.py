@@ -1,6 +1,7 @@
-"""Parts of an event log. `events.jsonl` is the newest; older ones lie beside it, as `events-20261127-000012.jsonl`.
+"""The parts of an event log. `events.jsonl` is the newest part; older parts have names like
+`events-20261127-000012.jsonl` in the same folder.
 
-The date is that of a part's last event, in UTC; the number counts the parts of the log. All parts together are one
+The date is the UTC day of the part's last event; the number counts the parts of the log. All parts together form one
 sequence of lines.
 """
 
@@ -18,45 +19,45 @@ _FIRST_BYTES = 4096
 
 
 def number_of_part(log: Path, path: Path) -> int | None:
-    """The number of an older part of `log`; None: it is none."""
+    """The number of the part `path` if it is an older part of `log`, else None."""
     match = _PART.fullmatch(path.name.removeprefix(log.stem)) if path.name.startswith(log.stem) else None
     return None if match is None else int(match[2])
 
 
 def parts_of(log: Path) -> list[Path]:
-    """The older parts of a log, the oldest first."""
+    """The older parts of a log, oldest first."""
     numbered = ((number_of_part(log, path), path) for path in log.parent.glob(f"{log.stem}-*.jsonl"))
     return [path for _, path in sorted((number, path) for number, path in numbered if number is not None)]
 
 
 def whole_log(log: Path) -> list[Path]:
-    """All parts of a log that are there, the oldest first."""
+    """All existing parts of a log, oldest first."""
     return [*parts_of(log), *([log] if log.exists() else [])]
 
 
 def name_of_part(log: Path, day: str, number: int) -> Path:
-    """`day`: as 20261127."""
+    """The path of an older part. `day`: such as 20261127."""
     return log.with_name(f"{log.stem}-{day}-{number:06d}.jsonl")
 
 
 class LogTail:
-    """Follows a log over its parts. It need not exist yet, and no file stays open between two calls."""
+    """Reads the new lines of a log over its parts. The log need not exist yet; no file stays open between calls."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
         self._first = b""
-        """The first line of the part that is read: a part keeps it with its dated name, and inodes are used again."""
+        """First line of the part that is being read. It identifies a part after renaming; an inode may be reused."""
         self._position = 0
 
     def lines(self) -> Iterator[bytes]:
-        """The whole lines that were added since, each with its end. An incomplete one waits for the next call."""
+        """The lines added since the last call, each with its newline. An incomplete line is left for the next call."""
         while True:
             if self._first and _first_of(self._log) == self._first:
                 yield from self._lines_of(self._log)
                 return
             parts = [(part, _first_of(part)) for part in whole_log(self._log)]
             at = next((n for n, (_, first) in enumerate(parts) if first and first == self._first), None)
-            if at is None:  # nothing was read yet, or what was read is dropped, so that all are newer
+            if at is None:  # nothing was read yet, or the part that was read is deleted, so all parts are newer
                 at = -1
             else:
                 yield from self._lines_of(parts[at][0])
@@ -69,10 +70,10 @@ class LogTail:
         try:
             file = part.open("rb", buffering=0)
         except FileNotFoundError:
-            return  # it has got another name just now
+            return  # the part has just been renamed
         with file:
             if _first_line(file) != self._first:
-                return  # likewise
+                return  # the part has just been renamed
             while True:
                 file.seek(self._position)
                 chunk = file.read(size)
@@ -83,13 +84,13 @@ class LogTail:
                         self._position += len(line) + 1
                         yield line + newline
                 elif len(chunk) == size:
-                    size *= 2  # a line longer than that
+                    size *= 2  # the line is longer than `size`
                 else:
                     return
 
 
 class WholeLog:
-    """The bytes of a log over all its parts, as it stands when this is made."""
+    """The bytes of a log over all its parts, as they are when this object is created."""
 
     def __init__(self, log: Path) -> None:
         """Raises OSError."""
@@ -97,21 +98,21 @@ class WholeLog:
         self.size = sum(stat.st_size for _, stat in self._parts)
 
     def read(self, offset: int, most: int) -> bytes:
-        """At most so many bytes from there. Raises OSError, also when a part has got another name since."""
+        """At most `most` bytes from `offset` on. Raises OSError, also if a part was renamed meanwhile."""
         found, begin = bytearray(), 0
         for path, stat in self._parts:
             start = max(offset + len(found) - begin, 0)
             if start < stat.st_size and len(found) < most:
                 with path.open("rb") as file:
                     if os.fstat(file.fileno()).st_ino != stat.st_ino:
-                        raise FileNotFoundError(f"{path} is another part now")
+                        raise FileNotFoundError(f"{path} was replaced by another part")
                     file.seek(start)
                     found += file.read(min(most - len(found), stat.st_size - start))
             begin += stat.st_size
         return bytes(found)
 
     def first_line(self, most: int) -> bytes:
-        """As much of it as fits into `most` bytes, with its end if it is whole. Raises OSError."""
+        """The first line of the log, cut to `most` bytes; with its newline if it is complete. Raises OSError."""
         first, newline, _ = self.read(0, most).partition(b"\n")
         return first + newline
 
@@ -125,7 +126,7 @@ def _first_of(part: Path) -> bytes:
 
 
 def _first_line(file: IO[bytes]) -> bytes:
-    """Of a file that was just opened, at most _FIRST_BYTES of it; empty as long as it is torn."""
+    """The first line of a newly opened file, at most _FIRST_BYTES; empty while the line is incomplete."""
     begin = file.read(_FIRST_BYTES)
     first, newline, _ = begin.partition(b"\n")
     return first + newline if newline or len(begin) == _FIRST_BYTES else b""

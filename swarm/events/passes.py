@@ -1,4 +1,4 @@
-"""Passes: steps, evaluations and samples from opening to result."""
+"""Events of passes: steps, evaluations and samples, from opening to result."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class PassOpened(Event):
 
 @dataclass(frozen=True, slots=True)
 class PassProgress(Event):
-    """Progress of the open training pass, once a heartbeat if it has changed; less often in large swarms."""
+    """Progress of the open training pass. Logged at each heartbeat if it has changed; less often in large swarms."""
 
     pass_id: str
     stages: list[list[int]]
-    """By stage: microbatches accumulated, forwarded, in total."""
+    """For each stage: number of microbatches accumulated, forwarded, and in total."""
     peers: list[list[list[int]]] = field(default_factory=list)
-    """By stage and roster member: accumulated, forwarded, assigned. Empty in a swarm of more than 256 peers."""
+    """For each stage and roster member: microbatches accumulated, forwarded, and assigned. Empty above 256 peers."""
 
     def sentence(self) -> str:
         done = ", ".join(f"stage {s}: {a} of {m}" for s, (a, _, m) in enumerate(self.stages))
@@ -51,7 +51,7 @@ class MicrobatchForwarded(Event):
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchAccumulated(Event):
-    """The gradient of a microbatch is in the peer's sums."""
+    """The gradient of a microbatch was added to the peer's sums."""
 
     pass_id: str
     microbatch: int
@@ -64,41 +64,41 @@ class MicrobatchAccumulated(Event):
 class ReduceStarted(Event):
     """The reduction of a stage begins, or continues under a new table with the parts that remain valid.
 
-    `microbatches`: those in this peer's sums.
+    `microbatches`: the microbatches in this peer's sums.
     """
 
     attempt: str
     microbatches: list[int]
 
     def sentence(self) -> str:
-        return f"{self.attempt}: reduce of {microbatch_list(self.microbatches)} started"
+        return f"{self.attempt}: reduction of {microbatch_list(self.microbatches)} started"
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceCancelled(Event):
-    """The attempt is void; another follows."""
+    """An attempt to reduce is cancelled; another one follows."""
 
     attempt: str
     reason: str
 
     def sentence(self) -> str:
-        return f"{self.attempt}: reduce cancelled: {self.reason}"
+        return f"{self.attempt}: reduction cancelled: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class StagePrepared(Event):
-    """A replica holds the whole reduced gradient, with this digest."""
+    """A replica has the whole reduced gradient; `digest` is its digest."""
 
     attempt: str
     digest: str
 
     def sentence(self) -> str:
-        return f"{self.attempt}: prepared, digest {self.digest[:16]}"
+        return f"{self.attempt}: ready to apply, digest of the gradient {self.digest[:16]}"
 
 
 @dataclass(frozen=True, slots=True)
 class StepDecided(Event):
-    """The step's decision is on disk. From here on the step stands, whichever actor dies."""
+    """The decision about the step is on disk. From here on it is final, whichever actor dies."""
 
     term: int
     step: int
@@ -108,15 +108,15 @@ class StepDecided(Event):
     tokens: int
     outcomes: list[str]
     without: list[str]
-    """Actors that died after the others were prepared: the step was decided without them."""
+    """Actors that died after the others were ready to apply: the step was decided without them."""
     key_frames: list[str] = field(default_factory=list)
     """By boundary 1, 2, …, hex: bit m is set if microbatch m crossed as a key frame. Empty if the codec has none."""
     leader: str = ""
-    """The coordinator that decided it, in a run with a group of coordinators."""
+    """The deciding coordinator, in a run with a group of coordinators."""
     assignments: list[list[int]] = field(default_factory=list)
-    """By stage and microbatch, the replica that added it: an index into the stage's last TableChanged roster."""
+    """For each stage and microbatch: the replica that added it, an index into the stage's last TableChanged roster."""
     rate: float = 1.0
-    """The organiser's factor of the learning rate's schedule."""
+    """The organiser's factor on the scheduled learning rate."""
 
     def sentence(self) -> str:
         return step_line(self, None)
@@ -131,7 +131,7 @@ class CodecChosen(Event):
     direction: str
     codec: str
     before: str
-    """Empty: chosen for the first time in this life of the coordinator."""
+    """The previous codec; empty for the first choice since the coordinator started."""
     reason: str
 
     def sentence(self) -> str:
@@ -155,7 +155,7 @@ class StepApplied(Event):
 
 @dataclass(frozen=True, slots=True)
 class StepMeasured(Event):
-    """The figures of a finished step, for people and metrics."""
+    """Measurements of a finished step, for people and metrics."""
 
     step: int
     seconds: float
@@ -172,28 +172,28 @@ class StepMeasured(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeerWorked(Event):
-    """A peer's work in one pass, as it measured it: one message per step and peer."""
+    """A peer's own measurement of its work in one pass: one event per step and peer."""
 
     actor: str
     stage: int
     pass_id: str
     seconds: dict[str, float]
-    """forward, backward, waiting, reducing, applying, recovering: they add up to the peer's step.
+    """Seconds of forward, backward, waiting, reducing, applying and recovering; their sum is the peer's whole step.
 
-    `waiting` is for input; `recovering` is work done again after a fault.
+    `waiting`: for input; `recovering`: work repeated after a fault.
     """
     spans: list[list[int | str]] = field(default_factory=list)
-    """At most 64 of [kind, first microbatch (−1: none), start, length]: ms since this peer heard `Open`.
+    """At most 64 of [kind, first microbatch (−1: none), start, length]; times in ms since this peer received `Open`.
 
-    Kinds as in `seconds`. Neighbours of one kind are merged. Empty on slow links and in large swarms.
+    Kinds as in `seconds`. Adjacent spans of one kind are merged. Empty on slow links and in large swarms.
     """
     usage: dict[str, float] = field(default_factory=dict)
-    """cpu (cores in use), resident, gpu_memory (bytes), temperature (°C), power (W): those that can be read."""
+    """cpu (cores in use), resident and gpu_memory (bytes), temperature (°C), power (W), as far as they can be read."""
     links: list[dict[str, str | float | dict[str, int]]] = field(default_factory=list)
     """At most 32 of {other, rate (bytes/s), rtt_s, via, sent: {kind: bytes since the last report}}.
 
-    Kinds: forward, backward, sums, state, control. Unknown keys are missing. `rate` is the rate to the other actor, as
-    that actor measures it: a peer's own log has none.
+    Kinds: forward, backward, sums, state, control. Keys without a value are missing. The other actor measures `rate`,
+    the rate towards itself, so a peer's own log does not contain it.
     """
 
     def sentence(self) -> str:
@@ -203,7 +203,7 @@ class PeerWorked(Event):
 
 @dataclass(frozen=True, slots=True)
 class Evaluated(Event):
-    """Held-out loss of a version."""
+    """The held-out loss of a version."""
 
     version: int
     loss: float
@@ -217,18 +217,18 @@ class Evaluated(Event):
 
 @dataclass(frozen=True, slots=True)
 class EvaluationDropped(Event):
-    """An evaluation or sample took too long or failed. It is given up, and training continues."""
+    """An evaluation or sample took too long or failed. It is cancelled, and training continues."""
 
     severity: ClassVar[Severity] = "warning"
 
     version: int
     reason: str
     who: list[str]
-    """Actors that had work in it at the end, and finished nothing."""
+    """Actors that had unfinished work in it at the end, and had finished nothing."""
 
     def sentence(self) -> str:
         late = f"; {', '.join(self.who)} had unfinished work" if self.who else ""
-        return f"the evaluation of version {self.version} is given up and training continues: {self.reason}{late}"
+        return f"the evaluation of version {self.version} is cancelled and training continues: {self.reason}{late}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ class Sampled(Event):
 
 
 def step_line(decided: StepDecided, measured: StepMeasured | None, steps: int | None = None) -> str:
-    """The line of a step. `steps`: number of steps in the run. Steps count from 1 here, for people."""
+    """A line that describes a step. `steps`: number of steps in the run. In the line, steps count from 1."""
     of = f"/{steps}" if steps is not None else ""
     parts = [f"step {decided.step + 1}{of}", f"loss {decided.loss:.4f}", f"norm {decided.gradient_norm:.3g}"]
     if decided.key_frames:

@@ -1,4 +1,4 @@
-"""The run as a whole: its processes, its state, the organiser's commands, and the resources it uses."""
+"""Events of the run as a whole: processes, state, the organiser's commands, and resources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ProcessStarted(Event):
     run: str
     version: str
     max_rate: int | None = None
-    """Bytes/s that it sends at most."""
+    """Limit of its sending rate, bytes/s; None: no limit."""
 
     def sentence(self) -> str:
         limit = "" if self.max_rate is None else f", sends at most {rate(self.max_rate)}"
@@ -27,7 +27,7 @@ class ProcessStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class LogContinued(Event):
-    """The first event of each further part of a log: whose log it is, as its ProcessStarted said."""
+    """The first event in each part of a log but the first: the process that writes the log, as in ProcessStarted."""
 
     role: str
     actor: str
@@ -42,7 +42,7 @@ class LogContinued(Event):
 
 @dataclass(frozen=True, slots=True)
 class ProcessStopped(Event):
-    """The process ends on purpose. A log without this last event belongs to a process that was killed."""
+    """The process ends on purpose. If a log does not end with this event, the process was killed or still runs."""
 
     reason: str
 
@@ -52,9 +52,9 @@ class ProcessStopped(Event):
 
 @dataclass(frozen=True, slots=True)
 class MachineMeasured(Event):
-    """A peer's measurements of its own machine before it joined. The link is the one to the coordinator.
+    """A peer's measurements of its machine before it joined, and of its link to the coordinator.
 
-    Seconds are for one microbatch through one layer; sizes in bytes, rates in bytes/s.
+    Seconds are for one microbatch in one layer; sizes are in bytes, rates in bytes/s.
     """
 
     device: str
@@ -67,7 +67,7 @@ class MachineMeasured(Event):
     uplink: float | None
     downlink: float | None
     kept: bool
-    """Whether the speed was measured in an earlier start."""
+    """Whether the speed was measured at an earlier start."""
 
     def sentence(self) -> str:
         layer = ""
@@ -84,22 +84,22 @@ class MachineMeasured(Event):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorStarted(Event):
-    """A coordinator takes over under a new term."""
+    """A coordinator starts to coordinate under a new term."""
 
     term: int
     decided: int
-    """Last decided step found in the decision record, −1 for none."""
+    """Last decided step in the decision record; −1: none."""
 
     def sentence(self) -> str:
-        found = f"step {self.decided + 1} is decided" if self.decided >= 0 else "a fresh run"
-        return f"coordinator takes term {self.term}: {found}"
+        found = f"step {self.decided + 1} is decided" if self.decided >= 0 else "a new run"
+        return f"the coordinator starts term {self.term}: {found}"
 
 
 @dataclass(frozen=True, slots=True)
 class StateChanged(Event):
-    """The coordinator's state in one word, with the core's reason. Logged when either changes.
+    """The coordinator's state in one word, with a reason. Logged when either changes.
 
-    `starting` opens each life of a coordinator, and each time it begins to lead a group: it has no members yet.
+    `starting` is logged when a coordinator starts or begins to lead a group: it then has no members yet.
     """
 
     state: str
@@ -112,7 +112,7 @@ class StateChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunPaused(Event):
-    """No step can be opened, and why."""
+    """No step can be opened; `reason` says why."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -135,7 +135,7 @@ class RunFinished(Event):
 
 @dataclass(frozen=True, slots=True)
 class RecordOutdated(Event):
-    """The decision record is an older copy of itself: peers have heard of later terms than it knows.
+    """The decision record was replaced by an older copy: peers have seen later terms than it contains.
 
     `term` is the record's last term, `next_term` the term from now on.
     """
@@ -145,12 +145,12 @@ class RecordOutdated(Event):
     term: int
     """The record's last term."""
     next_term: int
-    """The term from now on, above the peers' terms."""
+    """The term from now on, higher than the peers' terms."""
 
     def sentence(self) -> str:
         return (
-            f"the decision record ends with term {self.term}, but peers have heard of later ones: it is an older copy. "
-            f"Steps decided since are done again. The run continues in term {self.next_term}"
+            f"the decision record ends with term {self.term}, but peers have seen later terms: it is an older copy. "
+            f"Steps that were decided after it are repeated. The run continues in term {self.next_term}"
         )
 
 
@@ -159,7 +159,7 @@ class ControlGiven(Event):
     """The organiser's command is in the decision record and takes effect."""
 
     number: int
-    """Counts the commands of the run from 1."""
+    """Number of the command within the run, from 1."""
     command: str
     value: str
     by: str
@@ -167,14 +167,14 @@ class ControlGiven(Event):
 
     def sentence(self) -> str:
         if self.command == "admit":
-            return f"{self.value[-6:]} may take part: it has come with {self.by}"
+            return f"{self.value[-6:]} may take part: it has joined with {self.by}"
         what = f"{self.command} {self.value}".strip()
         return f"command {self.number}, {what}, given by {self.by}" + (f": {self.why}" if self.why else "")
 
 
 @dataclass(frozen=True, slots=True)
 class ControlRefused(Event):
-    """A command that cannot be carried out, and why."""
+    """A command of the organiser was refused; `reason` says why."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -189,13 +189,13 @@ class ControlRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class TrafficMeasured(Event):
-    """Bytes sent and received by channel, headers included, and the rates of incoming links."""
+    """Bytes sent and received by channel, with headers, and the rates of incoming links."""
 
     sent: dict[str, int]
     """Bytes by channel since the process started."""
     received: dict[str, int]
     links: dict[str, int] = field(default_factory=dict)
-    """Bytes/s received from other actors while large frames arrived, the median of the last ones."""
+    """Rate of the link from each actor, bytes/s: the median over the last large frames."""
 
     def sentence(self) -> str:
         links = ", ".join(f"{amount(bytes_per_s)}/s from {sender}" for sender, bytes_per_s in self.links.items())
@@ -205,30 +205,31 @@ class TrafficMeasured(Event):
 
 @dataclass(frozen=True, slots=True)
 class LayersRecomputed(Event):
-    """This peer keeps only what goes into each layer: a backward computes one layer after another again.
+    """This peer uses activation checkpointing: it keeps only the layers' inputs, and recomputes each layer in backward.
 
-    The graph of a whole microbatch has no room: the stage would take `whole` bytes, and `room` are there.
+    Otherwise the stage would need `whole` bytes of memory, but only `room` are available.
     """
 
     stage: int
     whole: int
     room: int
     not_compiled: bool = False
-    """Whether --compile has no effect for that reason: torch compiles no layers that are computed again."""
+    """Whether --compile therefore has no effect: torch does not compile recomputed layers."""
 
     def sentence(self) -> str:
         return (
-            f"stage {self.stage} would take {amount(self.whole)}, of which {amount(self.room)} are there: this peer "
-            "computes each layer again in its backward, which takes less memory and up to a third more time"
+            f"stage {self.stage} would need {amount(self.whole)} of memory, but {amount(self.room)} are available: "
+            "this peer recomputes each layer in the backward, which needs less memory and up to a third more time"
             + (", and does not compile them" if self.not_compiled else "")
         )
 
 
 @dataclass(frozen=True, slots=True)
 class FreedMemoryReturned(Event):
-    """This peer returns memory to the system as soon as it is freed, since its stage may take much of what is there.
+    """This peer returns freed memory to the system at once, because its stage may need most of the available memory.
 
-    The stage may take `needed` bytes with its graphs, and `room` are there. Kept memory has gaps.
+    The stage with its graphs may need `needed` bytes, and `room` are available. Memory that is kept for reuse would
+    have unusable gaps.
     """
 
     stage: int
@@ -237,24 +238,24 @@ class FreedMemoryReturned(Event):
 
     def sentence(self) -> str:
         return (
-            f"stage {self.stage} may take {amount(self.needed)} of the {amount(self.room)} that are there: this peer "
-            "returns memory as soon as it is freed, which takes less memory and more time"
+            f"stage {self.stage} may need {amount(self.needed)} of {amount(self.room)} available memory: this peer "
+            "returns freed memory to the system at once, which needs less memory and more time"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class ResourcesMeasured(Event):
-    """A peer's use of its machine so far. Logged when its state is loaded and after each step."""
+    """The resources that a peer has used so far. Logged when its state is loaded and after each step."""
 
     version: int
     cpu_seconds: float
     """User and system time of this process."""
     daemon_cpu_seconds: float
-    """The same of its libp2p daemon."""
+    """User and system time of its libp2p daemon."""
     resident_bytes: int
     peak_resident_bytes: int
     peak_retained_bytes: int
-    """Most encoded frames kept for one pass, memory and disk together, in bytes."""
+    """Largest size of the encoded frames kept for one pass, in memory and on disk together."""
     tasks: int = 0
     """Number of tasks in its event loop."""
 

@@ -1,4 +1,4 @@
-"""Wording: numbers, lists and foreign texts for people. Shared by events, commands and reports."""
+"""Formatting of numbers, lists and untrusted texts for people. Events, commands and reports share it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 
 def printable(text: str) -> str:
-    """`text` in one line, with U+FFFD for every character that is not printable.
+    """`text` in one line, with U+FFFD in place of every character that is not printable.
 
-    Terminals act on some of them (titles, colours, text direction), and halves of characters cannot be printed.
+    Some of these characters control terminals (titles, colours, text direction), and lone surrogates cannot be printed.
     """
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(text.split()))
 
@@ -19,7 +19,7 @@ def replicas(counts: Sequence[int]) -> str:
 
 
 def amount(nbytes: float) -> str:
-    """Bytes for people: 1.5 MB."""
+    """A number of bytes for people, such as 1.5 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(nbytes) < 1000:
             return f"{nbytes:.0f} {unit}" if unit == "B" or abs(nbytes) >= 100 else f"{nbytes:.1f} {unit}"
@@ -28,7 +28,7 @@ def amount(nbytes: float) -> str:
 
 
 def rate(bytes_per_s: float) -> str:
-    """A link rate in the unit of providers: 20 Mbit/s."""
+    """A link rate in bits per second, as providers state it, such as 20 Mbit/s."""
     return f"{amount(8 * bytes_per_s)[:-1]}bit/s"
 
 
@@ -37,7 +37,7 @@ def stage_name(stage: int | None) -> str:
 
 
 def microbatch_list(numbers: Sequence[int]) -> str:
-    """Microbatches 0–3, 7: sorted, runs joined."""
+    """A sorted list with consecutive numbers joined, such as "microbatches 0–3, 7"."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:

@@ -1,10 +1,10 @@
-"""The manifest: the one description of a run that every peer, checkpoint and connection agrees on.
+"""The manifest: the description of a run, on which all peers, checkpoints and connections agree.
 
-A run is a file. `RunFile` is the organiser's file (RUN.toml); `RunFile.resolve` adds the hashes of the prepared corpus
-and yields a `RunManifest`: frozen, complete, hashed (`RunManifest.hash`) and signed with the organiser's Ed25519 key
-(`SignedManifest`). The result of a step is a function of the manifest and the step number alone.
+`RunFile` is the organiser's file (RUN.toml). `RunFile.resolve` adds the hashes of the prepared corpus, which gives a
+`RunManifest`: frozen, complete, hashed (`RunManifest.hash`), and signed with the organiser's Ed25519 key
+(`SignedManifest`). The result of a step depends only on the manifest and the step number.
 
-Unknown keys are errors that name the nearest known key.
+An unknown key is an error, which names the nearest known key.
 """
 
 from swarm.manifest.data import DataSection, InitialSection, Shard

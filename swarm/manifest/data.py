@@ -1,4 +1,4 @@
-"""[data] and [initial] of a manifest: corpus and imported parameters, by hash."""
+"""The tables [data] and [initial] of a manifest: hashes of the corpus and of imported parameters."""
 
 from __future__ import annotations
 
@@ -24,36 +24,39 @@ class DataSection(Section):
     licence: str = ""
     kind: Literal["text", "images"] = "text"
     tokenizer_sha256: MaybeSha256 = ""
-    """Empty for images."""
+    """Hash of the tokenizer; empty for images."""
     vocab_size: Count
     pixels: int = Field(default=0, ge=0)
-    """Pixels of an image; its class follows them in the row of ids. 0 for text."""
+    """Number of pixels of an image; in the token ids, its class follows them. 0 for text."""
     classes: int = Field(default=0, ge=0)
     dtype: Literal["uint16", "uint32"] = "uint16"
     train: tuple[Shard, ...]
     heldout: tuple[Shard, ...]
     unigram_entropy: float = Field(gt=0)
-    """Entropy of the held-out tokens under the training split's unigram counts (add-one), nats per token.
+    """Cross-entropy of the held-out tokens under the unigram counts (add-one) of the training split, nats per token.
 
-    For images: that of their classes, nats per image.
+    For images: of their classes, nats per image.
     """
     bytes_per_token: float = Field(default=0.0, ge=0)
-    """UTF-8 bytes of held-out text per held-out token: turns nats per token into bits per byte. 0 for images."""
+    """UTF-8 bytes per token of the held-out text, to convert nats per token to bits per byte. 0 for images."""
 
     @model_validator(mode="after")
     def _kind_fits(self) -> Self:
         text = self.kind == "text"
         if text != bool(self.tokenizer_sha256) or text != bool(self.bytes_per_token):
-            raise ValueError(f"data.kind = {self.kind!r}: text has a tokenizer and bytes in a token, images have none")
+            raise ValueError(
+                f"data.kind = {self.kind!r}: text needs data.tokenizer_sha256 and data.bytes_per_token, "
+                "images have neither"
+            )
         if text == bool(self.pixels) or text == bool(self.classes):
-            raise ValueError(f"data.kind = {self.kind!r}: images have pixels and classes, text has none")
+            raise ValueError(f"data.kind = {self.kind!r}: images need data.pixels and data.classes, text has neither")
         return self
 
 
 class InitialSection(Section):
-    """The source of version 0: imported parameters by hash (`swarm-peer import`), or run.seed alone."""
+    """The parameters of version 0: imported ones by hash (`swarm-peer import`), or initialised from run.seed."""
 
     sha256: MaybeSha256 = ""
-    """Hash of all parameters by name (swarm/state/initial.py), whatever the cuts. Empty: initialised from run.seed."""
+    """Hash of all parameters (swarm/state/initial.py), independent of the cuts. Empty: initialised from run.seed."""
     digests: tuple[Sha256, ...] = ()
-    """State digest of version 0 by stage, so that a peer that loads it can check it. Empty with an empty `sha256`."""
+    """State digest of version 0 for each stage, so that a peer can check the loaded state. Empty without `sha256`."""

@@ -1,4 +1,4 @@
-"""[model]: the model to train, and its cuts."""
+"""The table [model] of a manifest: the model, and its cuts into stages."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pydantic import Field, model_validator
 from swarm.manifest.section import Positive, Section
 
 _SUBSPACE = "U = the first k channels; F = uniform lanes of splitmix64; version 1"
-"""How swarm/models/subspace.py makes U and F. Changes whenever their values would change."""
+"""How swarm/models/subspace.py makes U and F. Change this text whenever their values change."""
 
 _BOUNDARY = "F = uniform lanes of splitmix64 from 0; retraction by Newton-Schulz on multiples of 2^-24; version 1"
-"""The behaviour of swarm/models/boundary.py that no parameter shows. Changes whenever its results would change."""
+"""The algorithm of swarm/models/boundary.py. Change this text whenever its results change for the same parameters."""
 
 
 CHANNELS_OF_NORM = 8
@@ -45,7 +45,7 @@ class ModelSection(Section):
 
     kind: Literal["llama", "resnet"] = "llama"
     vocab_size: Positive = Field(default=4096, le=1 << 24)
-    """Number of different ids: tokens, or levels of a pixel."""
+    """Number of different ids: tokens of a vocabulary, or levels of a pixel."""
     dim: Positive = Field(default=192, le=1 << 17)
     layers: Positive = Field(default=8, le=1 << 12)
     heads: Positive = Field(default=6, le=1 << 12)
@@ -57,17 +57,17 @@ class ModelSection(Section):
     cuts: tuple[int, ...] = (2, 4, 6)
     """First layer of stages 1 … S−1; stage 0 also embeds, the last stage also holds the final norm and the head."""
     tie_embeddings: bool = False
-    """Embedding and head are one matrix. The first and the last stage hold a copy each, which never differ."""
+    """Whether embedding and head are one matrix. The first and the last stage each have a copy, kept equal."""
     residual: Literal["dense", "subspace"] = "dense"
     subspace_dim: int = Field(default=0, ge=0)
     subspace_seed: int = Field(default=0, ge=0, lt=2**63)
     tail_layers: int = Field(default=0, ge=0)
-    """Number of last layers that write to the whole residual: none of their outputs crosses a boundary."""
+    """Number of last layers that write to the whole residual, because none of their outputs crosses a boundary."""
     boundary: Literal["none", "bottleneck", "maxout", "projector"] = "none"
     """The module that narrows a dense residual at every cut (docs/boundaries.md)."""
     boundary_dim: int = Field(default=0, ge=0)
     anchor: Literal["auto", "frozen", "none"] = "auto"
-    """The frozen anchor F[t] under the embedding; "auto": for a subspace, a bottleneck or a projector."""
+    """The frozen anchor F[t] that is added to the embedding; "auto": for a subspace, a bottleneck or a projector."""
     receiver_hidden: int = Field(default=0, ge=0, le=1 << 20)
     """Width of the MLP with which every stage but the first refines its input; 0: none."""
     token_table_dim: int = Field(default=0, ge=0)
@@ -79,14 +79,14 @@ class ModelSection(Section):
     def _kind_fits(self) -> Self:
         if self.kind != "resnet" and self.classes:
             raise ValueError(
-                f'model.classes = {self.classes} means nothing with model.kind = "{self.kind}": '
+                f'model.classes = {self.classes} has no effect with model.kind = "{self.kind}": '
                 'set model.kind = "resnet", or leave the key out'
             )
         for key in self.idle_keys:
             default = type(self).model_fields[key].default
             if getattr(self, key) != default:
                 raise ValueError(
-                    f'model.{key} = {getattr(self, key)!r} means nothing with model.kind = "{self.kind}": '
+                    f'model.{key} = {getattr(self, key)!r} has no effect with model.kind = "{self.kind}": '
                     "leave the key out"
                 )
         if self.kind != "resnet":
@@ -98,8 +98,8 @@ class ModelSection(Section):
             )
         if self.dim % self.norm_groups:
             raise ValueError(
-                f'model.dim = {self.dim}: the norms of model.kind = "resnet" take {CHANNELS_OF_NORM} channels '
-                f"together; set a multiple of {CHANNELS_OF_NORM}, such as {self.dim + -self.dim % CHANNELS_OF_NORM}"
+                f'model.dim = {self.dim}: the norms of model.kind = "resnet" have groups of {CHANNELS_OF_NORM} '
+                f"channels; set a multiple of {CHANNELS_OF_NORM}, such as {self.dim + -self.dim % CHANNELS_OF_NORM}"
             )
         return self
 
@@ -129,7 +129,7 @@ class ModelSection(Section):
             for key in ("subspace_dim", "subspace_seed", "tail_layers"):
                 if getattr(self, key):
                     raise ValueError(
-                        f'model.{key} = {getattr(self, key)} means nothing with model.residual = "dense": '
+                        f'model.{key} = {getattr(self, key)} has no effect with model.residual = "dense": '
                         'set model.residual = "subspace", or leave the key out'
                     )
             return self
@@ -151,18 +151,18 @@ class ModelSection(Section):
         if self.boundary == "none":
             if self.boundary_dim:
                 raise ValueError(
-                    f'model.boundary_dim = {self.boundary_dim} means nothing with model.boundary = "none": '
+                    f'model.boundary_dim = {self.boundary_dim} has no effect with model.boundary = "none": '
                     'set model.boundary = "bottleneck", "maxout" or "projector", or leave the key out'
                 )
             return self
         if self.residual != "dense":
             raise ValueError(
-                f'model.boundary = "{self.boundary}" narrows a dense residual, and model.residual = "{self.residual}" '
-                'is narrow already: set model.residual = "dense", or model.boundary = "none"'
+                f'model.boundary = "{self.boundary}" narrows a dense residual, but model.residual = "{self.residual}" '
+                'is already narrow: set model.residual = "dense", or model.boundary = "none"'
             )
         if not self.cuts:
             raise ValueError(
-                f'model.boundary = "{self.boundary}" has no boundary to stand at: give model.cuts at least one layer, '
+                f'model.boundary = "{self.boundary}" has no effect without a cut: give model.cuts at least one layer, '
                 'or set model.boundary = "none"'
             )
         if not 0 < self.boundary_dim < self.dim:
@@ -192,7 +192,7 @@ class ModelSection(Section):
             )
         if self.anchor == "none" and self.residual == "subspace":
             raise ValueError(
-                'model.anchor = "none" leaves model.residual = "subspace" nothing outside its few coefficients: '
+                'with model.anchor = "none", model.residual = "subspace" has no component outside its coefficients: '
                 'set model.anchor = "auto"'
             )
         if self.anchor == "frozen" and self.boundary == "maxout":
@@ -209,15 +209,15 @@ class ModelSection(Section):
         key = "residual" if self.residual != "dense" else "anchor" if self.anchor == "frozen" else "boundary"
         if self.anchored:
             raise ValueError(
-                f'model.tie_embeddings = true does not fit model.{key} = "{getattr(self, key)}", whose embedding '
-                "stands on a frozen anchor that the head has no part in: set model.tie_embeddings = false, or leave "
+                f'model.tie_embeddings = true does not fit model.{key} = "{getattr(self, key)}", which adds a frozen '
+                "anchor to the embedding but not to the head: set model.tie_embeddings = false, or leave "
                 f"model.{key} out"
             )
         return self
 
     @property
     def idle_keys(self) -> tuple[str, ...]:
-        """Keys without a meaning for this kind of model."""
+        """Keys that have no effect for this kind of model."""
         return () if self.kind == "llama" else _LLAMA_KEYS
 
     @property
@@ -231,7 +231,7 @@ class ModelSection(Section):
 
     @property
     def shares_embedding(self) -> bool:
-        """Whether two stages hold a copy of the embedding each: the first, and the last as its head."""
+        """Whether the first and the last stage both have a copy of the embedding, the last one as its head."""
         return self.tie_embeddings and self.stages > 1
 
     @property
@@ -241,12 +241,12 @@ class ModelSection(Section):
 
     @property
     def boundary_width(self) -> int:
-        """Values per token that cross a boundary: the residual's, or those of its sender."""
+        """Values per token that cross a boundary: those of the residual, or of the boundary module."""
         return self.residual_width if self.boundary == "none" else self.boundary_dim
 
     @property
     def anchored(self) -> bool:
-        """Whether the embedding is relative to a frozen anchor F[t], which every stage adds by itself."""
+        """Whether a frozen anchor F[t] is added to the embedding; every stage computes and adds it locally."""
         return self._usually_anchored if self.anchor == "auto" else self.anchor == "frozen"
 
     @property
@@ -255,7 +255,7 @@ class ModelSection(Section):
 
     @property
     def acts_at_cuts(self) -> tuple[str, ...]:
-        """Keys that make a stage change its output or input at a cut, which a plain Llama does not do."""
+        """Settings that make a stage change its output or input at a cut, unlike a plain Llama."""
         found = () if self.boundary == "none" else (f'model.boundary = "{self.boundary}"',)
         numbers = {"receiver_hidden": self.receiver_hidden, "token_table_dim": self.token_table_dim}
         return (*found, *(f"model.{key} = {value}" for key, value in numbers.items() if value))
@@ -267,11 +267,11 @@ class ModelSection(Section):
 
     @property
     def subspace_id(self) -> str:
-        """SHA-256, hex, of everything untrained that determines the frames at a boundary. Empty for a plain dense
+        """SHA-256, hex, of the untrained quantities that determine the frames at a boundary. Empty for a plain dense
         model.
 
-        In a subspace that is U and F: construction, seed, k, d, V. With a boundary: construction, kind, k, d, V. An
-        anchor that differs from the default is named too.
+        For a subspace these are U and F: construction, seed, k, d, V. For a boundary module: construction, kind, k, d,
+        V. An anchor that differs from the default is included too.
         """
         what: tuple[object, ...]
         if self.residual == "subspace":

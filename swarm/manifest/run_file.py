@@ -1,4 +1,4 @@
-"""RUN.toml: a run as an organiser writes it."""
+"""RUN.toml: the description of a run that the organiser writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from swarm.manifest.tables import (
 
 
 class RunFile(Tables):
-    """RUN.toml as an organiser writes it. Directories are local and not part of the hash."""
+    """The content of RUN.toml. The run hash does not cover the directories, which are local."""
 
     class Data(Section):
         directory: str = "data"
@@ -61,7 +61,7 @@ def load_run_file(path: Path, overrides: Iterable[str] = ()) -> RunFile:
 
 
 def read_run_tree(tree: dict[str, Any], where: str, overrides: Iterable[str] = ()) -> RunFile:
-    """The run file of nested tables, which `overrides` change. `where`: its name in errors. Raises ManifestError."""
+    """The run file from nested tables and `overrides`. `where`: its name in error messages. Raises ManifestError."""
     apply_overrides(tree, overrides)
     _reject_unknown_keys(tree, RunFile, where)
     try:
@@ -71,7 +71,7 @@ def read_run_tree(tree: dict[str, Any], where: str, overrides: Iterable[str] = (
 
 
 def apply_overrides(tree: dict[str, Any], overrides: Iterable[str]) -> None:
-    """Change nested tables by `a.b=c` texts. Raises ManifestError."""
+    """Apply overrides of the form `a.b=c` to nested tables. Raises ManifestError."""
     for override in overrides:
         _override(tree, override)
 
@@ -84,7 +84,7 @@ def _override(tree: dict[str, Any], override: str) -> None:
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text  # as it stands: a prompt may end in a space
+        value = text  # not stripped: a prompt may end in a space
     table = tree.setdefault(keys[0], {})
     if not isinstance(table, dict):
         raise ManifestError(f"--set {override!r}: {keys[0]} is not a table")

@@ -1,4 +1,4 @@
-"""The manifest of a run: complete, canonical, hashed."""
+"""The manifest of a run: its complete description, with a canonical form and a hash."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from swarm.manifest.section import ManifestError, explain
 from swarm.manifest.tables import Tables
 
 PROTOCOL_VERSION = 10
-"""Peers of different protocol versions refuse each other by name in the handshake."""
+"""Peers with different protocol versions refuse each other in the handshake, with a message that names both."""
 
 MAX_MANIFEST_BYTES = 1 << 20
 
@@ -24,7 +24,7 @@ class RunManifest(Tables):
 
     protocol_version: int = PROTOCOL_VERSION
     subspace_id: str = ""
-    """`ModelSection.subspace_id`, as the organiser's release makes it."""
+    """`ModelSection.subspace_id` as computed by the organiser's release."""
     data: DataSection
     initial: InitialSection = InitialSection()
 
@@ -32,9 +32,9 @@ class RunManifest(Tables):
     def _same_subspace(self) -> Self:
         if self.subspace_id != self.model.subspace_id:
             raise ValueError(
-                f"subspace_id = {self.subspace_id[:16] or 'none'}, but this release makes "
-                f"{self.model.subspace_id[:16] or 'none'} of the model's keys: coefficients would differ in meaning "
-                "on the two sides of a boundary; install the release the organiser names"
+                f"subspace_id = {self.subspace_id[:16] or 'none'}, but this release computes "
+                f"{self.model.subspace_id[:16] or 'none'} from the model's keys: the two sides of a boundary would "
+                "interpret coefficients differently; install the release that the organiser uses"
             )
         return self
 
@@ -45,7 +45,7 @@ class RunManifest(Tables):
         if len(initial.digests) != (self.model.stages if initial.sha256 else 0):
             raise ValueError(
                 f"initial.digests names {len(initial.digests)} states for {self.model.stages} stages and "
-                f"initial.sha256 = {initial.sha256[:16] or 'none'}: it takes one digest for each stage, or neither"
+                f"initial.sha256 = {initial.sha256[:16] or 'none'}: give one digest for each stage, or leave out both"
             )
         return self
 
@@ -54,8 +54,8 @@ class RunManifest(Tables):
         wanted = "images" if self.model.kind == "resnet" else "text"
         if self.data.kind != wanted:
             raise ValueError(
-                f'model.kind = "{self.model.kind}" trains on {wanted}, but the corpus {self.data.name} holds '
-                f"{self.data.kind}: prepare another (`swarm-peer prepare`), or set model.kind"
+                f'model.kind = "{self.model.kind}" trains on {wanted}, but the corpus {self.data.name} contains '
+                f"{self.data.kind}: prepare another corpus (`swarm-peer prepare`), or set model.kind"
             )
         if self.data.pixels and self.data.pixels != self.batch.sequence_length:
             raise ValueError(
@@ -64,7 +64,7 @@ class RunManifest(Tables):
             )
         if self.data.classes > self.model.classes:
             raise ValueError(
-                f"the images of {self.data.name} are of {self.data.classes} classes but model.classes = "
+                f"the images of {self.data.name} have {self.data.classes} classes but model.classes = "
                 f"{self.model.classes}; set model.classes = {self.data.classes}"
             )
         if self.data.vocab_size > self.model.vocab_size:
@@ -86,7 +86,7 @@ class RunManifest(Tables):
 
     @property
     def windows(self) -> int:
-        """Samples of the training split."""
+        """Number of samples in the training split."""
         return self.samples(sum(shard.tokens for shard in self.data.train))
 
     def samples(self, tokens: int) -> int:
@@ -95,12 +95,12 @@ class RunManifest(Tables):
 
     @property
     def sample_stride(self) -> int:
-        """Tokens from one sample to the next: the last label of a text is the first token of the next."""
+        """Tokens from the start of one sample to the next. In text, the last label is the next sample's first token."""
         return self.batch.sequence_length + (self.data.kind == "images")
 
     @property
     def step_blocks(self) -> int:
-        """Steps of one epoch with batch.order = "steps"."""
+        """Number of steps in one epoch with batch.order = "steps"."""
         return self.windows // (self.batch.microbatches * self.batch.sequences)
 
     def canonical(self) -> bytes:
@@ -123,8 +123,8 @@ class RunManifest(Tables):
             raise ManifestError(f"manifest cannot be read: {explain(error)}") from None
         if manifest.protocol_version != PROTOCOL_VERSION:
             raise ManifestError(
-                f"the run speaks protocol version {manifest.protocol_version}, this program {PROTOCOL_VERSION}: "
-                "install the release the organiser names"
+                f"the run uses protocol version {manifest.protocol_version}, this program {PROTOCOL_VERSION}: "
+                "install the release that the organiser uses"
             )
         return manifest
 
@@ -132,7 +132,7 @@ class RunManifest(Tables):
 def check_importable(model: ModelSection, sha256: str) -> None:
     if sha256 and model.kind != "llama":
         raise ValueError(
-            f"initial.sha256 = {sha256[:16]}… names imported parameters, which are those of a language model, but "
+            f"initial.sha256 = {sha256[:16]}… names imported parameters, which belong to a language model, but "
             f'model.kind = "{model.kind}": clear initial.sha256'
         )
     beyond = [*model.acts_at_cuts]
@@ -142,6 +142,6 @@ def check_importable(model: ModelSection, sha256: str) -> None:
         beyond.append(f'model.anchor = "{model.anchor}"')
     if sha256 and beyond:
         raise ValueError(
-            f"initial.sha256 = {sha256[:16]}… names imported parameters, which are those of a plain dense model, but "
-            f"{' and '.join(beyond)}: leave that out, or clear initial.sha256"
+            f"initial.sha256 = {sha256[:16]}… names imported parameters, which belong to a plain dense model, but "
+            f"{' and '.join(beyond)}: leave this out, or clear initial.sha256"
         )

@@ -1,4 +1,4 @@
-"""Shared by all tables of a manifest: frozen, strict about keys, and errors that a person can act on."""
+"""The base class of all manifest tables, and error messages that tell people what to change."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ MaybeSha256 = Annotated[str, Field(pattern=_MAYBE_SHA256)]
 
 
 class ManifestError(ValueError):
-    """A run file, manifest or signature that cannot be used; the message names the value and the fix."""
+    """A run file, manifest or signature is invalid; the message names the value and the fix."""
 
 
 class Section(BaseModel):
-    """Base of every manifest table: frozen, strict about keys, numbers finite."""
+    """Base of every manifest table: frozen, without unknown keys, with finite numbers only."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
@@ -43,7 +43,7 @@ class Section(BaseModel):
 
 
 def explain(error: Exception) -> str:
-    """A validation error in one line a person can act on."""
+    """A validation error as one line, which tells people what to change."""
     if not isinstance(error, ValidationError):
         return str(error)
     parts = []

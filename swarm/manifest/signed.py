@@ -1,4 +1,4 @@
-"""A manifest under the organiser's signature."""
+"""A manifest with the organiser's signature."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ class SignedManifest(Section):
         """Check signature, organiser (`fingerprint`) and `run_hash`, then parse. Raises ManifestError."""
         actual = hashlib.sha256(self.manifest).hexdigest()
         if run_hash is not None and actual != run_hash:
-            raise ManifestError(f"manifest hashes to {actual[:16]}…, the invite names run {run_hash[:16]}…")
+            raise ManifestError(f"the manifest has the hash {actual[:16]}…, but the invite names run {run_hash[:16]}…")
         if fingerprint is not None and fingerprint != key_fingerprint(self.public_key):
             raise ManifestError(
-                f"manifest is signed by {key_fingerprint(self.public_key)}, the invite names organiser {fingerprint}"
+                f"the manifest is signed by {key_fingerprint(self.public_key)}, but the invite names organiser "
+                f"{fingerprint}"
             )
         try:
             Ed25519PublicKey.from_public_bytes(self.public_key).verify(self.signature, _SIGNED + self.manifest)
         except (InvalidSignature, ValueError):
             raise ManifestError(
-                f"manifest {actual[:16]}… has a bad signature for key {key_fingerprint(self.public_key)}"
+                f"the manifest {actual[:16]}… has no valid signature of the key {key_fingerprint(self.public_key)}"
             ) from None
         return RunManifest.from_canonical(self.manifest)
 

@@ -1,4 +1,4 @@
-"""The other tables of a run, and the checks between them."""
+"""The tables of a run besides [model], [data] and [initial], and the checks between tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BatchSection(Section):
     sequences: Positive = Field(default=4, le=65_535)
     sequence_length: Positive = Field(default=128, le=1 << 20)
     order: Literal["samples", "steps"] = "samples"
-    """What each epoch shuffles. "steps": a step's microbatches keep their samples for good, as codec `delta` needs."""
+    """What each epoch shuffles. "steps": each step keeps its samples in every epoch, as the codec `delta` needs."""
 
     @property
     def tokens_per_microbatch(self) -> int:
@@ -27,7 +27,7 @@ class BatchSection(Section):
 
     @property
     def ids_per_microbatch(self) -> int:
-        """Including the labels. They travel with activations, for the last stage's labels or a subspace's anchor."""
+        """Token ids of a microbatch, with labels. They are sent with activations, for the labels and the anchor."""
         return self.tokens_per_microbatch + self.sequences
 
     @property
@@ -36,7 +36,7 @@ class BatchSection(Section):
 
 
 class OptimizerSection(Section):
-    """AdamW with linear warm-up and cosine decay to `min_ratio`; one clip by the global norm."""
+    """AdamW with linear warm-up, cosine decay to `min_ratio`, and clipping by the global norm."""
 
     learning_rate: float = Field(default=1e-3, gt=0)
     warmup_steps: int = Field(default=10, ge=0, lt=1 << 31)
@@ -49,7 +49,7 @@ class OptimizerSection(Section):
 
 
 AUTO = "auto"
-"""In place of a codec's name: chosen during the run."""
+"""In place of a codec's name: the coordinator chooses the codec during the run."""
 
 
 class CodecSection(Section):
@@ -60,29 +60,32 @@ class CodecSection(Section):
 
     @property
     def auto(self) -> bool:
-        """Whether the coordinator chooses a codec, from step to step."""
+        """Whether the coordinator chooses a codec for each step."""
         return AUTO in (self.forward, self.backward)
 
     @property
     def remembers(self) -> Literal["", "samples", "places"]:
-        """The base of activations: their samples' last visit, or the same place in the step before."""
+        """From which earlier activation a frame codes the change; "": none.
+
+        "samples": the last visit of the same samples; "places": the same microbatch of the previous step.
+        """
         family = self.forward.partition(":")[0]
         return "samples" if family == "delta" else "places" if family in ("ef21", "ef", "ef-mixed") else ""
 
     @property
     def mutual(self) -> bool:
-        """Whether both ends keep the base, or the sender alone."""
+        """True: sender and receiver keep the base. False: only the sender does."""
         return self.forward.partition(":")[0] in ("delta", "ef21")
 
 
 class SumSection(Section):
-    """How gradients are added. `exact`: each microbatch's gradient is rounded to multiples of 2^-grid_bits in fp64."""
+    """How gradients are added. `exact`: the gradient of each microbatch is rounded to multiples of 2^-grid_bits."""
 
     mode: Literal["exact", "fp32"] = "exact"
     grid_bits: int = Field(default=30, ge=8, le=48)
     averaging: str = "none"
-    """What replicas exchange: "none": exact sums; dither:STEP: exact, coarser; a codec, powersgd:RANK: compressed
-    (docs/averaging.md).
+    """What replicas exchange (docs/averaging.md). "none": exact sums; "dither:STEP": exact sums on a coarser grid; a
+    codec or "powersgd:RANK": compressed sums.
     """
 
     @model_validator(mode="after")
@@ -90,39 +93,42 @@ class SumSection(Section):
         family, _, rank = self.averaging.partition(":")
         if family == "powersgd" and not (rank.isdecimal() and rank.isascii() and 1 <= int(rank) <= 64):
             raise ValueError(
-                f'sums.averaging = "{self.averaging}" needs a rank from 1 to 64: write powersgd:4 to exchange four '
-                "rows and four columns of each matrix"
+                f'sums.averaging = "{self.averaging}" needs a rank from 1 to 64: for example, powersgd:4 exchanges '
+                "factors of rank 4 for each matrix"
             )
         if family == "dither":
             if not re.fullmatch(r"[0-9]{1,2}(\.[0-9]{1,4})?", rank) or not 1 / 16 <= float(rank) <= 16:
                 raise ValueError(
-                    f'sums.averaging = "{self.averaging}" needs a step from 0.0625 to 16: write dither:1 to round each '
-                    "gradient to about its own size"
+                    f'sums.averaging = "{self.averaging}" needs a step from 0.0625 to 16: for example, dither:1 rounds '
+                    "each gradient with a step of about its own size"
                 )
             if self.mode != "exact":
-                raise ValueError(f'sums.averaging = "{self.averaging}" adds exactly: set sums.mode = "exact"')
+                raise ValueError(f'sums.averaging = "{self.averaging}" needs exact sums: set sums.mode = "exact"')
         return self
 
     @property
     def dither(self) -> float:
-        """Step of a microbatch's rounding, relative to the size of its gradient; 0: every number has one grid."""
+        """Rounding step of a microbatch's gradient, relative to its size; 0: one grid for all numbers."""
         family, _, step = self.averaging.partition(":")
         return float(step) if family == "dither" else 0.0
 
     @property
     def rank(self) -> int:
-        """Rank of powersgd; 0 for any other."""
+        """The rank of powersgd; 0 for any other averaging."""
         family, _, rank = self.averaging.partition(":")
         return int(rank) if family == "powersgd" else 0
 
     @property
     def compresses(self) -> bool:
-        """Whether what replicas make of their sums depends on who has added what."""
+        """Whether the averaged result depends on which replica has added which microbatches."""
         return self.averaging != "none" and not self.dither
 
 
 class TimingSection(Section):
-    """One budget; every deadline is derived from it and from measured quantiles (swarm/protocol/timeouts.py)."""
+    """The time budget of a run.
+
+    All deadlines follow from it and from measured quantiles (swarm/protocol/timeouts.py).
+    """
 
     step_budget_s: float = Field(default=60.0, ge=0.01, le=1e6)
     recruit_after_s: float = Field(default=10.0, ge=0, le=1e6)
@@ -150,7 +156,10 @@ class EvaluationSection(Section):
 
 
 class SwarmSection(Section):
-    """Peers that a stage wants before step 0 opens; beyond `max_replicas` (0: as many as are useful) peers stand by."""
+    """How many peers each stage has: `replicas` before step 0 opens, at most `max_replicas` (0: as many as are useful).
+
+    Further peers are standbys.
+    """
 
     replicas: Positive = Field(default=2, le=65_535)
     max_replicas: int = Field(default=0, ge=0, le=65_535, description="0: as many as are of use")
@@ -166,7 +175,7 @@ class SwarmSection(Section):
         if 0 < self.max_replicas < self.replicas:
             raise ValueError(
                 f"swarm.max_replicas = {self.max_replicas} is less than swarm.replicas = {self.replicas}: "
-                f"set swarm.max_replicas = {self.replicas} or more, or 0 for as many as are of use"
+                f"set swarm.max_replicas = {self.replicas} or more, or 0 for as many as are useful"
             )
         return self
 
@@ -176,10 +185,10 @@ AUTO_STEPS = 128
 
 
 class AuditSection(Section):
-    """How often a step is computed twice, by other peers, to check that the results are equal (docs/trust.md).
+    """How often other peers compute a step again, to check that the results are equal (docs/trust.md).
 
-    `every` counts the microbatches of one peer. 0: what peers contribute is not looked at either.
-    "auto": `AUTO_EVERY`, but no more than one step in `AUTO_STEPS`, so that audits take less than 1 % of the time.
+    `every`: one audit per this number of microbatches of a peer. 0: no audits, and contributions are not checked
+    either. "auto": `AUTO_EVERY`, but at most one step in `AUTO_STEPS`, so that audits take less than 1 % of the time.
     """
 
     every: Annotated[int, Field(ge=0, lt=1 << 31)] | Literal["auto"] = "auto"
@@ -193,7 +202,7 @@ MAX_COORDINATORS = 7
 
 
 class CoordinatorSection(Section):
-    """The machines that may coordinate. Without a group it is the one machine that hosts the run."""
+    """The machines that may coordinate the run. Without a group, only the machine that hosts the run."""
 
     group: tuple[PeerIdText, ...] = ()
 
@@ -201,11 +210,13 @@ class CoordinatorSection(Section):
     def _decides(self) -> Self:
         count = len(self.group)
         if len(set(self.group)) < count:
-            raise ValueError("coordinator.group names a peer id twice: each machine has its own (`swarm-peer id`)")
+            raise ValueError(
+                "coordinator.group names a peer id twice: each machine has its own peer id (`swarm-peer id`)"
+            )
         if count and (count % 2 == 0 or count > MAX_COORDINATORS):
             raise ValueError(
-                f"coordinator.group has {count} members: take an odd number up to {MAX_COORDINATORS}, such as 3, since "
-                "a majority decides, and an even number survives no more deaths than the odd number below it"
+                f"coordinator.group has {count} members: use an odd number up to {MAX_COORDINATORS}, such as 3. "
+                "A majority decides, so one more member than an odd number does not tolerate more failures"
             )
         return self
 
@@ -217,7 +228,7 @@ class RunSection(Section):
 
 
 class Tables(Section):
-    """Tables shared by RUN.toml and the manifest."""
+    """The tables that RUN.toml and the manifest share."""
 
     run: RunSection = RunSection()
     model: ModelSection = ModelSection()
@@ -241,8 +252,8 @@ class Tables(Section):
             )
         if self.model.shares_embedding and self.sums.averaging != "none":
             raise ValueError(
-                f'sums.averaging = "{self.sums.averaging}" compresses what each stage adds up by itself, but with '
-                "model.tie_embeddings = true the first and the last stage sum the embedding together: set "
+                f'sums.averaging = "{self.sums.averaging}" compresses the sums of each stage separately, but with '
+                "model.tie_embeddings = true the first and the last stage add the embedding's gradients together: set "
                 'sums.averaging = "none", or model.tie_embeddings = false (of an imported model: import --untie)'
             )
         if self.model.kind == "resnet":
@@ -258,13 +269,13 @@ class Tables(Section):
                 )
         if self.codec.remembers == "samples" and self.batch.order != "steps":
             raise ValueError(
-                f'codec.forward = "{self.codec.forward}" sends the change since a sample was last visited, so samples '
-                f'must come together again: batch.order = "{self.batch.order}", set batch.order = "steps"'
+                f'codec.forward = "{self.codec.forward}" sends the change since the last visit of a sample, so the '
+                f'same samples must stay together, but batch.order = "{self.batch.order}": set batch.order = "steps"'
             )
         if self.audit.every and not self.audit.tolerance and self.sums.mode != "exact":
             raise ValueError(
-                f'audit.tolerance = 0 lets no bit differ, and with sums.mode = "{self.sums.mode}" the last bits depend '
-                'on the adding peer: set audit.tolerance = 0.01, or sums.mode = "exact"'
+                f'audit.tolerance = 0 allows no difference, but with sums.mode = "{self.sums.mode}" the last bits '
+                'depend on the peer that adds: set audit.tolerance = 0.01, or sums.mode = "exact"'
             )
         largest_loss = self.batch.tokens_per_step * math.log(self.model.vocab_size + 1)
         if self.sums.mode == "exact" and 4 * largest_loss > 2.0 ** (53 - self.sums.grid_bits):
@@ -277,7 +288,7 @@ class Tables(Section):
 
     @property
     def audit_steps(self) -> int:
-        """One step in so many is audited, if each stage has as many peers as the run begins with. 0: none."""
+        """Every how many steps one is audited, if each stage has swarm.replicas peers; 0: no audits."""
         if not self.audit.every or self.prevents_audits:
             return 0
         every, least = (AUTO_EVERY, AUTO_STEPS) if self.audit.every == "auto" else (self.audit.every, 1)
@@ -285,14 +296,14 @@ class Tables(Section):
 
     @property
     def prevents_audits(self) -> str:
-        """What in this run makes a step come out otherwise when others compute it; empty: nothing does."""
+        """The setting because of which other peers would get a different result for the same step; empty: none."""
         if self.codec.remembers:
             return f'codec.forward = "{self.codec.forward}"'
         return f'sums.averaging = "{self.sums.averaging}"' if self.sums.compresses else ""
 
     @property
     def outlines(self) -> bool:
-        """Whether audits compare sums that need not be equal."""
+        """Whether audits compare sums that may differ between honest peers."""
         return self.audit_steps > 0 and self.audit.tolerance > 0
 
     @property

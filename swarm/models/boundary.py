@@ -1,24 +1,24 @@
-"""The modules at a cut: a sender in the stage before, a receiver in the stage after, all trained.
+"""The trained modules at a cut: a sender at the end of a stage, and a receiver at the start of the next stage.
 
-These narrow the residual there:
+model.boundary chooses how they narrow the residual:
 
 * `bottleneck` (SWARM, arXiv 2301.11913, and the anchor of Protocol Models, arXiv 2506.01260): the sender makes z = D(x
   − F[t]), the receiver x' = Up·z + F[t]. D starts as Uᵀ and Up as U, the first k channels.
 * `projector` (MAPL, arXiv 2606.05484): the same, with D and Up kept orthonormal by a retraction after each optimizer
   step (retraction.py).
-* `maxout` (SWARM): z is the normed maximum of each group of d/k channels of the normed residual, x' = Up·z.
+* `maxout` (SWARM): z is the normalised maximum of each group of d/k channels of the normalised residual, x' = Up·z.
 
-The stage after may change the received residual, narrowed or not (so that a control run can have it too):
+In addition, the receiving stage may change the received residual, also if it is not narrowed (for control runs):
 
-* a token table: x' ← x' + B·A[t], of low rank (such as MAPL's factorised anchors). In a subspace it is added to the
-  anchor that this stage reads with: the coefficients, and so the frames, stay unchanged.
-* a refinement: x' ← x' + W·silu(V·norm(x')). In a subspace it writes coefficients, as every other writer does.
+* a token table of low rank: x' ← x' + B·A[t] (like MAPL's factorised anchors). In a subspace, B·A[t] is added to the
+  anchor with which this stage reads, so the coefficients and the frames stay unchanged.
+* a refinement: x' ← x' + W·silu(V·norm(x')). In a subspace it writes coefficients, like all other writers.
 
-Both begin by adding nothing.
+Initially, both add zero.
 
-F is the frozen token anchor of subspace.py, generated at every stage. The embedding is relative to it too, so a
-boundary only carries what the layers computed. All of these are ordinary parameters of their stages. They are named by
-the first layer behind their cut, so a name means the same cut wherever the others are.
+F is the frozen token anchor of subspace.py, which every stage generates. It is also added to the embedding, so a
+boundary carries only what the layers have computed. All modules here have ordinary parameters, which belong to their
+stages. Their names contain the number of the first layer after the cut, so a name does not depend on other cuts.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def is_projector(name: str) -> bool:
 
 
 def initial_boundary_value(name: str, shape: torch.Size, model: ModelSection) -> Tensor | None:
-    """Initial value of a matrix that must not start at random: the first k channels, or zeros. None for all others.
+    """Initial value of a matrix that is not random at first: the first k channels, or zeros. None: a random matrix.
 
-    At a narrow boundary without an anchor behind it, only a token table tells tokens apart, so it starts at random.
+    At a narrow boundary without an anchor, only the token table distinguishes tokens, so it is random at first.
     """
     _, _, rest = name.partition("model.boundaries.")
     part, _, _ = rest.partition(".")
@@ -58,7 +58,10 @@ def initial_boundary_value(name: str, shape: torch.Size, model: ModelSection) ->
 
 
 class Boundaries(nn.Module):
-    """The boundary modules of the stage with `layers`; none at its outer ends, nor without a key that asks for them."""
+    """The boundary modules of the stage with `layers`. At the ends of the model there are none.
+
+    The keys of [model] choose the modules.
+    """
 
     def __init__(self, model: ModelSection, layers: range) -> None:
         super().__init__()
@@ -72,8 +75,8 @@ class Boundaries(nn.Module):
         self.refinements = nn.ModuleDict({cut: _Refinement(model) for cut in entered if model.receiver_hidden})
 
     def before(self, x: Tensor, frozen: Tensor | None, tokens: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The input of the stage's layers from the received residual, and in a subspace the anchor that they read it
-        with.
+        """The input of the stage's layers, computed from the received residual; and in a subspace, the anchor with
+        which they read it, else None.
 
         x: (batch, time, model.boundary_width) → (batch, time, model.residual_width). `frozen`: the tokens' anchor.
         """
@@ -90,7 +93,7 @@ class Boundaries(nn.Module):
         return x, anchored
 
     def after(self, x: Tensor, frozen: Tensor | None) -> Tensor:
-        """The output over the cut behind the stage: (batch, time, model.boundary_width)."""
+        """The output that is sent over the next cut: (batch, time, model.boundary_width)."""
         for sender in self.senders.values():
             x = sender(x, frozen)
         return x
@@ -147,7 +150,10 @@ class _MaxoutReceiver(nn.Module):
 
 
 class _TokenTable(nn.Module):
-    """B·A[t]. A learns as an embedding does, without weight decay; B starts random, so that every row can move."""
+    """B·A[t].
+
+    A is trained like an embedding, without weight decay; B is random at first, so that all rows of A learn.
+    """
 
     def __init__(self, model: ModelSection) -> None:
         super().__init__()
@@ -170,7 +176,7 @@ class _Refinement(nn.Module):
 
 
 def _product(x: Tensor, matrix: Tensor) -> Tensor:
-    """x·matrixᵀ in fp32 under autocast too: precision lost here is lost to every later stage."""
+    """x·matrixᵀ in fp32, also under autocast, because an error here affects every later stage."""
     plain = contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
     with plain:
         return F.linear(x, matrix)

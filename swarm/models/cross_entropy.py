@@ -1,8 +1,9 @@
-"""Cross entropy of a large vocabulary without all logits in memory at once.
+"""Cross entropy with a large vocabulary, without all logits in memory at the same time.
 
-For 8,192 tokens and 128,000 ids the logits alone are 4.2 GB in fp32, and their gradient as much. Here both are made for
-some tokens at a time. The gradients only need the logits: (softmax − one-hot)·Wᵀ for the input, and its product with
-the input for the weight. If all logits fit, they are made at once, as in torch.
+For 8,192 tokens and 128,000 ids the logits take 4.2 GB in fp32, and their gradient takes as much. Here both are
+computed for some tokens at a time. The gradient of the logits is softmax − one-hot; its products with the weight and
+with the input give the other gradients. If there are at most AT_ONCE logits, all of them are computed at once, as in
+torch.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ AT_ONCE = 1 << 25
 def summed_cross_entropy(x: Tensor, project: Callable[[Tensor], Tensor], weight: Tensor, labels: Tensor) -> Tensor:
     """Σ −log softmax(x·weightᵀ)[label], fp32, nats. x (B, T, dim), weight (V, dim), labels (B, T) int64.
 
-    `project` makes that product, if it is made at once. Products are in autocast's precision if autocast is on; all
-    else is fp32.
+    `project`: computes x·weightᵀ if all logits are computed at once. Products are in autocast's precision if autocast
+    is on; everything else is fp32.
     """
     tokens = x.flatten(0, 1)
     if len(tokens) * len(weight) <= AT_ONCE:

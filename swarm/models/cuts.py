@@ -1,4 +1,4 @@
-"""Where to cut: stages of equal *measured* cost. The embedding and the head are not free."""
+"""Proposes cuts that give stages of equal measured cost, with the cost of the embedding and the head."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from swarm.models.kinds import build_stage
 
 @dataclass(frozen=True)
 class Costs:
-    """Forward plus backward of one microbatch through each part, in any one unit (seconds, FLOP)."""
+    """Cost of each part for the forward and backward of one microbatch, in any common unit (seconds, FLOP)."""
 
     embed: float
     layer: float
@@ -23,10 +23,10 @@ class Costs:
 
 
 def propose_cuts(model: ModelSection, stages: int, costs: Costs) -> tuple[int, ...]:
-    """First layers of stages 1 … stages−1 that make the most expensive stage as cheap as possible, the others even."""
+    """The first layers of stages 1 … stages−1, so that the largest cost of a stage is minimal and the others even."""
     if not 1 <= stages <= model.layers:
         raise ValueError(
-            f"cannot cut model.layers = {model.layers} into {stages} stages: ask for 1 to {model.layers} stages"
+            f"cannot cut model.layers = {model.layers} into {stages} stages: use 1 to {model.layers} stages"
         )
     layers = [costs.layer] * model.layers
     layers[0] += costs.embed
@@ -35,7 +35,7 @@ def propose_cuts(model: ModelSection, stages: int, costs: Costs) -> tuple[int, .
 
 
 def stage_costs(model: ModelSection, costs: Costs) -> tuple[float, ...]:
-    """Cost of each stage under the model's own cuts."""
+    """The cost of each stage with the model's present cuts."""
     each = [costs.layer * len(model.layer_range(stage)) for stage in range(model.stages)]
     each[0] += costs.embed
     each[-1] += costs.head
@@ -45,8 +45,8 @@ def stage_costs(model: ModelSection, costs: Costs) -> tuple[float, ...]:
 def measure_costs(model: ModelSection, sequences: int, sequence_length: int, repeats: int = 3) -> Costs:
     """Seconds on this machine's CPU, with torch's current number of threads; the minimum of `repeats` runs each.
 
-    Times the three stages of a three-layer model: embedding + layer, layer, layer + head. The modules at the cuts are
-    left out: they cost every stage but the first the same.
+    It measures the three stages of a three-layer model: embedding + layer, layer, layer + head. The modules at the cuts
+    are left out, because their cost is equal in all stages but the first.
     """
     shape = {"layers": 3, "cuts": (1, 2), "tail_layers": min(1, model.tail_layers)}
     plain = {"boundary": "none", "boundary_dim": 0, "receiver_hidden": 0, "token_table_dim": 0}
@@ -71,7 +71,7 @@ def flop_costs(model: ModelSection, sequence_length: int) -> Costs:
 
 
 def _balance(costs: Sequence[float], parts: int) -> tuple[int, ...]:
-    """Starts of parts 1 … of the contiguous partition with the least maximum; among those, the least sum of squares."""
+    """Starts of parts 1, 2, … of the contiguous partition with the least maximum cost, then least sum of squares."""
     total = (0.0, *itertools.accumulate(costs))
     count = len(costs)
     infinity = float("inf")
@@ -109,4 +109,4 @@ def _stage_seconds(model: ModelSection, stage: int, sequences: int, length: int,
         else:
             torch.autograd.grad(out, sources, torch.ones_like(out))
         seconds.append(time.perf_counter() - start)
-    return min(seconds[1:])  # the first run allocates
+    return min(seconds[1:])  # without the first run, which also allocates memory

@@ -1,8 +1,8 @@
-"""Initial values as a function of the run's seed and a tensor's name alone, independent of the cuts.
+"""Initial values that depend only on the run's seed and the name of a tensor, not on the cuts.
 
-They are the same on every machine: value i is the sum of twelve signed 16-bit lanes s, those of outputs number 3i + 1 …
-3i + 3 of splitmix64, as (2·Σs + 12)·2^-17. That is nearly normal, has mean 0 and variance 1, never exceeds 6, and is
-exact in fp32, so no instruction set changes a bit.
+They are the same on every machine. Value i is (2·Σs + 12)·2^-17; the sum is over the twelve signed 16-bit lanes s of
+the outputs 3i + 1 … 3i + 3 of splitmix64. This is nearly normal, with mean 0, variance 1 and magnitude at most 6, and
+exact in fp32.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import Tensor
 from swarm.models.splitmix import splitmix
 
 _WORDS = 3
-"""Words per value: twelve lanes."""
+"""64-bit words per value, with four lanes each."""
 _BLOCK = 1 << 14
-"""Number of values made at once, so that intermediate results fit into a cache."""
+"""Number of values computed at once, so that intermediate results fit into the cache."""
 
 
 def seeded_normal(name: str, shape: torch.Size, seed: int) -> Tensor:
-    """Standard normal values, nearly, fp32 on the CPU."""
+    """Approximately standard normal values, fp32 on the CPU."""
     digest = hashlib.sha256(f"{seed}\0{name}".encode()).digest()
     start = int.from_bytes(digest[:8], "little")
     values = torch.empty(math.prod(shape))

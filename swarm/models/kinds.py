@@ -1,4 +1,4 @@
-"""The kinds of model that a run can train. To add one, write its file and add its row and its name in the manifest."""
+"""The kinds of model that a run can train. To add one, write its file, add a row here, and its name in the manifest."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from swarm.models.stage_module import StageModule
 class ModelKind:
     stage: Callable[[ModelSection, int], StageModule]
     initial_value: Callable[[str, torch.Size, ModelSection, int], Tensor]
-    """A function of (name, shape, model, seed) alone, independent of the cuts."""
+    """(name, shape, model, seed) → initial value of a parameter, independent of the cuts."""
 
 
 KINDS = {
     "llama": ModelKind(llama.LlamaStage, llama.initial_value),
     "resnet": ModelKind(resnet.ResNetStage, resnet.initial_value),
 }
-"""By model.kind."""
+"""The kinds, by model.kind."""
 
 
 def build_stage(
@@ -35,10 +35,10 @@ def build_stage(
 ) -> StageModule:
     """Stage `stage` of `model` on `device`, fp32, with its initial parameters.
 
-    `seed` None leaves parameters uninitialised: for counting on the "meta" device, or when state is loaded next.
+    `seed` None: the parameters are not initialised, for counting on the "meta" device, or before a state is loaded.
     """
     if not 0 <= stage < model.stages:
-        raise ValueError(f"stage {stage} does not exist: model.cuts = {list(model.cuts)} make {model.stages} stages")
+        raise ValueError(f"stage {stage} does not exist: model.cuts = {list(model.cuts)} gives {model.stages} stages")
     kind = KINDS[model.kind]
     with torch.device(device), _NoInitialValues():
         module = kind.stage(model, stage)
@@ -51,10 +51,10 @@ def build_stage(
 
 
 class _NoInitialValues(TorchFunctionMode):
-    """Skips torch's own initial values, since ours come later.
+    """Inside this context, torch's own initialisation is skipped, because we set initial values later.
 
-    On the meta device, drawing them, or moving from it, imports torch's compiler: two seconds of a core and 40 MB, at
-    the moment when a standby has been called and its stage waits for it.
+    On the meta device, torch's initialisation imports its compiler, which takes two seconds and 40 MB. This would delay
+    a standby just when its new stage waits for it.
     """
 
     def __torch_function__(
@@ -66,13 +66,13 @@ class _NoInitialValues(TorchFunctionMode):
 
 
 def count_parameters(model: ModelSection, stage: int | None = None) -> int:
-    """Parameters of one stage, or of the whole model, where a tied one counts once. Allocates nothing."""
+    """Number of parameters of one stage, or of the whole model (tied ones count once). Allocates no parameters."""
     stages = range(model.stages) if stage is None else (stage,)
     shapes = {name: shape for s in stages for name, shape in parameter_shapes(model, s).items()}
     return sum(math.prod(shape) for shape in shapes.values())
 
 
 def parameter_shapes(model: ModelSection, stage: int) -> dict[str, tuple[int, ...]]:
-    """Shape of each parameter of a stage, by name. Allocates nothing."""
+    """Shape of each parameter of a stage, by name. Allocates no parameters."""
     module = build_stage(model, stage, device="meta", seed=None)
     return {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}

@@ -1,10 +1,10 @@
 """A decoder language model in the Llama shape, cut into stages.
 
 RMSNorm, rotary positions (rotate-half convention), grouped-query attention, SwiGLU, no biases, no dropout. A tied head
-is the embedding, under its name: with several stages the last one holds a copy. The residual carries the activation or,
-with model.residual = "subspace", its coefficients (subspace.py). At the cuts model.boundary may narrow it
-(boundary.py). Parameter names are those of the whole model in the Hugging Face Llama layout, whatever the cuts: an
-export is a copy, and a tensor's initial value is a function of (seed, name) alone.
+is the embedding, with the name of the embedding; with several stages, the last stage has a copy. The residual contains
+the activation or, with model.residual = "subspace", its coefficients (subspace.py). At the cuts, model.boundary may
+narrow it (boundary.py). Parameters have the names of the whole model in the Hugging Face Llama layout, independent of
+the cuts. So an export is a copy, and the initial value of a tensor depends only on seed and name.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from swarm.models.stage_module import StageModule
 from swarm.models.subspace import RESIDUAL_WRITERS, anchor, constrained, lift
 
 _INIT_STD = 0.02
-# Relative to an anchor of unit variance, the writers must be large enough to matter. Writers at 0.02, 0.04, 0.08 ended
-# at 4.95, 4.92, 4.90 nats (docs/subspace.md's comparison, k = 16).
+# Writers must be large enough relative to the anchor, which has unit variance. With standard deviations of 0.02, 0.04
+# and 0.08 for the writers, the loss was 4.95, 4.92 and 4.90 nats (the comparison in docs/subspace.md, k = 16).
 _COEFFICIENT_STD = 0.5
 _WRITER_STD = 0.08
 
@@ -35,7 +35,7 @@ _WRITER_STD = 0.08
 def initial_value(name: str, shape: torch.Size, model: ModelSection, seed: int) -> Tensor:
     """Initial fp32 CPU value of a tensor: ones for norms, else normal; writers to the residual are scaled down.
 
-    A writer of k rows gets entries √(d/k) times larger, so that its output has the same length as with all d rows.
+    A writer with k rows has entries that are √(d/k) times larger, so that its output has the same norm as with d rows.
     """
     if (value := initial_boundary_value(name, shape, model)) is not None:
         return value
@@ -47,12 +47,12 @@ def initial_value(name: str, shape: torch.Size, model: ModelSection, seed: int) 
     elif name.endswith("embed_tokens.weight") and model.residual == "subspace":
         std = _COEFFICIENT_STD
     elif name.endswith(".up"):
-        std = 1 / math.sqrt(shape[1])  # behind a normed maximum the residual is about one long in each channel
+        std = 1 / math.sqrt(shape[1])  # after maxout, each channel of the residual has about unit size
     return seeded_normal(name, shape, seed) * std
 
 
 class LlamaStage(StageModule):
-    """The first stage also embeds, the last also norms and projects to logits."""
+    """One stage. The first stage also has the embedding; the last one also has the final norm and the head."""
 
     _cos: Tensor
     _sin: Tensor
@@ -67,7 +67,7 @@ class LlamaStage(StageModule):
         self.model = _Trunk()
         if self.first or (self.last and model.tie_embeddings):
             self.model.embed_tokens = Embedding(model.vocab_size, model.residual_width)
-        # keyed by the layer's number in the whole model, so that names do not depend on the cuts
+        # the key is the layer's number in the whole model, so that names do not depend on the cuts
         self.model.layers = nn.ModuleDict({str(i): _Layer(model, i) for i in layers})
         self.model.boundaries = Boundaries(model, layers)
         if self.last:
@@ -78,12 +78,12 @@ class LlamaStage(StageModule):
         self.register_buffer("_sin", torch.empty(model.context, self._head_dim), persistent=False)
 
     def forward(self, x: Tensor, tokens: Tensor | None = None) -> Tensor:
-        """From the input over the boundary before this stage to the output over the one after it; logits in the last
-        stage.
+        """Compute the frame for the next stage from the frame of the previous one; in the last stage, the logits (B, T,
+        V).
 
-        `x` is token ids (B, T) int64 at stage 0, else fp32 (B, T, model.boundary_width): the activation, its
-        coefficients in the subspace, or the output of a sender. A model with an anchor or token tables needs `tokens`,
-        the ids, above stage 0 too. Logits are (B, T, V).
+        `x`: token ids (B, T) int64 at stage 0, else fp32 (B, T, model.boundary_width): the activation, its coefficients
+        in the subspace, or the output of a sender. `tokens`: the token ids, needed above stage 0 for an anchor or a
+        token table.
         """
         out = self._through(x, tokens)
         return self._logits(out) if self.last else out
@@ -95,7 +95,7 @@ class LlamaStage(StageModule):
         return self.model.layers.values()
 
     def _through(self, x: Tensor, tokens: Tensor | None) -> Tensor:
-        """As `forward`; in the last stage the input of the logits, (B, T, dim)."""
+        """Like `forward`, but in the last stage without the head: (B, T, dim)."""
         residual = self.model.embed_tokens(x) if self.first else x  # (batch, time, residual or boundary width)
         tokens = x if self.first else tokens
         frozen = self._anchor(tokens)
@@ -136,7 +136,7 @@ class LlamaStage(StageModule):
         return [*([embedding] if only_head else []), *super().matrices()]
 
     def reset_buffers(self) -> None:
-        """Fill the rotary tables; computed on CPU so that every device holds the same bits."""
+        """Fill the rotary tables. They are computed on the CPU, so that they have the same bits on every device."""
         if self._cos.is_meta:
             return
         frequency = self._theta ** -(torch.arange(0, self._head_dim, 2, dtype=torch.float32) / self._head_dim)
@@ -147,7 +147,7 @@ class LlamaStage(StageModule):
 
 
 class _Trunk(nn.Module):
-    """Holds those of these that the stage has: `embed_tokens` in the first one, `norm` in the last."""
+    """The parts besides the layers: `embed_tokens` in the first stage, `norm` in the last."""
 
     embed_tokens: Embedding
     layers: nn.ModuleDict
@@ -189,7 +189,7 @@ class _Attention(nn.Module):
         )
         q, k = _rotate(q, cos, sin).to(v.dtype), _rotate(k, cos, sin).to(v.dtype)
         grouped = self._groups > 1
-        if grouped and not x.is_cuda:  # kernels of a GPU read a key once for all of its heads
+        if grouped and not x.is_cuda:  # GPU kernels support grouped keys without repeating them
             k, v, grouped = _repeat_heads(k, self._groups), _repeat_heads(v, self._groups), False
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
         written: Tensor = self.o_proj(attended.transpose(1, 2).reshape(batch, time, -1))

@@ -1,4 +1,4 @@
-"""Named model sizes. Counts are of all parameters, embedding and head included (checked by a test)."""
+"""Named model sizes. The names give the number of all parameters, with embedding and head (a test checks this)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ NAMES = tuple(_TABLE)
 
 
 def preset(name: str, stages: int = 4, costs: Costs | None = None) -> ModelSection:
-    """Preset `name` cut into `stages` by `costs` (FLOP when none are measured). Raises ValueError for a bad name."""
+    """Preset `name`, cut into `stages` by `costs` (None: FLOP). Raises ValueError for an unknown name."""
     if name not in _TABLE:
-        raise ValueError(f"no preset named {name!r}: there are {', '.join(NAMES)}")
+        raise ValueError(f"no preset is named {name!r}: use one of {', '.join(NAMES)}")
     whole = ModelSection(**_TABLE[name], cuts=())
     return whole.model_copy(
         update={"cuts": propose_cuts(whole, stages, costs or flop_costs(whole, min(whole.context, 512)))}

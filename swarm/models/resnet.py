@@ -1,8 +1,8 @@
 """A residual image classifier, cut into stages: convolutions of 3 × 3 at one resolution, pre-activation blocks.
 
-An image is a square of ids, each the level of a pixel, row by row; the id after the last pixel is its class. So images
-have the format of text, and a boundary carries the activations (B, pixels, channels). Norms are over groups of channels
-of one image: the result of a microbatch must not depend on how many images share it.
+An image is a sequence of ids: the levels of its pixels, row by row, then its class. So images have the same format as
+text, and a boundary carries activations (B, pixels, channels). Norms are over groups of channels of one image, so that
+a result does not depend on the other images in a microbatch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from swarm.models.stage_module import StageModule
 
 
 class ResNetStage(StageModule):
-    """The first stage also has the stem, the last also norms, averages over the pixels and projects to classes.
+    """One stage. The first one also has the stem; the last one also has the final norm, the pooling and the head.
 
     Logits are (B, classes).
     """
@@ -30,7 +30,7 @@ class ResNetStage(StageModule):
         self.model = _Trunk()
         if self.first:
             self.model.stem = nn.Conv2d(1, model.dim, 3, padding=1, bias=False)
-        # keyed by the block's number in the whole model, so that names do not depend on the cuts
+        # the key is the block's number in the whole model, so that names do not depend on the cuts
         self.model.layers = nn.ModuleDict({str(i): _Block(model) for i in model.layer_range(stage)})
         if self.last:
             self.model.norm = _norm(model)
@@ -62,13 +62,13 @@ def initial_value(name: str, shape: torch.Size, model: ModelSection, seed: int) 
     if name.endswith("norm.bias"):
         return torch.zeros(shape)
     std = math.sqrt(2 / math.prod(shape[1:]))
-    if name.endswith("second.weight"):  # a writer to the residual: the deeper the model, the less each block
+    if name.endswith("second.weight"):  # a writer to the residual: smaller in deeper models
         std /= math.sqrt(model.layers)
     return seeded_normal(name, shape, seed) * std
 
 
 class _Trunk(nn.Module):
-    """Holds those of these that the stage has: `stem` in the first one, `norm` in the last."""
+    """The parts besides the blocks: `stem` in the first stage, `norm` in the last."""
 
     stem: nn.Conv2d
     layers: nn.ModuleDict

@@ -1,4 +1,4 @@
-"""RMSNorm with a gain, as in Llama: always in fp32, whatever precision the caller uses."""
+"""RMSNorm with a gain, as in Llama. It always computes in fp32, also under autocast."""
 
 from __future__ import annotations
 

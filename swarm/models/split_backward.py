@@ -1,10 +1,10 @@
-"""Layers with a split backward: the gradient of the input at once, that of the weight later (zero bubble).
+"""Layers with a split backward: the gradient of the input is computed at once, that of the weight later (zero bubble).
 
-The stage before waits for the gradient of the input, but no peer waits for a weight's gradient until the step is
-reduced (Qi et al., "Zero Bubble Pipeline Parallelism", 2024). A layer keeps its input and the gradient of its output in
-the `Backward` of its stage. So the weight's gradient is one product later, without a second pass through the graph. The
-same operations run either way: gradients are the same bits, whole or split, and those of `F.linear` and
-`F.embedding`.
+The previous stage waits for the gradient of the input, but no peer waits for a weight gradient until the reduction (Qi
+et al., "Zero Bubble Pipeline Parallelism", 2024). A layer passes its input and the gradient of its output to the
+`SplitBackward` of its stage. The weight gradient is later computed from them with one product, without a second pass
+through the graph. Both ways run the same operations as `F.linear` and `F.embedding`, so the gradients have the same
+bits.
 """
 
 from __future__ import annotations
@@ -21,36 +21,39 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
-    """The inputs for the gradient of a weight, from one use in one microbatch."""
+    """What is needed to compute the gradient of a weight, for one use of the weight in one microbatch."""
 
     weight: Tensor
     read: Tensor
-    """For a product: its input (rows, in). For an embedding: the ids (...) int64."""
+    """For a product, its input (rows, in); for an embedding, the ids (...) int64."""
     gradient: Tensor
     """Gradient of the output: (rows, out)."""
 
     def computed(self) -> Tensor:
-        """The gradient of the weight, in its shape and type."""
+        """The gradient of the weight, with the weight's shape and dtype."""
         if self.read.dtype == torch.int64:
             return _of_table(self.read, self.gradient, self.weight)
         return _of_factor(self.read, self.gradient, self.weight)
 
 
 class SplitBackward:
-    """Collects, for one stage, the inputs of the weight gradients from its layers, while `splitting`."""
+    """Collects the inputs of the weight gradients from the layers of one stage, inside `splitting`."""
 
     def __init__(self) -> None:
         self._kept: list[Kept] | None = None
 
     def attach(self, module: nn.Module) -> None:
-        """From now on the splittable layers of `module` leave these inputs here."""
+        """Make the layers of `module` that support it use this object."""
         for layer in module.modules():
             if isinstance(layer, Linear | Embedding):
                 layer.split_backward = self
 
     @contextmanager
     def splitting(self) -> Iterator[list[Kept]]:
-        """A backward inside fills the list, and gives no gradient of these weights (None, if unused is allowed)."""
+        """A backward inside this context fills the list, and computes no gradients of these weights.
+
+        autograd returns None for them, so allow_unused must be set.
+        """
         kept = self._kept = []
         try:
             yield kept
@@ -58,15 +61,15 @@ class SplitBackward:
             self._kept = None
 
     def keep(self, weight: Tensor, read: Tensor, gradient: Tensor) -> bool:
-        """Keep the inputs and return True if this backward is split. The thread may be one of autograd's own."""
+        """Inside `splitting`, keep the inputs and return True; else return False. Any thread may call it."""
         if self._kept is None:
             return False
-        self._kept.append(Kept(weight, read.detach(), gradient.detach()))  # the graph behind them is not kept
+        self._kept.append(Kept(weight, read.detach(), gradient.detach()))  # without their graph
         return True
 
 
 class Linear(nn.Linear):
-    """x·weightᵀ, without a bias."""
+    """x·weightᵀ without a bias, with a split backward."""
 
     split_backward: SplitBackward | None = None
 
@@ -78,7 +81,7 @@ class Linear(nn.Linear):
 
 
 class Embedding(nn.Embedding):
-    """A table of rows by id; `project` is the head that shares it."""
+    """A table of rows by id, with a split backward. `project` is the head that shares the table."""
 
     split_backward: SplitBackward | None = None
 

@@ -1,6 +1,6 @@
-"""splitmix64 on tensors: random numbers that are integers from end to end, so that every machine draws the same.
+"""splitmix64 on tensors: pseudorandom numbers from integer operations, which are equal on every machine.
 
-torch's own generators do not: `torch.randn` calls a logarithm and a cosine, and each instruction set has its own.
+torch's generators are not: `torch.randn` uses a logarithm and a cosine, whose rounding depends on the instruction set.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def splitmix(counter: Tensor, start: int) -> Tensor:
-    """Outputs number `counter` (int64, any shape; the first is 1) of the generator started at `start`, 64 bits each."""
+    """The outputs with numbers `counter` (int64, any shape, from 1) of the generator with seed `start`, as int64."""
     mixed = counter * signed(_INCREMENT) + signed(start)
     mixed = (mixed ^ _shifted(mixed, 30)).mul_(signed(_MULTIPLIERS[0]))
     mixed = (mixed ^ _shifted(mixed, 27)).mul_(signed(_MULTIPLIERS[1]))

@@ -1,4 +1,4 @@
-"""The interface of a stage of every kind of model: an nn.Module that knows its place in the pipeline."""
+"""The interface of a stage, for every kind of model."""
 
 from __future__ import annotations
 
@@ -21,34 +21,33 @@ class StageModule(nn.Module, abc.ABC):
         self.first = stage == 0
         self.last = stage == model.stages - 1
         self.shared = int(model.shares_embedding and (self.first or self.last))
-        """Number of its parameters that another stage holds too. They come first, in the same order in both."""
+        """Number of its parameters that another stage has too. They come first, in the same order in both stages."""
         self.recomputes_layers = False
-        """Whether a graph holds only what goes into each layer: a backward then computes layer by layer again."""
+        """Whether each layer uses activation checkpointing: a graph keeps its input, and a backward recomputes it."""
         self.recomputes_within: Callable[[], AbstractContextManager[object]] = nullcontext
-        """What it does so within, since torch leaves modes of functions behind."""
+        """The context for recomputing a layer, because torch does not restore function modes."""
 
     @abc.abstractmethod
     def forward(self, x: Tensor, tokens: Tensor | None = None) -> Tensor:
-        """From the input over the boundary before this stage to the output over the one after it; logits in the last
-        stage.
+        """Compute the frame for the next stage from the frame of the previous one; in the last stage, the logits.
 
-        `x` is ids (B, T) int64 at stage 0. `tokens` are those ids, at any stage.
+        `x`: ids (B, T) int64 at stage 0, else the frame. `tokens`: the ids, at any stage.
         """
 
     @abc.abstractmethod
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss summed over all targets, fp32 scalar, nats. labels (B, T): the ids after each of x."""
+        """The loss summed over all targets, fp32 scalar, nats. labels: (B, T), the next id for each position."""
 
     def train_loss(self, x: Tensor, tokens: Tensor | None, labels: Tensor) -> Tensor:
-        """The training loss: `loss_sum` of the last stage's output. A kind of model may compute it with less memory."""
+        """The training loss: `loss_sum` of the last stage's output. Subclasses may compute it with less memory."""
         return self.loss_sum(self(x, tokens), labels)
 
     def layers(self) -> Iterable[nn.Module]:
-        """The repeated modules, each of which is compiled, and computed again, separately. See `through`."""
+        """The repeated modules; each of them is compiled and recomputed separately. See `through`."""
         return ()
 
     def through(self, layer: nn.Module, *inputs: Tensor | None) -> Tensor:
-        """What `layer` makes of `inputs`: the same bits whether its graph is kept or computed again."""
+        """The output of `layer`, with the same bits whether its graph is kept or recomputed."""
         if not self.recomputes_layers or not torch.is_grad_enabled():
             return layer(*inputs)  # type: ignore[no-any-return]
         out: Tensor = checkpoint(
@@ -61,14 +60,14 @@ class StageModule(nn.Module, abc.ABC):
         return out
 
     def compile_layers(self) -> None:
-        """Compile each layer at its first use, for the shapes that it gets then."""
+        """Make torch compile each layer at its first use, for the shapes of that use."""
         for layer in self.layers():
             layer.compile(dynamic=False)
 
     def matrices(self) -> list[str]:
-        """Names of the parameters that only products with half-precision matrices read.
+        """Names of the parameters that are used only in matrix products.
 
-        Devices that multiply so keep a copy of each; all other parameters stay fp32.
+        If products are in half precision, each of them gets a half-precision copy; all other parameters stay fp32.
         """
         kinds = (nn.Linear, nn.Conv2d)
         return [f"{name}.weight" for name, module in self.named_modules() if isinstance(module, kinds)]

@@ -1,15 +1,15 @@
-"""The subspace of a model that is made to be cut (Protocol Models, arXiv 2506.01260): the residual stays in it.
+"""Subspace models (Protocol Models, arXiv 2506.01260): the residual stays in a subspace, so boundaries are narrow.
 
-Every matrix that writes to the residual is W = U·Z, and the embedding is F[t] + U·E_z[t]. By induction the residual of
-token t is x = F[t] + U·z with k coefficients z, at every layer but those of the tail. So the model carries z, not x: it
-reads x = `lift(z, anchor)`, writes Z·y, and the frames over a boundary are z itself. Cut or not, it computes the same
-bits; in the backward autograd gives Uᵀg. U = [I_k; 0], the first k channels. Any orthonormal U gives the same family of
-functions up to a rotation that the next matrix absorbs, but this one needs no memory and no multiplication, and loses
-no bit.
+Every matrix that writes to the residual is W = U·Z, and the embedding is F[t] + U·E_z[t]. By induction, the residual of
+token t is x = F[t] + U·z with k coefficients z, at every layer before the tail. So the model carries z instead of x: it
+reads x = `lift(z, anchor)`, writes Z·y, and sends z over a boundary. The results have the same bits with any cuts; in
+the backward, autograd computes Uᵀg. U = [I_k; 0] selects the first k channels. Any other orthonormal U gives the same
+family of functions, up to a rotation that the next matrix can contain; this U needs no memory and no multiplication,
+and is exact.
 
 The anchor F is not stored. Row t is generated: with q = ⌈d/4⌉, its channels 4c … 4c+3 are the four signed 16-bit lanes
-s, lowest first, of output number t·q + c of splitmix64 started at `model.subspace_seed`, each as (2s + 1)·111·2^-22.
-That is uniform with variance 1.003, and exact in fp32, on any machine.
+s, lowest first, of output number t·q + c of splitmix64 with seed `model.subspace_seed`, each as (2s + 1)·111·2^-22.
+The values are uniform with variance 1.003, and exact in fp32 on every machine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def anchor(tokens: Tensor, model: ModelSection) -> Tensor:
 
 
 def lift(residual: Tensor, anchored: Tensor | None) -> Tensor:
-    """x (…, dim) from coefficients (…, k) and their tokens' anchor (…, dim); x itself if there is no anchor."""
+    """x (…, dim) from coefficients (…, k) and the tokens' anchor (…, dim); `residual` itself if there is no anchor."""
     if anchored is None:
         return residual
     width = residual.shape[-1]
@@ -47,14 +47,15 @@ def lift(residual: Tensor, anchored: Tensor | None) -> Tensor:
 
 
 def constrained(model: ModelSection, layer: int) -> bool:
-    """Whether a layer writes into the subspace: all but the tail of a subspace model."""
+    """Whether a layer writes into the subspace: in a subspace model, all layers except those of the tail."""
     return model.residual == "subspace" and layer < model.layers - model.tail_layers
 
 
 def fold(parameters: Mapping[str, Tensor], model: ModelSection) -> dict[str, Tensor]:
-    """The same function as a plain dense model: W = U·Z, embedding = F + E_z·Uᵀ; for an anchored dense one F + E.
+    """The parameters of the equivalent plain dense model: W = U·Z, embedding F + E_z·Uᵀ (F + E if it was dense).
 
-    The model must not act at its cuts (ModelSection.acts_at_cuts). A plain model's parameters pass through.
+    The model must not have modules at its cuts (ModelSection.acts_at_cuts). The parameters of a plain model are
+    unchanged.
     """
     return {name: _folded(name, value, model) for name, value in parameters.items()}
 
@@ -68,5 +69,5 @@ def _folded(name: str, value: Tensor, model: ModelSection) -> Tensor:
             table[rows] = lift(value[rows], anchor(rows, model))
         return table
     if name.endswith(RESIDUAL_WRITERS):
-        return F.pad(value, (0, 0, 0, model.dim - len(value)))  # nothing to add in the tail
+        return F.pad(value, (0, 0, 0, model.dim - len(value)))  # zero rows for the other channels
     return value

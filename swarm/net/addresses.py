@@ -1,8 +1,8 @@
-"""Multiaddresses: text for people, bytes for libp2p.
+"""Conversion of multiaddresses from text, as people write them, to bytes, as libp2p expects them.
 
 hivemind's encoder writes a `/p2p/` component as a CIDv1, which the Go daemon refuses ("length greater than remaining
-number of bytes in buffer"). The daemon needs the bare multihash, so this file encodes the few components that addresses
-use here.
+number of bytes in buffer"). The daemon needs the bare multihash. So this file encodes multiaddresses itself, for the
+few protocols that this project uses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BARE = {"p2p-circuit", "quic", "quic-v1"}
 
 
 class AddressError(ValueError):
-    """A multiaddress that cannot be used; the text names it."""
+    """A multiaddress is malformed or unsupported; the message contains the address."""
 
 
 def encode(address: str) -> bytes:
@@ -54,8 +54,8 @@ def encode(address: str) -> bytes:
 def block_of(raw: bytes) -> str:
     """The address block of a binary multiaddress: an IPv4 /24 or an IPv6 /48.
 
-    One customer of a provider may have so many addresses. Over a relay the block is the relay's. Empty for what begins
-    with no IP address.
+    A provider may assign a whole block to one customer. For a connection through a relay, this is the relay's block.
+    Empty if the multiaddress does not begin with an IP address.
     """
     code, rest = raw[:1], raw[1:]
     if code == bytes([_CODES["ip4"]]) and len(rest) >= 4:
@@ -69,7 +69,7 @@ def block_of(raw: bytes) -> str:
 
 
 def components(address: str) -> list[tuple[str, str]]:
-    """[(protocol, value), …] of a multiaddress, each checked. Raises AddressError."""
+    """[(protocol, value), …] of a multiaddress, with every value validated. Raises AddressError."""
     parts = address.split("/")
     if len(address) > MAX_ADDRESS or len(parts) < 2 or parts[0]:
         raise AddressError(f"{address[:80]!r} is not a multiaddress such as /ip4/203.0.113.5/tcp/4001/p2p/12D3Koo…")
@@ -109,9 +109,9 @@ def _check(address: str, name: str, value: str) -> None:
 
 
 def is_global(address: str) -> bool:
-    """Whether everybody on the internet can dial it: not that of a private network, a VPN or this machine alone.
+    """Whether the address is reachable from the whole internet: not a private network, a VPN or the loopback.
 
-    A name counts as global: somebody has announced it. Raises AddressError.
+    A DNS name counts as global, because it was announced on purpose. Raises AddressError.
     """
     name, value = components(address)[0]
     return name not in ("ip4", "ip6") or ipaddress.ip_address(value).is_global

@@ -1,7 +1,8 @@
-"""Bulk transfers: a request of a few bytes, an answer of any announced size, on a stream of their own.
+"""Bulk transfers: a small request and an answer of any size, on a stream of their own.
 
-State, checkpoints and the signed manifest travel this way. The answer announces its size first; an error, also one that
-strikes half-way, is told in-band. Guests get the manifest and their certificate: a joiner has nothing but a pass.
+They carry state, checkpoints and the signed manifest. The answer announces its size first. Errors, also those in the
+middle of a transfer, are reported on the same stream. A guest, which has only a pass, may ask for the manifest and for
+its certificate.
 """
 
 from __future__ import annotations
@@ -32,49 +33,51 @@ PROTOCOL = "/swarm-peer/stream"
 MAX_REQUEST = 64 << 10
 MAX_CHUNK = 4 << 20
 FRAME_BYTES = 32 << 10
-"""An answer is sent in frames of this size at most: on a line of 35 kB a second one still comes every second."""
+"""Largest frame of an answer, bytes: at 35 kB/s, the receiver still gets a frame about every second."""
 DEFAULT_MAX_TRANSFER = 64 << 30
 IDLE_TIMEOUT_S = 60.0
 LEAST_RATE = 50.0
-"""Bytes a second, after the first IDLE_TIMEOUT_S: the share of one answer of several, on the least uplink there is."""
+"""Lowest accepted average rate of an answer after the first IDLE_TIMEOUT_S, bytes/s.
+
+It is what one of several answers gets on the slowest supported uplink."""
 STARTING_S = 20.0
-"""How long somebody may take to start: its daemon answers before it does itself."""
+"""Seconds for which a requester waits for a starting process: its daemon answers before the process itself does."""
 MAX_ANSWERS = 16
-"""Transfers answered at once; each may pin a copy of a state, or an open file."""
+"""Largest number of simultaneous answers; each may hold a copy of a state, or an open file."""
 MAX_ANSWERS_PER_PEER = 4
-"""Two runs of pieces of a state, and two of the sums that are decided while it comes."""
+"""Two downloads of state pieces, and two of the sums that are decided during the download of the state."""
 MAX_SHOWN = 8
-"""Answers to observers at once. They are counted apart: members never wait for a place because of them."""
+"""Largest number of simultaneous answers to observers. They have their own limit, so they never delay members."""
 MAX_SHOWN_PER_PEER = 2
 MAX_DETOURS = 32
-"""Requests passed on at once; each pins a piece of the answer."""
+"""Largest number of simultaneously forwarded requests; each holds a piece of the answer in memory."""
 MAX_DETOURS_PER_PEER = 8
 MAX_ADDRESS_ANSWERS = 64
-"""Questions for addresses that are answered at once: small, and nobody can train without the answer."""
+"""Largest number of simultaneous answers to address requests: they are small, and training needs them to start."""
 LEAST_TAKEN = 4096.0
-"""Bytes a second that an asker must take, after the first IDLE_TIMEOUT_S in which it took nothing."""
+"""Lowest average rate at which a requester must read, bytes/s, besides IDLE_TIMEOUT_S in which it may read nothing."""
 FAIR_RATE = 64 * 1024.0
 PATIENCE_S = 600.0
-"""Who has had so long, and has got less than FAIR_RATE, makes room when somebody else asks."""
+"""Seconds after which an answer slower than FAIR_RATE (bytes/s) may be ended to make room for another request."""
 _MAX_HEAD = 4096
 _LOOK_AGAIN_S = 0.2
 CERTIFICATE = b"certificate"
 """The request of a guest that has shown an enrolment."""
 MANIFEST = b"manifest"
 ADDRESSES = b"addresses\n"
-"""How a member's question for others' addresses begins."""
+"""First bytes of a member's request for the addresses of other members."""
 
 
 class BulkError(ConnectionError):
-    """A transfer that was refused, is out of bounds, or broke; the text says why."""
+    """A transfer was refused, is too large, or broke off; the message gives the reason."""
 
 
 class Busy(BulkError):
-    """Refused, because enough transfers are under way: it may be had later."""
+    """The request was refused because too many transfers are in progress; a later request may succeed."""
 
 
 class TooSlow(BulkError):
-    """A transfer that goes on, but takes too long."""
+    """Data still arrives, but more slowly than the required rate."""
 
 
 @dataclass(frozen=True)
@@ -84,17 +87,17 @@ class Transfer:
     total: int
     chunks: AsyncGenerator[Buffer, None]
     urgent: bool = False
-    """Somebody cannot go on without it."""
+    """Whether the requester cannot continue its work without this answer."""
     abandon: Callable[[], None] = lambda: None
-    """Lets go of what `chunks` holds, if none of it has been asked for: closing a generator that never ran does not."""
+    """Releases the resources of `chunks` if no chunk was requested: closing an unstarted generator does not do this."""
 
     @classmethod
     def of(cls, data: Buffer, urgent: bool = False) -> Transfer:
-        """An answer that lies in memory already."""
+        """An answer that is already in memory."""
         return cls(len(data), _pieces(memoryview(data).cast("B")), urgent)
 
     async def read(self) -> bytearray:
-        """All of it. Raises BulkError."""
+        """The whole answer. Raises BulkError."""
         whole = bytearray(self.total)
         offset = 0
         async for chunk in self.chunks:
@@ -104,20 +107,20 @@ class Transfer:
 
 
 BulkHandler = Callable[[Actor, bytes], Awaitable[Transfer]]
-"""Answers a request; raises BulkError to refuse it by name."""
+"""Answers a request; raises BulkError, with the reason, to refuse it."""
 
 
 Registrar = Callable[[str, Pass, str], Awaitable[bytes]]
-"""Makes the certificate of a device, by its peer id, its pass and the address block that it comes from.
+"""Makes the certificate of a device, given its peer id, its pass and the address block of its connection.
 
-Raises BulkError to refuse it by name."""
+Raises BulkError, with the reason, to refuse it."""
 
 
 @dataclass(eq=False)
 class _Answer:
     peer_id: str
     serial: bytes
-    """Of the pass that it came with."""
+    """Serial number of the requester's pass."""
     stream: Stream
     began: float
     sent_before: int
@@ -127,10 +130,11 @@ class _Answer:
 
 
 class Answers:
-    """Those under way. Who comes when there are enough is told so at once: another replica may be free.
+    """The answers in progress, and the limits on their number.
 
-    Two kinds of answers make room, so that nobody shuts the others out: slow ones that have lasted for long, and those
-    to the devices of one pass that has more answers than its share.
+    A request above a limit is refused at once, because another replica may be free. When all places are taken, an
+    answer may be ended to make room for a new request, so that no requester can block the others: an old and slow
+    answer, or an answer to a pass whose devices have more answers than their share.
     """
 
     def __init__(
@@ -145,14 +149,14 @@ class Answers:
         self._per_peer = per_peer
         self._under_way: list[_Answer] = []
         self.favoured: frozenset[str] = frozenset()
-        """Peer ids that are answered however many others are, and however often: they ask for others too."""
+        """Peer ids to which the limits do not apply, because they also forward requests of others."""
 
     @contextmanager
     def one_for(self, peer_id: str, stream: Stream, serial: bytes = b"") -> Iterator[None]:
-        """Raises Busy when there are enough. `serial`: of the pass that the peer came with, as far as it is known."""
+        """Hold a place for one answer. Raises Busy if there is none. `serial`: of the peer's pass; empty if unknown."""
         if peer_id not in self.favoured:
             if sum(each.peer_id == peer_id for each in self._under_way) >= self._per_peer:
-                raise Busy(f"{self._per_peer} transfers to you are under way already")
+                raise Busy(f"{self._per_peer} transfers to you are already in progress")
             if len(self._under_way) >= self._at_most:
                 self._make_room(serial)
         mine = _Answer(peer_id, serial, stream, self._clock(), stream.sent)
@@ -171,14 +175,14 @@ class Answers:
         elif (newest := self._beyond_its_share(serial)) is not None:
             gone = newest
         else:
-            raise Busy(f"busy with {self._at_most} transfers: ask another replica, or again later")
+            raise Busy(f"busy with {self._at_most} transfers: ask another replica, or try again later")
         self._under_way.remove(gone)
         gone.stream.abort()
 
     def _beyond_its_share(self, serial: bytes) -> _Answer | None:
-        """The newest answer to the pass that has most, if that has two more than the pass `serial`, or more.
+        """The newest answer to the pass with the most answers, if it has at least two more than the pass `serial`.
 
-        Where all came with one pass, there is none: each device has its own limit.
+        None otherwise, so also if all requesters have the same pass: then only the limit of each device applies.
         """
         those = [each for each in self._under_way if each.peer_id not in self.favoured]
         answers = Counter(each.serial for each in those)
@@ -189,13 +193,13 @@ class Answers:
 
 
 def is_overdue(seconds: float, rate: float) -> bool:
-    """Whether an answer that has lasted so long, at so many bytes a second, is to make room for somebody else."""
+    """Whether an answer may be ended for another request. `seconds`: its age; `rate`: its average rate, bytes/s."""
     return seconds > PATIENCE_S and rate < FAIR_RATE
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What observers may see: `handler` answers their requests, `answers` counts those under way."""
+    """Access for observers: `handler` answers their requests, `answers` limits how many are answered at once."""
 
     handler: BulkHandler
     answers: Answers
@@ -208,11 +212,12 @@ async def request(
     idle_timeout: float = IDLE_TIMEOUT_S,
     least_rate: float = LEAST_RATE,
 ) -> Transfer:
-    """Ask on a stream that was accepted for bulk. The stream is closed with the last chunk, or on an error.
+    """Send a request on a stream that was accepted for bulk. The stream is closed after the last chunk or an error.
 
-    `max_bytes`: a larger announcement is refused. `idle_timeout`: longest wait, in seconds, for the answer and between
-    chunks. `least_rate`: bytes a second that must come, on average since the answer but for one `idle_timeout`; time
-    in which nobody asks for the next chunk does not count. Raises BulkError (Busy, TooSlow), also from the chunks.
+    `max_bytes`: a larger announced answer is refused. `idle_timeout`: longest wait for the head of the answer and for
+    each chunk, seconds. `least_rate`: lowest average rate of the answer, bytes/s, besides one `idle_timeout` of delay;
+    time in which the caller does not request a chunk does not count. Raises BulkError (Busy, TooSlow); so do the
+    chunks.
     """
     try:
         async with asyncio.timeout(idle_timeout):
@@ -226,7 +231,7 @@ async def request(
         raise
     if head.total > max_bytes:
         stream.abort()
-        raise BulkError(f"{head.total} bytes are announced; at most {max_bytes} are taken")
+        raise BulkError(f"the answer has {head.total} bytes; at most {max_bytes} are accepted")
     return Transfer(head.total, _download(stream, head.total, idle_timeout, least_rate), abandon=stream.abort)
 
 
@@ -243,17 +248,16 @@ async def answer(
     registrar: Registrar | None = None,
     shown: Shown | None = None,
 ) -> int:
-    """Answer the one request on a stream that was accepted for bulk; returns the bytes sent.
+    """Answer the single request on a stream that was accepted for bulk; returns the number of bytes sent.
 
-    `registrar`: makes the certificates that guests ask for; None: that is not done here. `shown`: the same for what
-    observers ask for.
-    `detours`: counts requests that are passed on, which are the handler's business too; None: they are as all others.
-    `addresses`: the same for questions for addresses.
-    `lane`: where chunks wait for their turn; `urgent`: where those of urgent answers do.
-    They are then small: one takes seconds at most, also of a small share, and no asker thinks that nothing comes.
+    `registrar`: makes certificates for guests; None: refuse such requests. `shown`: answers observers; None: refuse
+    them. `detours`: limits the requests that are forwarded; None: `answers` limits them. `addresses`: the same for
+    address requests. `handler` answers both kinds too. `lane`: the lane of the uplink for the chunks; `urgent`: the
+    lane for urgent answers. Chunks are sent in small frames: even with a small share of the uplink, a frame takes
+    seconds at most, so the requester does not time out.
 
-    Raises StreamClosed and WireError when the asker goes, takes nothing for IDLE_TIMEOUT_S or less than LEAST_TAKEN, or
-    talks nonsense.
+    Raises StreamClosed if the requester leaves, reads nothing for IDLE_TIMEOUT_S or reads more slowly than LEAST_TAKEN;
+    WireError if the request is malformed; TimeoutError if no request comes within IDLE_TIMEOUT_S.
     """
     async with asyncio.timeout(IDLE_TIMEOUT_S):
         what, _ = await stream.read_frame(MAX_REQUEST, 0)
@@ -265,7 +269,7 @@ async def answer(
             counted = answers
             if introduction.role is Role.OBSERVER:
                 if shown is None:
-                    raise BulkError("nothing is shown to observers here")
+                    raise BulkError("this process does not answer observers; ask a coordinator")
                 counted, handler = shown.answers, shown.handler
             elif addresses is not None and what.startswith(ADDRESSES):
                 counted = addresses
@@ -276,7 +280,7 @@ async def answer(
                 await _send(stream, transfer, urgent if transfer.urgent else lane)
     except (StreamClosed, asyncio.CancelledError):
         raise
-    except Exception as error:  # told to the asker; a fault of one transfer is not a fault of the process
+    except Exception as error:  # reported to the requester: one failed transfer must not end this process
         reason = str(error) if isinstance(error, BulkError) else f"{type(error).__name__}: {error}"
         head = link_pb2.BulkHead(error=reason[:MAX_TEXT] or "failed", busy=isinstance(error, Busy))
         await _write(stream, head.SerializeToString())
@@ -286,24 +290,24 @@ async def answer(
 async def fetch_manifest(
     host: Host, peer_id: str, maddrs: Sequence[str], guest: Introduction, fingerprint: str | None = None
 ) -> SignedManifest:
-    """The signed manifest of `guest.run_hash` from a coordinator. Its hash, signature and organiser are checked.
+    """Download the signed manifest of the run `guest.run_hash` from a coordinator; check hash, signature and organiser.
 
-    Raises ManifestError when it is not what was asked for, DialError, Refused, BulkError.
+    Raises ManifestError if one of these does not match, and DialError, Refused, BulkError.
     """
     raw = await _fetch_as_guest(host, peer_id, maddrs, guest, MANIFEST, 2 * MAX_MANIFEST_BYTES)
     try:
         proto = link_pb2.SignedManifest.FromString(raw)
     except DecodeError as error:
-        raise BulkError(f"{peer_id} does not send the manifest: {error}") from None
+        raise BulkError(f"{peer_id} has sent a manifest that cannot be decoded: {error}") from None
     signed = SignedManifest(manifest=proto.manifest, public_key=proto.public_key, signature=proto.signature)
     signed.verify(guest.run_hash, fingerprint)
     return signed
 
 
 async def fetch_certificate(host: Host, peer_id: str, maddrs: Sequence[str], guest: Introduction) -> bytes:
-    """The certificate of this device, sealed, from a coordinator. `guest` shows the enrolment.
+    """Request this device's signed certificate from a coordinator. `guest` contains the enrolment.
 
-    Raises DialError, Refused, BulkError; Busy when it may be had later.
+    Raises DialError, Refused, BulkError; Busy if a later request may succeed.
     """
     return await _fetch_as_guest(host, peer_id, maddrs, guest, CERTIFICATE, MAX_BYTES)
 
@@ -319,13 +323,13 @@ async def _fetch_as_guest(
         transfer = await request(stream, what, max_bytes=max_bytes)
         return bytes(await transfer.read())
     except (StreamClosed, TimeoutError, WireError) as error:
-        raise BulkError(f"{peer_id} does not send the {what.decode()}: {error or 'no answer'}") from None
+        raise BulkError(f"{peer_id} has not sent the {what.decode()}: {error or 'no answer'}") from None
     finally:
         stream.abort()
 
 
 async def _stream_to(host: Host, peer_id: str) -> Stream:
-    """A stream. Waits for a process that is just starting. Raises DialError."""
+    """A stream to the peer; if the peer's process is starting, wait for it. Raises DialError."""
     loop = asyncio.get_running_loop()
     until = loop.time() + STARTING_S
     while True:
@@ -351,7 +355,7 @@ async def _handled(
 ) -> Transfer:
     if introduction.role is Role.GUEST:
         if what != CERTIFICATE or introduction.enrols is None or registrar is None:
-            raise BulkError("a guest may ask for the manifest and its own certificate only")
+            raise BulkError("a guest may request only the manifest and its own certificate")
         return Transfer.of(await registrar(introduction.sender.peer, introduction.enrols, origin))
     return await handler(introduction.sender, what)
 
@@ -369,12 +373,12 @@ async def _send(stream: Stream, transfer: Transfer, lane: Lane) -> None:
             for offset in range(0, len(view), size):
                 piece = view[offset : offset + size]
                 if sent + len(piece) > transfer.total:
-                    raise BulkError(f"the answer is longer than the {transfer.total} bytes announced")
+                    raise BulkError(f"the answer is longer than the announced {transfer.total} bytes")
                 await _write(stream, b"", piece, lane)
                 sent += len(piece)
                 if stream.blocked_s > IDLE_TIMEOUT_S + sent / LEAST_TAKEN:
                     stream.abort()
-                    raise StreamClosed(f"the asker took {sent} bytes in {stream.blocked_s:.0f} s")
+                    raise StreamClosed(f"the requester reads too slowly: {sent} bytes in {stream.blocked_s:.0f} s")
     if sent != transfer.total:
         raise BulkError(f"the answer ended after {sent} of {transfer.total} bytes")
 
@@ -384,8 +388,8 @@ async def _write(stream: Stream, header: bytes, payload: Buffer = b"", lane: Lan
         async with asyncio.timeout(IDLE_TIMEOUT_S):
             await stream.write_frame(header, payload, lane)
     except TimeoutError:
-        stream.abort()  # a mere close would wait for the asker too
-        raise StreamClosed(f"the asker took nothing for {IDLE_TIMEOUT_S:g} s") from None
+        stream.abort()  # close() would also wait for the requester to read
+        raise StreamClosed(f"the requester has read nothing for {IDLE_TIMEOUT_S:g} s") from None
 
 
 async def _download(stream: Stream, total: int, idle_timeout: float, least_rate: float) -> AsyncGenerator[Buffer, None]:
@@ -401,19 +405,19 @@ async def _download(stream: Stream, total: int, idle_timeout: float, least_rate:
                     head, chunk = await stream.read_frame(_MAX_HEAD, min(MAX_CHUNK, total - received))
             except TimeoutError:
                 if left < idle_timeout:
-                    came = f"{received} of {total} bytes came in {waited + left:.0f} s"
-                    raise TooSlow(f"{came}, at least {least_rate:.0f} a second are wanted") from None
+                    came = f"received {received} of {total} bytes in {waited + left:.0f} s"
+                    raise TooSlow(f"{came}; the lowest accepted rate is {least_rate:.0f} bytes/s") from None
                 raise
             waited += loop.time() - began
             if head:
                 _head(head)
             if not chunk:
-                raise BulkError("an empty chunk")
+                raise BulkError("the other side has sent an empty chunk")
             received += len(chunk)
             yield chunk
     except (StreamClosed, WireError, TimeoutError) as error:
         reason = str(error) or f"silent for {idle_timeout:g} s"
-        raise BulkError(f"the transfer broke after {received} of {total} bytes: {reason}") from None
+        raise BulkError(f"the transfer broke off after {received} of {total} bytes: {reason}") from None
     finally:
         stream.abort()
 
@@ -422,7 +426,7 @@ def _head(raw: bytes) -> link_pb2.BulkHead:
     try:
         head = link_pb2.BulkHead.FromString(raw)
     except DecodeError as error:
-        raise WireError(f"not a BulkHead: {error}") from None
+        raise WireError(f"the head of the answer is not a BulkHead: {error}") from None
     if head.error:
         raise (Busy if head.busy else BulkError)(head.error[:MAX_TEXT])
     return head

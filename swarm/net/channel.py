@@ -1,9 +1,9 @@
-"""One direction of one channel: the stream that carries messages of a kind to an actor, reopened when it breaks.
+"""The sending half of a channel: a stream that carries one kind of messages to one actor, reopened when it breaks.
 
-A message is encoded when its turn comes, and written chunk by chunk as the other side takes it. The queue holds
-references to payloads that are kept anyway, so a slow receiver costs little. A spilled payload is read back before it
-is queued, and stays in memory until it is sent. A message that is requested again while it waits here is not queued
-twice.
+A message is encoded when its turn comes, and written chunk by chunk as the receiver reads it. The queue only references
+payloads that are kept in memory anyway, so a slow receiver costs little memory. A payload that was spilled to disk is
+read back before it is queued, and stays in memory until it is sent. A queued message that is requested again is not
+queued a second time.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ WEIGHTS: dict[Channel, float | None] = {
     Channel.REDUCE: 3.0,
     Channel.BULK: 1.0,
 }
-"""The weights of a limited uplink (see uplink.py). A gradient frees a slot two hops on; state goes last."""
+"""Weight of each channel on a limited uplink (see uplink.py); None: urgent.
+
+Gradients have a high weight because a gradient frees a slot two hops further on. State transfers have the lowest."""
 
 
 def lanes_of(uplink: Uplink | None) -> dict[Channel, Lane]:
-    """The lane in which each channel's pieces wait for their turn. Without an `uplink` they are not limited."""
+    """The lane of each channel, which decides when a piece of its frames is written. `uplink` None: no rate limit."""
     if uplink is not None:
         return {channel: uplink.lane(weight) for channel, weight in WEIGHTS.items()}
     courtesy = Courtesy()
@@ -68,11 +70,14 @@ class Reports:
     unsendable: Callable[[m.Message, WireError], None]
     sent: Callable[[Channel, int], None]
     failed: Callable[[Channel, BaseException], None]
-    """The task ended with an unexpected error; queued messages are lost."""
+    """The sending task ended with an unexpected error; queued messages are lost."""
 
 
 class Outgoing:
-    """Sends messages of one channel to one actor, in order. The control channel is kept open; others open on use."""
+    """Sends messages of one channel to one actor, in order.
+
+    The stream of the control channel is always kept open; that of another channel is opened for its first message.
+    """
 
     def __init__(
         self,
@@ -91,7 +96,7 @@ class Outgoing:
         self._lane = lane
         self._queue: deque[m.Message] = deque()
         self._leaving: set[Hashable] = set()
-        """Frames and parts that are queued or being written."""
+        """Identities of the frames and parts that are queued or being written."""
         self._stream: Stream | None = None
         self._wake = asyncio.Event()
         self._retry = asyncio.Event()
@@ -99,7 +104,10 @@ class Outgoing:
         self._task.add_done_callback(self._ended)
 
     def send(self, message: m.Message) -> None:
-        """Queue a message, unless the same frame or part is already queued: a peer that waits for long asks again."""
+        """Queue a message.
+
+        Ignore it if the same frame or part is already queued: a waiting peer repeats its request.
+        """
         if (what := _identity(message)) is not None:
             if what in self._leaving:
                 return
@@ -113,12 +121,12 @@ class Outgoing:
         return len(self._queue)
 
     def is_sending(self, message: m.Message) -> bool:
-        """Whether this frame or part is queued or being written, and only waits for its turn."""
+        """Whether this frame or part is queued or being written, on an open stream whose receiver reads."""
         flowing = self._stream is not None and not self._stream.held_up
         return flowing and _identity(message) in self._leaving
 
     def withdraw(self, void: Callable[[m.Message], bool]) -> None:
-        """Drop the queued messages that are void."""
+        """Drop the queued messages for which `void` is true."""
         kept = []
         for message in self._queue:
             if void(message):
@@ -136,7 +144,7 @@ class Outgoing:
         return queued
 
     def retry(self) -> None:
-        """The other side has just reached us: dial now rather than after the delay."""
+        """Dial now instead of after the delay, because the other side has just reached us."""
         self._retry.set()
 
     def close(self) -> None:
@@ -157,8 +165,8 @@ class Outgoing:
         while True:
             if self._channel is not Channel.CONTROL and not failed:
                 await self._wait_for_work()
-            failed = True  # until it opens, the link gives it no work that could wake it
-            self._retry.clear()  # from here on, an actor that reaches us during this dial is dialled again at once
+            failed = True  # until a stream opens: the link queues nothing that could wake this task after a failed dial
+            self._retry.clear()  # if the actor reaches us during this dial and the dial fails, dial again at once
             try:
                 stream = await self._open_stream(self._channel)
             except Refused as error:
@@ -186,7 +194,10 @@ class Outgoing:
                 delay = min(2 * delay, LONGEST_DELAY_S)
 
     def _is_older(self, refused: Refused) -> bool:
-        """Whether an older process with the actor's key answers in its place: a copy of its home, which will leave."""
+        """Whether an older process with the same key has answered instead of the actor.
+
+        Such a process runs from a copy of the actor's home folder and will end soon, so dialling goes on.
+        """
         responder = refused.responder
         return refused.refusal is Refusal.WRONG_INCARNATION and (
             responder is not None and responder.incarnation < self._actor.incarnation
@@ -195,7 +206,7 @@ class Outgoing:
     async def _carry(self, stream: Stream) -> str:
         """Write queued messages until the stream ends; returns why it ended."""
         encoder = Encoder(self._me, self._actor)
-        # nothing is expected on the return half: reading it detects the end of the other process at once
+        # the receiver sends nothing on this stream; reading from it detects at once that its process has ended
         ended = asyncio.create_task(stream.wait_ended())
         ended.add_done_callback(lambda _task: self._wake.set())
         try:
@@ -230,7 +241,7 @@ class Outgoing:
 
 
 def _identity(message: m.Message) -> Hashable:
-    """The content and receiver of a message whose bytes are always the same; else None."""
+    """A key that is equal for two messages with the same content and receiver; None if the content may vary."""
     match message:
         case m.Relay(destination=destination, message=m.Frame() | m.ReducePart() | m.ReducedPart() as inner):
             return destination, inner.key

@@ -1,4 +1,4 @@
-"""How single fields of messages become protobuf fields and back, each within its bounds."""
+"""Converters between single fields of messages and protobuf fields. Each one checks the bounds of its field."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from swarm.protocol.ids import Actor
 
 
 class Numbers(Protocol):
-    """The table of actors of a stream, as its sender needs it."""
+    """What the sender of a stream needs of its actor table: the number of an actor."""
 
     def number(self, actor: Actor) -> int: ...
 
 
 class Actors(Protocol):
-    """The table of actors of a stream, as its receiver needs it."""
+    """What the receiver of a stream needs of its actor table: the actor with a number."""
 
     def actor(self, number: int) -> Actor: ...
 
@@ -47,21 +47,21 @@ def text(limit: int) -> Converter:
 
     def decode(value: str, _decoder: Actors, _payload: Buffer) -> str:
         if len(value.encode()) > limit:
-            raise WireError(f"a text of {len(value.encode())} bytes; at most {limit} are taken")
+            raise WireError(f"the text has {len(value.encode())} bytes; at most {limit} are allowed")
         return value
 
     return Converter(encode, decode)
 
 
 def label() -> Converter:
-    """A text of so many characters, each of four bytes at most."""
+    """A text of at most MAX_LABEL characters; a character has up to four bytes."""
 
     def encode(value: str, _encoder: Numbers) -> str:
         return value[:MAX_LABEL]
 
     def decode(value: str, _decoder: Actors, _payload: Buffer) -> str:
         if len(value) > MAX_LABEL:
-            raise WireError(f"a text of {len(value)} characters; at most {MAX_LABEL} are taken")
+            raise WireError(f"the text has {len(value)} characters; at most {MAX_LABEL} are allowed")
         return value
 
     return Converter(encode, decode)
@@ -70,7 +70,7 @@ def label() -> Converter:
 def bytes_up_to(limit: int) -> Converter:
     def check(value: bytes, _context: object, _payload: Buffer = b"") -> bytes:
         if len(value) > limit:
-            raise WireError(f"{len(value)} bytes; at most {limit} are taken")
+            raise WireError(f"the field has {len(value)} bytes; at most {limit} are allowed")
         return value
 
     return Converter(check, check)
@@ -81,12 +81,12 @@ def bit_set() -> Converter:
 
     def encode(value: int, _encoder: Numbers) -> bytes:
         if value < 0 or value.bit_length() > MAX_MICROBATCHES:
-            raise WireError(f"a bit set over more than {MAX_MICROBATCHES} microbatches")
+            raise WireError(f"the bit set covers more than {MAX_MICROBATCHES} microbatches")
         return value.to_bytes((value.bit_length() + 7) // 8, "little")
 
     def decode(value: bytes, _decoder: Actors, _payload: Buffer) -> int:
         if len(value) > limit or int.from_bytes(value, "little").bit_length() > MAX_MICROBATCHES:
-            raise WireError(f"a bit set of {len(value)} bytes; at most {MAX_MICROBATCHES} bits are taken")
+            raise WireError(f"the bit set has {len(value)} bytes; at most {MAX_MICROBATCHES} bits are allowed")
         return int.from_bytes(value, "little")
 
     return Converter(encode, decode)
@@ -98,7 +98,7 @@ def enumeration(cls: type[enum.Enum], proto_enum: Any) -> Converter:
 
     def decode(value: int, _decoder: Actors, _payload: Buffer) -> enum.Enum:
         if value not in members:
-            raise WireError(f"{value} is no {cls.__name__}; known are {', '.join(x.name for x in cls)}")
+            raise WireError(f"{value} is not a {cls.__name__}; known: {', '.join(x.name for x in cls)}")
         return members[value]
 
     return Converter(lambda value, _encoder: numbers[value], decode)
@@ -107,12 +107,12 @@ def enumeration(cls: type[enum.Enum], proto_enum: Any) -> Converter:
 def many(inner: Converter, limit: int) -> Converter:
     def encode(values: tuple[Any, ...], encoder: Numbers) -> list[Any]:
         if len(values) > limit:
-            raise WireError(f"{len(values)} entries; at most {limit} are taken")
+            raise WireError(f"the list has {len(values)} entries; at most {limit} are allowed")
         return [inner.encode(value, encoder) for value in values]
 
     def decode(values: Any, decoder: Actors, payload: Buffer) -> tuple[Any, ...]:
         if len(values) > limit:
-            raise WireError(f"{len(values)} entries; at most {limit} are taken")
+            raise WireError(f"the list has {len(values)} entries; at most {limit} are allowed")
         return tuple(inner.decode(value, decoder, payload) for value in values)
 
     return Converter(encode, decode)

@@ -1,8 +1,9 @@
 """Courtesy: state transfers yield to training traffic when the uplink rate is unknown.
 
-A training message is usually held up because the uplink is full; but the receiver's link may be full, or the receiver
-gone. So while one is held up, other traffic gets a quarter of the highest recent sending rate of this process: as much
-as beside a reduction under a limit (see uplink.py), whatever the cause is.
+If the write of a training message blocks, the uplink is usually full; but the receiver's link may be full instead, or
+the receiver gone. So other traffic does not stop completely: while such a write is in progress, it gets a quarter of
+the highest recent sending rate of this process. That is its share beside a reduction on a limited uplink (see
+uplink.py).
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from swarm.net.lane import MAX_PIECE
 
 SHARE = 0.25
 LEAST = float(MAX_PIECE)
-"""Bytes/s that other traffic always gets."""
+"""Lowest rate of other traffic, bytes/s."""
 WINDOW_S = 4.0
-"""Longer than the buffers below take to fill."""
+"""Seconds over which a sending rate is measured: longer than the socket and daemon buffers take to fill."""
 WINDOWS = 15
 
 
 class Courtesy:
-    """For one process. Used in one event loop."""
+    """Decides when other traffic of this process may be sent. Used in one event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -31,26 +32,26 @@ class Courtesy:
         self._held = 0
         """Number of training pieces that are being written."""
         self._free = asyncio.Event()
-        """Set when there are none any more."""
+        """Set when no training piece is being written any more."""
         self._next_at = clock()
-        """When a piece of other traffic may leave while there are some."""
+        """Time at which other traffic may send its next piece although training pieces are being written."""
 
     def lane(self, gives_way: bool) -> CourteousLane:
-        """A lane for one kind of traffic."""
+        """A lane for one kind of traffic. `gives_way`: False for training traffic, True for other traffic."""
         return CourteousLane(self, gives_way)
 
     def begin(self) -> None:
-        """A piece of training traffic is about to be written."""
+        """Call before a piece of training traffic is written."""
         self._held += 1
 
     def end(self) -> None:
-        """The piece is written."""
+        """Call after a piece of training traffic is written."""
         self._held -= 1
         if not self._held:
             self._free.set()
 
     async def give_way(self, nbytes: int) -> None:
-        """Wait until a piece of other traffic may leave."""
+        """Wait until a piece of other traffic may be sent."""
         while self._held and (wait := self._next_at - self._clock()) > 0:
             self._free.clear()
             try:
@@ -62,12 +63,12 @@ class Courtesy:
         self._next_at = now + nbytes / max(LEAST, SHARE * self._speed.fastest) if self._held else now
 
     def sent(self, nbytes: int) -> None:
-        """Bytes of either kind were sent."""
+        """Count sent bytes of either kind of traffic."""
         self._speed.add(nbytes, self._clock())
 
 
 class CourteousLane:
-    """One kind of traffic, which goes first or gives way. Implements Lane."""
+    """The lane of one kind of traffic, which either goes first or gives way. Implements Lane."""
 
     piece = MAX_PIECE
 
@@ -76,18 +77,18 @@ class CourteousLane:
         self._gives_way = gives_way
 
     def frame(self) -> int:
-        """Irrelevant: frames are not sorted here."""
+        """Always 0: this lane does not order frames."""
         return 0
 
     async def take(self, frame: int, nbytes: int) -> None:
-        """Wait until a piece may leave."""
+        """Wait until a piece may be sent."""
         if self._gives_way:
             await self._courtesy.give_way(nbytes)
         else:
             self._courtesy.begin()
 
     def wrote(self, nbytes: int) -> None:
-        """A piece is written."""
+        """Count a written piece."""
         if not self._gives_way:
             self._courtesy.end()
         self._courtesy.sent(nbytes)
@@ -108,5 +109,5 @@ class Speed:
 
     @property
     def fastest(self) -> float:
-        """Bytes/s."""
+        """That rate, bytes/s."""
         return max(self._sent) / WINDOW_S

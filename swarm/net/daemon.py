@@ -1,14 +1,14 @@
-"""The libp2p daemon `p2pd`: started as our child, and addressed directly where hivemind's client falls short.
+"""The libp2p daemon `p2pd`: a child process, controlled directly where hivemind's client is not sufficient.
 
-libp2p's own DHT is off: it would tell everybody who connects the ids and addresses of all that are connected here. So
-a peer can be dialled only at addresses that we give to the daemon. Its relay service is off too.
+libp2p's own DHT is off: it would tell every connecting peer the ids and addresses of all connected peers. So the daemon
+can dial a peer only at addresses that we give to it. Its relay service is off too.
 
-hivemind starts the process and runs the DHT over it. Streams, dialling and listening go through this file, because we
-need streams as BufferedProtocols, which read payloads without a copy, and addresses with `/p2p/` components in the
-daemon's encoding (see addresses.py).
+hivemind starts the daemon and runs its DHT over it. Streams, dialling and listening go through this file for two
+reasons: we need streams as BufferedProtocols, which read payloads without a copy, and `/p2p/` components of addresses
+in the daemon's encoding (see addresses.py).
 
-The daemon ends by itself, within milliseconds, when the persistent connection of hivemind's client closes. So it dies
-with this process even by SIGKILL, and a supervisor can restart a peer at once with the same identity and port.
+The daemon ends within milliseconds after the persistent connection of hivemind's client closes. So the daemon ends
+with this process, even after SIGKILL, and a supervisor can restart a peer at once with the same identity and port.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from swarm.net.sockets import SocketFolder
 from swarm.net.stream import Stream, StreamClosed
 
 MEMBER_WEIGHT = 100
-"""Of members' connections; those of strangers weigh nothing."""
+"""Weight of members' connections in the daemon's connection manager; the others have weight 0 and are closed first."""
 CONTROL_S = 5.0
-"""Seconds for which the daemon may take to answer us."""
+"""Seconds within which the daemon must answer a control request."""
 LINGER_S = 10.0
 MAX_LINGERING = 256
-"""Largest number of streams that wait for the other side to close them, for a limited time."""
+"""Largest number of finished streams that wait, for a limited time, until the other side closes them."""
 
 StreamHandler = Callable[[Stream, str], Awaitable[None]]
-"""Called once for each stream that is opened to us, with the peer id that libp2p authenticated. It owns the stream."""
+"""Called once for each incoming stream, with the peer id that libp2p has authenticated. The handler owns the stream."""
 
 _MAX_REPLY = 1 << 20
 _ATTEMPT = re.compile(r"\* \[([^\]]+)\] (.+)")
 
 
 class DialError(ConnectionError):
-    """A peer that cannot be reached; the text says why."""
+    """A peer cannot be reached; the message gives the reason."""
 
 
 class NotReady(DialError):
-    """Its libp2p daemon answers but does not know our protocols: its process is starting, or is another program."""
+    """The peer's daemon answers but does not know our protocols: the peer is starting, or runs another program."""
 
 
 _CONFIGURATION = Path(__file__).with_name("p2pd.json")
@@ -59,13 +59,13 @@ _OUT_OF_REACH_OF_CTRL_C = "import os, sys; os.setsid(); os.execv(sys.argv[1], sy
 
 
 class DaemonP2P(P2P):
-    """hivemind's P2P with a flag it cannot pass, sockets in their own folder, and a daemon out of Ctrl-C's reach."""
+    """hivemind's P2P with an additional flag, sockets in a private folder, and a daemon that Ctrl-C does not end."""
 
     sockets: SocketFolder
 
     @classmethod
     async def start(cls, sockets: SocketFolder, **options: Any) -> DaemonP2P:
-        """As `create`, which would put the sockets into /tmp under guessable names."""
+        """Like `create`, with the sockets in `sockets`; `create` puts them into /tmp under guessable names."""
         kind: Any = type(cls.__name__, (cls,), {"_UNIX_SOCKET_PREFIX": f"/unix{sockets.path}/", "sockets": sockets})
         started: DaemonP2P = await kind.create(**options)
         return started
@@ -79,8 +79,8 @@ class DaemonP2P(P2P):
         kwargs["relay"] = 0
         kwargs["f"] = _CONFIGURATION
         kwargs.pop("dhtServer")
-        # a terminal signals the whole process group, and a peer that leaves cleanly still needs its connections for
-        # seconds
+        # Ctrl-C signals the whole process group of the terminal, but a peer that leaves cleanly needs its connections
+        # for some more seconds: so the daemon gets its own session
         return [sys.executable, "-I", "-S", "-c", _OUT_OF_REACH_OF_CTRL_C, *P2P._make_process_args(*args, **kwargs)]
 
     @property
@@ -101,7 +101,7 @@ class Daemon:
         self._lingering = 0
 
     async def connect(self, peer_id: str, maddrs: Sequence[str], timeout: float) -> None:
-        """Dial a peer at the given addresses (a trailing /p2p/ is dropped). Raises DialError, AddressError."""
+        """Dial a peer at the given addresses, without their last /p2p/ component. Raises DialError, AddressError."""
         targets = [addresses.encode(addresses.split_peer(a)[0]) for a in maddrs]
         request = p2pd_pb2.ConnectRequest(peer=peer_id_bytes(peer_id), addrs=targets, timeout=max(1, round(timeout)))
         stream = await self._request(
@@ -110,7 +110,7 @@ class Daemon:
         stream[0].close()
 
     async def open_stream(self, peer_id: str, protocol: str, timeout: float) -> Stream:
-        """Open a stream to a peer, dialling it when needed. Raises DialError."""
+        """Open a stream to a peer; dial the peer if it is not connected. Raises DialError."""
         request = p2pd_pb2.StreamOpenRequest(
             peer=peer_id_bytes(peer_id), proto=[protocol], timeout=max(1, round(timeout))
         )
@@ -120,7 +120,7 @@ class Daemon:
         return stream
 
     def protect(self, peer_id: str) -> None:
-        """Keep the connection to a peer when there are too many. It holds until that connection ends."""
+        """Exempt the present connection to a peer from being closed when there are too many connections."""
         task = asyncio.get_running_loop().create_task(self._tag(peer_id))
         self._tasks.add(task)
         task.add_done_callback(self._finished)
@@ -133,11 +133,11 @@ class Daemon:
         try:
             stream, _ = await self._request(request, f"protect {peer_id}", CONTROL_S)
         except DialError:
-            return  # a daemon that is busy or gone; the connection is as good as before
+            return  # the daemon is busy or gone; the connection still works, only without protection
         stream.close()
 
     async def handle(self, protocol: str, handler: StreamHandler) -> None:
-        """Register `handler` for every stream opened to us under `protocol`, in place of an earlier handler."""
+        """Register `handler` for every incoming stream of `protocol`; it replaces an earlier handler."""
         known = protocol in self._handlers
         self._handlers[protocol] = handler
         if known:
@@ -158,7 +158,7 @@ class Daemon:
         stream.close()
 
     async def close(self) -> None:
-        """Stop accepting streams and end the handlers that still run."""
+        """Stop accepting streams and cancel the running handlers."""
         if self._server is not None:
             self._server.close()
         for task in list(self._tasks):
@@ -189,10 +189,10 @@ class Daemon:
             stream.close()
 
     async def _until_taken(self, stream: Stream) -> None:
-        """Wait a while for the other side to close first.
+        """Wait for a limited time until the other side closes the stream.
 
-        When we close first, the daemon closes the outgoing half; then it finds the incoming half closed, and resets the
-        stream. If the reset overtakes our last message, the other side never reads it.
+        If we close first, the daemon closes the outgoing half, then finds the incoming half closed, and resets the
+        stream. If the reset overtakes our last message, the other side never reads that message.
         """
         if self._lingering >= MAX_LINGERING:
             return
@@ -234,7 +234,7 @@ class Daemon:
 
 
 def plain_reason(message: str) -> str:
-    """libp2p's report of a dial without its repetitions: the outcome, and the addresses."""
+    """A short form of libp2p's report of a failed dial: each outcome once, with the addresses that had it."""
     outcomes: dict[str, list[str]] = {}
     for where, account in _ATTEMPT.findall(message):
         outcomes.setdefault(account.rpartition(": ")[2], []).append(where)
@@ -242,7 +242,7 @@ def plain_reason(message: str) -> str:
 
 
 class _Incoming(Stream):
-    """A stream that announces itself to `accept` once it is connected."""
+    """An incoming stream, which passes itself to `accept` once it is connected."""
 
     def __init__(self, accept: Callable[[Stream], None]) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class _Incoming(Stream):
 
 
 async def _read_message(stream: Stream, message: Message) -> None:
-    """Read a protobuf message with its length as a varint in front, as the daemon writes them."""
+    """Read a protobuf message that the daemon has written: its length as a varint, then the message."""
     length = shift = 0
     while True:
         (byte,) = await stream.read_exactly(1)
@@ -263,7 +263,7 @@ async def _read_message(stream: Stream, message: Message) -> None:
         if byte < 0x80:
             break
         if shift > 28:
-            raise DecodeError("a message length of more than four bytes")
+            raise DecodeError("the message length has more than four bytes")
     if length > _MAX_REPLY:
-        raise DecodeError(f"a message of {length} bytes")
+        raise DecodeError(f"the message has {length} bytes, which is too long")
     message.ParseFromString(await stream.read_exactly(length))

@@ -1,7 +1,7 @@
-"""Bulk data of a peer that cannot be reached directly, through a coordinator, which every peer is connected to.
+"""Detours: bulk transfers between peers that cannot connect directly, forwarded by a coordinator.
 
-Two peers behind home routers cannot open a connection to each other. Relay messages carry their training traffic; this
-file carries the data that one fetches from the other. The direct way is tried first.
+Every peer is connected to the coordinators, but two peers behind home routers cannot open a connection to each other.
+Relay messages carry their training traffic; detours carry their bulk transfers. A direct connection is tried first.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from swarm.net.stream import Stream
 from swarm.protocol.ids import Actor
 
 HEAD_START_S = 3.0
-"""Seconds that the direct way may take to open before the detour is taken: some round trips of a slow link, and less
-than the patience of a peer that asks several.
+"""Seconds within which a direct stream must open; after that, the request takes a detour.
+
+Enough for several round trips on a slow link, and shorter than the timeout of a peer that asks several others in turn.
 """
 AGAIN_S = 60.0
-"""Seconds until the direct way is tried again."""
+"""Seconds after a failure until a direct connection is tried again."""
 _FORM = re.compile(rb"(detour|for) ([1-9A-HJ-NP-Za-km-z]{1,128}) (-|0|[1-9][0-9]{0,18})\n(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Detour:
-    """A request to pass on. `incarnation` None: any process of the peer."""
+    """A request that a coordinator is asked to forward to `peer`. `incarnation` None: any process of the peer."""
 
     peer: str
     incarnation: int | None
@@ -39,7 +40,7 @@ class Detour:
 
     @classmethod
     def decode(cls, raw: bytes) -> Detour | None:
-        """None if `raw` is not a request to pass on."""
+        """The detour in a bulk request; None if `raw` is a direct request."""
         if (found := _FORM.fullmatch(raw)) is None or found[1] != b"detour":
             return None
         return cls(found[2].decode(), None if found[3] == b"-" else int(found[3]), found[4])
@@ -47,7 +48,7 @@ class Detour:
 
 @dataclass(frozen=True, slots=True)
 class PassedOn:
-    """A request as a coordinator passes it on. `origin` is its sender, whose own permissions apply."""
+    """A request as the coordinator forwards it. `origin`: the first sender, whose permissions apply to the request."""
 
     origin: Actor
     request: bytes
@@ -57,18 +58,18 @@ class PassedOn:
 
     @classmethod
     def decode(cls, raw: bytes) -> PassedOn | None:
-        """None if `raw` is the sender's own request."""
+        """The forwarded request in a bulk request; None if `raw` is the sender's own request."""
         if (found := _FORM.fullmatch(raw)) is None or found[1] != b"for" or found[3] == b"-":
             return None
         return cls(Actor(found[2].decode(), int(found[3])), found[4])
 
 
 class NoStraightWay(DialError):
-    """There is no connection, and none is tried for a while."""
+    """No direct connection to the peer could be opened, and none is tried again for AGAIN_S."""
 
 
 class StraightWays:
-    """Remembers for a while the peers that cannot be dialled."""
+    """Opens direct streams. It remembers for AGAIN_S which peers could not be dialled."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -76,13 +77,12 @@ class StraightWays:
         self._late: set[asyncio.Future[Stream]] = set()
 
     async def open(self, peer_id: str, opening: Callable[[], Awaitable[Stream]]) -> Stream:
-        """A stream by `opening`. Raises NoStraightWay if none opens within HEAD_START_S, or none did lately.
+        """The stream that `opening` opens. Raises NoStraightWay if this fails within HEAD_START_S, or failed recently.
 
-        A peer that is only slow to answer counts as reachable as soon as it has answered, even if the caller has given
-        up.
+        A slow peer counts as reachable again as soon as its late answer arrives, even if the caller has given up.
         """
         if self._clock() < self._closed_until.get(peer_id, 0.0):
-            raise NoStraightWay(f"{peer_id} could not be reached a while ago")
+            raise NoStraightWay(f"{peer_id} could not be reached in the last {AGAIN_S:g} s")
         stream = asyncio.ensure_future(opening())
         try:
             async with asyncio.timeout(HEAD_START_S):
@@ -93,7 +93,7 @@ class StraightWays:
             self._close(peer_id, stream)
             raise NoStraightWay(str(error) or f"{peer_id} has not answered for {HEAD_START_S:g} s") from None
         except asyncio.CancelledError:
-            self._close(peer_id, stream)  # as far as we know; the caller has given up
+            self._close(peer_id, stream)  # the caller has given up; count the peer as unreachable until it answers
             raise
         self._closed_until.pop(peer_id, None)
         return opened

@@ -1,9 +1,9 @@
-"""The time that the nodes of a DHT share, independent of each machine's clock.
+"""A clock that the nodes of a DHT share, independent of the clock of each machine.
 
-Records in the DHT name the moment at which they expire, so its nodes must agree on the time; hivemind takes it from
-`time.time`. A volunteer's clock may be minutes off: its records would have expired on arrival, or all records that it
-looks up would seem expired. So a node takes the time once from the nodes by which it enters, and continues from there
-with a monotonic clock. A node that enters by no other begins with its own time.
+Records in the DHT contain their expiry time, so all nodes must agree on the time; hivemind uses `time.time`. A
+volunteer's clock may be wrong by minutes: its records would arrive expired, or the records of others would seem expired
+to it. So a node takes the time once from the nodes through which it joins, and continues from there with a monotonic
+clock. A node that joins through no other node starts with the time of its machine.
 
 Importing this module makes hivemind's DHT read the shared time.
 """
@@ -30,19 +30,19 @@ _READERS = (
     hivemind.utils.auth,
     hivemind.utils.timed_storage,
 )
-"""Modules that keep the function under this name."""
+"""hivemind's modules that have imported `get_dht_time` by name, so that it must be replaced in each of them."""
 LEAST_CORRECTION_S = 1.0
-"""Smaller differences are network delay, and do no harm: hivemind allows three seconds."""
+"""Smaller differences, in seconds, are ignored: they are network delay, and hivemind tolerates three seconds."""
 
 
 def _steady() -> float:
-    """Seconds that grow evenly, also while the machine sleeps, if the system has such a clock."""
+    """Seconds of a monotonic clock; it also advances while the machine sleeps, if the system has such a clock."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(clock)
 
 
 class DhtClock:
-    """`now` is the Unix time of the DHT's nodes."""
+    """The shared clock. `now` returns the Unix time on which the nodes of the DHT agree."""
 
     def __init__(self, wall: Callable[[], float] = lambda: time.time(), steady: Callable[[], float] = _steady) -> None:
         self._wall = wall
@@ -51,13 +51,13 @@ class DhtClock:
         self._restart()
 
     def join(self) -> None:
-        """A node begins to use it. The first one of its process starts with this machine's clock, as it is now."""
+        """Call when a node starts. The first node of this process sets the clock to the time of this machine."""
         if not self._nodes:
             self._restart()
         self._nodes += 1
 
     def leave(self) -> None:
-        """A node is closed."""
+        """Call when a node is closed."""
         self._nodes -= 1
 
     def _restart(self) -> None:
@@ -67,9 +67,9 @@ class DhtClock:
         return self._steady() + self._offset
 
     def correct(self, others: Iterable[float]) -> float:
-        """Take over the time of others, given how far each is ahead of `now`; returns the correction, seconds.
+        """Set the clock to the time of other nodes. `others`: seconds by which each node is ahead of `now`.
 
-        It uses the median, so one wrong or lying node among three has no effect.
+        Returns the correction in seconds. It is the median, so one wrong or lying node among three has no effect.
         """
         sound = [ahead for ahead in others if math.isfinite(ahead)]
         ahead = statistics.median(sound) if sound else 0.0
@@ -84,7 +84,7 @@ CLOCK = DhtClock()
 
 
 def get_dht_time() -> float:
-    """Unix seconds in the DHT of this process."""
+    """The Unix time of this process's DHT, seconds."""
     return CLOCK.now()
 
 

@@ -1,12 +1,12 @@
-"""What a node of the DHT answers, and to whom.
+"""The protocol of the DHT nodes: which requests a node answers, and which records it stores.
 
-A node with the run key answers members of its run alone: each request shows the token of its sender, and is refused
-before anything of it is decoded if it does not. A node without one, such as a bare bootstrap node, answers everybody,
-names nobody, and keeps what it stores within bounds.
+A node with the run key answers only members of its run: each request must contain the sender's token, and is refused
+without it, before the request is decoded. A node without the run key, such as a plain bootstrap node, answers all
+senders, names no other nodes in its answers, and limits what it stores.
 
-A node stores a record only from the peer that the record is about. It never passes records on, as hivemind's nodes do
-to each node that they meet: their peers publish them again every few seconds. The id of a node follows from its peer
-id, so nobody chooses its place.
+A node stores a record only if the peer that the record describes sends it. hivemind's nodes copy their records to each
+node that they meet; here they do not, because each peer publishes its record again every few seconds. The id of a node
+is derived from its peer id, so a node cannot choose its place in the DHT.
 
 Importing this module makes hivemind's DHT use this protocol.
 """
@@ -31,53 +31,53 @@ from swarm.net.dht_clock import get_dht_time
 from swarm.net.records import RecordGuard
 
 MAX_STORED = 4
-"""Keys in one request to store: a peer has one record."""
+"""Largest number of keys in a store request; a peer has one record, so one key is usual."""
 MAX_FOUND = 64
-"""Keys in one request to find: each is answered with at most twenty nodes."""
+"""Largest number of keys in a find request. The answer names at most twenty nodes for each key."""
 MAX_NEAREST = 64
-"""Nodes that one answer names for a key."""
+"""Largest number of nodes that are read from an answer for one key."""
 MAX_KEPT = 4096
-"""Records of a node in all."""
+"""Largest number of records that a node stores."""
 KEPT_OF_ONE = 2
-"""Records of one sender: of the run it takes part in, and of one before that has not expired."""
+"""Stored records per sender: one for its current run, and one for an earlier run that has not expired."""
 OWNERS_OF_ONE = 4
-"""Senders with a record under one key."""
+"""Largest number of senders that have a record under the same key."""
 MAX_NODES = 4096
-"""Nodes that a node knows."""
+"""Largest number of nodes in the routing table."""
 RATE = 20.0
-"""Requests of one sender a second, on average."""
+"""Requests per second of one sender, on average."""
 BURST = 200.0
 MAX_SENDERS = 4096
-"""Senders whose requests are counted; the one that asked longest ago is forgotten."""
-NOT_FOR_YOU = "this node answers the members of its run only"
+"""Largest number of senders whose requests are counted; beyond it, the least recently active sender is forgotten."""
+NOT_FOR_YOU = "this node answers only members of its run"
 
 
 class NotAdmitted(Exception):
-    """The sender shows no token of this run."""
+    """The sender has no valid token of this run, or is banned."""
 
     def __init__(self) -> None:
         super().__init__(NOT_FOR_YOU)
 
 
 class TooMany(Exception):
-    """The sender asks too often."""
+    """The sender has exceeded its request rate."""
 
 
 def node_id_of(peer: PeerID) -> bytes:
-    """The 20 bytes of the node that runs under a peer id."""
+    """The id (20 bytes) of the DHT node that a peer runs."""
     return hashlib.sha1(b"swarm-peer node v1\n" + peer.to_bytes(), usedforsecurity=False).digest()
 
 
 class Allowance:
-    """Counts requests by sender: at most RATE a second on average, BURST at once."""
+    """Limits the requests of each sender: RATE per second on average, BURST at once."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._left: dict[str, tuple[float, float]] = {}
-        """By sender: what is left, and when that was."""
+        """By sender: (remaining requests, time of that count)."""
 
     def take(self, sender: str) -> None:
-        """Raises TooMany."""
+        """Count one request of a sender. Raises TooMany above its limit."""
         now = self._clock()
         left, at = self._left.pop(sender, (BURST, now))
         left = min(BURST, left + (now - at) * RATE)
@@ -85,11 +85,11 @@ class Allowance:
             del self._left[next(iter(self._left))]
         self._left[sender] = max(0.0, left - 1), now
         if left < 1:
-            raise TooMany("too many requests: ask again later")
+            raise TooMany("too many requests: try again later")
 
 
 class SwarmProtocol(DHTProtocol):
-    """The requests and answers of a node of the DHT."""
+    """hivemind's DHT protocol with the rules of this file."""
 
     serializer = BoundedSerializer
     record_validator: RecordGuard
@@ -98,7 +98,7 @@ class SwarmProtocol(DHTProtocol):
         super().__init__(_initialized_with_create=_initialized_with_create)
         self._allowance = Allowance()
         self._kept: dict[str, dict[DHTID, float]] = {}
-        """By sender, its records and when they expire."""
+        """By sender: the keys of its stored records, with their expiry times."""
 
     def get_stub(self, peer: PeerID) -> Any:
         return _Stub(super().get_stub(peer), peer, self.record_validator, self.p2p.peer_id)
@@ -112,7 +112,7 @@ class SwarmProtocol(DHTProtocol):
         _count(request.keys, MAX_STORED)
         for each in (request.subkeys, request.values, request.expiration_time, request.in_cache):
             if len(each) != len(request.keys):
-                raise OutOfBounds("a request to store whose parts do not belong together")
+                raise OutOfBounds("the lists of a store request differ in length")
         records = zip(
             request.keys, request.subkeys, request.values, request.expiration_time, request.in_cache, strict=True
         )
@@ -128,7 +128,7 @@ class SwarmProtocol(DHTProtocol):
         )
 
     async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
-        """A node was met, or has not answered. Nothing is sent to it, unlike in hivemind."""
+        """Add a node that was met, or remove one that has not answered. Unlike hivemind, send nothing to that node."""
         table = self.routing_table
         if not responded:
             known = node_id if node_id is not None else table.get(peer_id=peer_id)
@@ -147,7 +147,10 @@ class SwarmProtocol(DHTProtocol):
         asyncio.get_running_loop().create_task(self.call_ping(peer))
 
     async def _admit(self, request: Any, remote: PeerID) -> str:
-        """The sender's peer id, if it may ask. Raises NotAdmitted, TooMany, OutOfBounds."""
+        """Check that the sender may send this request; returns its peer id.
+
+        Raises NotAdmitted, TooMany, OutOfBounds.
+        """
         sender: str = remote.to_base58()
         guard = self.record_validator
         if guard.key is not None and not guard.key.admits(sender, request.auth.signature):
@@ -158,12 +161,12 @@ class SwarmProtocol(DHTProtocol):
         node_id = request.peer.node_id
         if node_id:
             if node_id != node_id_of(remote):
-                raise OutOfBounds("the id of this node does not belong to its peer id")
+                raise OutOfBounds("the node id in the request does not match the sender's peer id")
             await self.update_routing_table(DHTID.from_bytes(node_id), remote)
         return sender
 
     def _keep(self, sender: str, key: bytes, tag: bytes, value: bytes, expires_at: float) -> bool:
-        """Store a record that is about its sender."""
+        """Store a record if it describes its sender and is within the limits; returns whether it was stored."""
         if BoundedSerializer.loads(tag) != sender or not self._validate_record(key, tag, value, expires_at):
             return False
         key_id, now = DHTID.from_bytes(key), get_dht_time()
@@ -181,7 +184,10 @@ class SwarmProtocol(DHTProtocol):
         return bool(stored)
 
     def _owners(self, key: DHTID) -> int:
-        """Peers that have a record under this key: more than one only at a node that cannot check whose place it is."""
+        """Number of peers with a record under this key.
+
+        Only a node without the run key can have more than one, because it cannot check which peer a key belongs to.
+        """
         item = self.storage.get(key)
         return len(item.value) if item is not None and isinstance(item.value, DictionaryDHTValue) else 0
 
@@ -203,7 +209,7 @@ class SwarmProtocol(DHTProtocol):
 
 
 class _Stub:
-    """Calls another node with our token, and accepts no more in its answers than was requested."""
+    """Sends requests with our token to another node, and rejects answers with more entries than were requested."""
 
     def __init__(self, stub: Any, peer: PeerID, guard: RecordGuard, me: PeerID) -> None:
         self._stub = stub
@@ -235,14 +241,14 @@ class _Stub:
 
     def _checked(self, response: Any) -> Any:
         if response.peer.node_id and response.peer.node_id != self._node_id:
-            raise OutOfBounds("a node answers under an id that does not belong to its peer id")
+            raise OutOfBounds("the node id in an answer does not match the peer id of the answering node")
         return response
 
 
 def _count(things: Sequence[object], most: int) -> None:
     if len(things) > most:
-        raise OutOfBounds(f"{len(things)} entries; at most {most} are accepted")
+        raise OutOfBounds(f"the message has {len(things)} entries; at most {most} are allowed")
 
 
-SwarmProtocol.__name__ = DHTProtocol.__name__  # the name by which other nodes call it
+SwarmProtocol.__name__ = DHTProtocol.__name__  # other nodes call the protocol by this name
 hivemind.dht.node.DHTProtocol = SwarmProtocol

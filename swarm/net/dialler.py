@@ -1,8 +1,8 @@
 """The dialler: opens our streams to others, and decides which of two peers dials.
 
 Two peers that dial each other within one round trip open one TCP connection from both ends: both handshakes fail, and
-libp2p does not dial for the next five seconds. So the peer with the higher id lets the lower one go first. If two dials
-meet nevertheless, one may get no answer for ten seconds although the other succeeded long ago: then the slow one is
+libp2p does not dial again for five seconds. So the peer with the higher id lets the lower one dial first. If two dials
+collide nevertheless, one may get no answer for ten seconds although the other has succeeded: then the slow one is
 dropped.
 """
 
@@ -22,19 +22,20 @@ from swarm.protocol.ids import Actor
 
 FIRST_TURN_S = 1.0
 REDIAL_TURN_S = 0.05
-"""How long in seconds the peer with the higher id leaves the dial to the lower one. At first as long as a busy machine
-takes to answer over a long distance, since two dials that meet cost five seconds. It is short for a peer that we have
-reached before, for example to fetch the manifest: that connection mostly still exists, and a failed dial is how a death
-is noticed.
+"""Seconds for which the peer with the higher id waits for the dial of the other one.
+
+FIRST_TURN_S applies to the first dial. It is as long as a busy, distant machine takes to answer, because a collision
+costs five seconds. REDIAL_TURN_S applies to a peer that we have reached before, for example to fetch the manifest. It
+is short because that connection usually still exists, and because a failed dial detects a dead peer.
 """
 ADDRESSES_S = 2.0
-"""Seconds for which a dial waits for the peer's addresses, when none are known: they are being looked up."""
+"""Seconds for which a dial waits for the addresses of an unknown peer, which are being looked up meanwhile."""
 MEETING_TURN_S = 0.5
-"""Seconds that a dial still gets once the other peer has reached us."""
+"""Seconds for which our dial may continue after the other peer has reached us."""
 
 
 class Dialler:
-    """The dialler of one actor. `has_link(peer id)`: whether a stream of ours to that peer is open."""
+    """The dialler of one actor. `has_link(peer id)`: whether this actor has an open outgoing stream to that peer."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Dialler:
         has_link: Callable[[str], bool],
     ) -> None:
         self.maddrs: dict[str, tuple[str, ...]] = {}
-        """Addresses of peers."""
+        """Known addresses by peer id."""
         self.streams: Counter[str] = Counter()
         """Number of streams that each peer has open to us."""
         self._host = host
@@ -56,19 +57,20 @@ class Dialler:
         self._certificate = certificate
         self._has_link = has_link
         self._arrivals: dict[str, asyncio.Event] = {}
-        """Set when a peer reaches us while we leave the dial to it."""
+        """By peer id: set when the peer reaches us while we wait for its dial."""
         self._sought: dict[str, asyncio.Event] = {}
-        """Set when a peer's addresses are learned, or it reaches us."""
+        """By peer id: set when we learn the peer's addresses, or when the peer reaches us."""
 
     async def reach(self, actor: Actor, channel: Channel) -> Stream:
-        """A stream of ours, when it is our turn. Raises DialError, Refused, StreamClosed, TimeoutError."""
+        """Wait for our turn, then open a stream. Raises DialError, Refused, StreamClosed, TimeoutError."""
         await self._leave_to(actor.peer)
         return await self._dial(actor, channel)
 
     async def open(self, peer_id: str, target: int | None, channel: Channel) -> Stream:
-        """A stream of ours to an incarnation, or to any process of the peer, at once. Raises as `reach`.
+        """Open a stream without waiting for our turn. Raises the same errors as `reach`.
 
-        It waits for a while for the addresses of a peer that is not known yet.
+        `target`: the incarnation to reach; None: any process of the peer. If the peer's addresses are unknown, wait for
+        them for ADDRESSES_S at most.
         """
         await self._until_known(peer_id)
         if maddrs := self.maddrs.get(peer_id):
@@ -90,11 +92,11 @@ class Dialler:
         return Introduction(self._run_hash, self._me, self._role, None, channel, target, self._certificate)
 
     def connected(self, peer_id: str) -> bool:
-        """Whether there is a connection, from either side."""
+        """Whether there is a connection to the peer, whichever side opened it."""
         return self.streams[peer_id] > 0 or self._has_link(peer_id)
 
     def learn(self, peer_id: str, maddrs: Sequence[str]) -> bool:
-        """Whether these addresses are new."""
+        """Store the addresses of a peer; returns whether they have changed."""
         known, self.maddrs[peer_id] = self.maddrs.get(peer_id), tuple(maddrs)
         self._found(peer_id)
         return known != tuple(maddrs)
@@ -104,14 +106,14 @@ class Dialler:
         self._host.reached.discard(peer_id)
 
     def came(self, peer_id: str) -> None:
-        """The peer has opened a stream to us."""
+        """Record that the peer has opened a stream to us."""
         self.streams[peer_id] += 1
         self._found(peer_id)
         if (arrival := self._arrivals.pop(peer_id, None)) is not None:
             arrival.set()
 
     def went(self, peer_id: str) -> None:
-        """A stream that the peer had opened is closed."""
+        """Record that a stream from the peer is closed."""
         self.streams[peer_id] -= 1
         if not self.streams[peer_id]:
             del self.streams[peer_id]
@@ -131,7 +133,7 @@ class Dialler:
             sought.set()
 
     async def _leave_to(self, peer_id: str) -> None:
-        """Wait for a peer with a lower id to dial us, unless there is a connection."""
+        """If the peer has the lower id and is not connected, wait for a limited time until it dials us."""
         if self._me.peer < peer_id or self.connected(peer_id):
             return
         arrival = self._arrivals.setdefault(peer_id, asyncio.Event())
@@ -142,7 +144,7 @@ class Dialler:
             pass
 
     async def _dial(self, actor: Actor, channel: Channel) -> Stream:
-        """A stream of ours. If our dial hangs, use the connection that the other peer opens meanwhile."""
+        """Open a stream. If our dial hangs, use the connection that the other peer opens meanwhile."""
         if self.connected(actor.peer):
             return await self.open(actor.peer, actor.incarnation, channel)
         arrival = self._arrivals.setdefault(actor.peer, asyncio.Event())

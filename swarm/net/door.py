@@ -1,7 +1,7 @@
-"""The door: judges who may speak to an actor of a run, by what it shows. Nobody is asked for that.
+"""The door: access control of one actor, which decides locally which peers may open streams to it.
 
-A coordinator is known by its peer id. A device shows its certificate. One that has none yet may show an enrolment to a
-coordinator. Everybody else is a stranger, and is not told anything of the run.
+It accepts a coordinator by its peer id, and a device by its certificate. A device without a certificate may show an
+enrolment to a coordinator. Every other peer is a stranger, which is told nothing about the run.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from swarm.net.dht_clock import get_dht_time
 from swarm.net.passes import Certificate, Pass, PassError, open_enrolment
 
 MAX_REMEMBERED = 4096
-"""Certificates whose signature is not checked again."""
+"""Largest number of remembered valid certificates, whose signatures need not be checked again."""
 STRANGER = "you show no valid pass: ask the organiser for an invite (swarm3-…)"
-"""All that a stranger is told, whatever it does."""
+"""The only answer that a stranger gets."""
 
 
 class Stranger(Exception):
-    """It shows nothing that anybody of this run has signed."""
+    """The peer has no pass or certificate with a valid signature of this run."""
 
 
 class Void(Exception):
-    """What it shows is genuine, and not good any more, or not for this run; the text says why."""
+    """The signature is valid, but the pass has expired or is of another run; the message gives the reason."""
 
 
 class ShutOut(Void):
-    """Its device or its pass has no part in the run any more."""
+    """The peer's device is banned, or its pass is revoked."""
 
 
 class Door:
-    """Of one actor. `coordinators`: peer ids; `organiser`: the public key whose passes a coordinator takes.
+    """The access control of one actor. `coordinators`: peer ids; `organiser`: the public key that signs passes.
 
-    `organiser` None: nobody can enrol here, as at peers. `clock` gives Unix seconds: the time that the nodes of the DHT
-    share, since a volunteer's own clock may be wrong.
+    `organiser` None: no device can enrol here (so at peers). `clock` returns Unix seconds. The default is the shared
+    time of the DHT nodes, because a volunteer's own clock may be wrong.
     """
 
     def __init__(
@@ -46,17 +46,17 @@ class Door:
         self.run_hash = run_hash
         self.coordinators = frozenset(coordinators)
         self.banned: Mapping[str, str] = {}
-        """By peer id, why it has no part in the run any more."""
+        """Banned peers: {peer id: reason}."""
         self.revoked: Mapping[bytes, str] = {}
-        """By serial, why a pass is not good any more. Peers know of `banned` alone."""
+        """Revoked passes: {serial: reason}. Only coordinators fill it in; peers know only `banned`."""
         self._organiser = organiser
         self._clock = clock
         self._genuine: dict[bytes, Certificate] = {}
 
     def check(self, peer: str, certificate: bytes, enrolment: bytes) -> Pass | Certificate | None:
-        """Let in `peer`, whom libp2p has authenticated. Returns what it has shown; None: it is a coordinator.
+        """Check the access of `peer`, which libp2p has authenticated. Returns its certificate or pass.
 
-        Raises Stranger, Void.
+        None: the peer is a coordinator. Raises Stranger, Void (ShutOut).
         """
         if peer in self.coordinators:
             return None
@@ -92,7 +92,7 @@ class Door:
 
     def _check_use(self, shown: Pass | Certificate) -> None:
         if shown.run_hash != self.run_hash:
-            raise Void("your pass is of another run than the one that is hosted here now: ask for a new invite")
+            raise Void("your pass is for another run than the one that is hosted here now: ask for a new invite")
         if (why := self.revoked.get(shown.serial)) is not None:
             raise ShutOut(why)
         if self._clock() >= shown.expires_at:

@@ -1,8 +1,8 @@
-"""The first words on every stream: which run, which protocol version, who speaks to whom, as what, for what.
+"""The handshake at the start of every stream: run, protocol version, sender, receiver, role and channel.
 
-The opener says Hello and shows its certificate; the other side accepts or refuses with a named reason. Two runs, two
-versions or two lives of one peer can never mix, and both sides learn why they do not. A stranger is told nothing of the
-run, whatever it says: one refusal for all.
+The opener sends a Hello with its certificate; the other side accepts it or refuses it with a reason. So different runs,
+protocol versions or incarnations of a peer never mix, and both sides learn the reason. All strangers get the same
+refusal, which says nothing about the run.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Role(enum.Enum):
     PEER = "peer"
     COORDINATOR = "coordinator"
     GUEST = "guest"
-    """Has a pass, and knows nothing yet: may ask for the manifest and its certificate, nothing else."""
+    """A new device with a pass. It may request the manifest and its certificate, nothing else."""
     OBSERVER = "observer"
-    """Sees what a coordinator shows of the run, on request. It sends nothing that anybody of the run takes."""
+    """May request from a coordinator what it shows of the run. No actor accepts other messages from an observer."""
 
 
 class Channel(enum.Enum):
@@ -68,7 +68,7 @@ class Refusal(enum.Enum):
 
 
 class Refused(ConnectionError):
-    """The other side does not accept our stream. `refusal` is the kind, the text its own words."""
+    """The other side does not accept our stream. `refusal` is the kind; the message is the reason that it has sent."""
 
     def __init__(self, refusal: Refusal, reason: str, responder: Actor | None) -> None:
         super().__init__(f"{refusal.value}: {reason}")
@@ -78,7 +78,7 @@ class Refused(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """What an opener says about itself. `target_incarnation` None: any incarnation may answer."""
+    """The data of the opener in a Hello. `target_incarnation` None: any incarnation may answer."""
 
     run_hash: str
     sender: Actor
@@ -87,19 +87,19 @@ class Introduction:
     channel: Channel
     target_incarnation: int | None = None
     certificate: bytes = b""
-    """What an opener shows; empty: it is a coordinator, or a guest."""
+    """The sealed certificate of the opener; empty for a coordinator or a guest."""
     enrolment: bytes = b""
-    """What a guest without a certificate shows."""
+    """The sealed enrolment of a guest without a certificate."""
     enrols: Pass | None = None
-    """The pass of a guest that has shown an enrolment, as the other side has checked it."""
+    """Filled in by the receiver: the verified pass of a guest that has sent an enrolment."""
     serial: bytes = b""
-    """Of the pass that an opener has shown, as the other side has checked it; empty: it is a coordinator."""
+    """Filled in by the receiver: the serial of the opener's verified pass; empty for a coordinator."""
 
 
 async def introduce(stream: Stream, me: Introduction, peer_id: str) -> Actor:
-    """Say Hello on a stream just opened to `peer_id`; returns who answered.
+    """Send the Hello on a new stream to `peer_id`; returns the actor that has accepted it.
 
-    Raises Refused, StreamClosed, WireError for an answer that is none, TimeoutError.
+    Raises Refused, StreamClosed, TimeoutError; WireError for an answer that cannot be decoded.
     """
     hello = link_pb2.Hello(
         protocol_version=PROTOCOL_VERSION,
@@ -129,13 +129,13 @@ async def introduce(stream: Stream, me: Introduction, peer_id: str) -> Actor:
     if responder.peer != peer_id:
         raise Refused(Refusal.WRONG_PEER, f"{peer_id} answers as {responder.peer[:MAX_PEER_ID]}", responder)
     if me.target_incarnation is not None and responder.incarnation != me.target_incarnation:
-        reason = f"you are looking for incarnation {me.target_incarnation}, I am {responder.incarnation}"
+        reason = f"expected incarnation {me.target_incarnation}, but incarnation {responder.incarnation} has answered"
         raise Refused(Refusal.WRONG_INCARNATION, reason, responder)
     return responder
 
 
 class Admission:
-    """Judges the hellos that reach one actor, and remembers the newest incarnation of each peer."""
+    """Decides which Hellos one actor accepts, and remembers the newest incarnation of each peer."""
 
     def __init__(self, me: Actor, door: Door, role: Role) -> None:
         self.door = door
@@ -144,13 +144,13 @@ class Admission:
         self._newest: dict[str, int] = {}
         self.closing = False
         self.on_stale: Callable[[Actor, Actor], None] = lambda older, newest: None
-        """Called when a process says hello although a newer one with its key has: (it, the newest)."""
+        """Called with (sender, newest actor) when a Hello comes from an older incarnation than the newest known one."""
         self.refused: Counter[Refusal] = Counter()
 
     async def receive(self, stream: Stream, remote_peer: str) -> Introduction | tuple[Refusal, str]:
-        """Read the Hello of `remote_peer` and answer it: the introduction, or why it was refused.
+        """Read the Hello of `remote_peer` and answer it. Returns the introduction, or the refusal with its reason.
 
-        Raises StreamClosed and TimeoutError when it does not come; WireError when not even its framing is sound.
+        Raises StreamClosed and TimeoutError if no Hello comes; WireError if its framing is invalid.
         """
         async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
             raw, _ = await stream.read_frame(_MAX_HELLO, 0)
@@ -167,7 +167,7 @@ class Admission:
         return verdict
 
     def judge(self, raw: bytes, remote_peer: str) -> Introduction | tuple[Refusal, str]:
-        """The introduction in a serialized Hello, or the refusal and its reason."""
+        """The introduction in a serialized Hello if it is accepted, else the refusal with its reason."""
         try:
             hello = link_pb2.Hello.FromString(raw)
         except DecodeError:
@@ -200,19 +200,19 @@ class Admission:
             return Refusal.NO_COORDINATOR, f"{sender.peer} is not a coordinator of this run"
         run_hash = hello.run_hash.hex()
         if role is Role.GUEST and channel is not Channel.BULK:
-            return Refusal.NOT_FOR_GUESTS, f"a guest may ask for the manifest, not open {channel.value}"
+            return Refusal.NOT_FOR_GUESTS, f"a guest may request the manifest, but not open the {channel.value} channel"
         enrols = shown if isinstance(shown, Pass) else None
         if role is not Role.GUEST and enrols is not None:
-            return Refusal.NOT_FOR_GUESTS, "ask for your certificate first, as a guest"
+            return Refusal.NOT_FOR_GUESTS, "request your certificate first, as a guest"
         observes = shown is not None and shown.observes
         if observes and role not in (Role.GUEST, Role.OBSERVER):
             return Refusal.OTHER_ROLE, "your pass lets you observe this run, not take part in it"
         if role is Role.OBSERVER and not observes:
-            return Refusal.OTHER_ROLE, "your pass is for taking part: ask for one with --role observe"
+            return Refusal.OTHER_ROLE, "your pass is not for observing: ask the organiser for one with --role observe"
         if role is Role.OBSERVER and (self._role is not Role.COORDINATOR or channel is not Channel.BULK):
-            return Refusal.OTHER_ROLE, "an observer may ask a coordinator, and nobody else"
+            return Refusal.OTHER_ROLE, "an observer may send requests only to a coordinator"
         if run_hash != self.door.run_hash:
-            return Refusal.OTHER_RUN, f"you take part in run {run_hash[:16]}…, I in {self.door.run_hash[:16]}…"
+            return Refusal.OTHER_RUN, f"your run is {run_hash[:16]}…, mine is {self.door.run_hash[:16]}…"
         stage = StageIndex(hello.stage) if hello.HasField("stage") else None
         if (stage is not None and stage >= MAX_STAGES) or sender.incarnation >= 2**63:
             return Refusal.MALFORMED, f"stage {stage} or incarnation {sender.incarnation} is out of range"
@@ -224,14 +224,14 @@ class Admission:
             newest = self._newest.get(sender.peer, -1)
             if sender.incarnation < newest:
                 self.on_stale(sender, Actor(sender.peer, newest))
-                return Refusal.STALE_INCARNATION, f"you are incarnation {sender.incarnation}, {newest} was here already"
+                return Refusal.STALE_INCARNATION, f"you are incarnation {sender.incarnation}; {newest} has connected"
             self._newest.pop(sender.peer, None)
             if len(self._newest) >= _MAX_KNOWN_PEERS:
-                del self._newest[next(iter(self._newest))]  # who has not been heard of for longest
+                del self._newest[next(iter(self._newest))]  # the peer whose last Hello is the oldest
             self._newest[sender.peer] = sender.incarnation
         serial = b"" if shown is None else shown.serial
         return Introduction(run_hash, sender, role, stage, channel, target, enrols=enrols, serial=serial)
 
 
 OF_STRANGERS = (Refusal.NO_PASS, Refusal.OTHER_VERSION)
-"""Refusals that say nothing of who refuses."""
+"""Refusals that do not name the refusing actor."""

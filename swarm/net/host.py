@@ -25,35 +25,35 @@ from swarm.net.stream import Stream
 
 DIAL_TIMEOUT_S = 10.0
 _ENTRY_TIMEOUT_S = 5.0
-"""Seconds for which a node that is entered by may take to answer."""
+"""Seconds within which a bootstrap node must answer."""
 _NEIGHBOURS_S = 3.0
 
 _UNREACHED = "failed to connect to bootstrap peers"
-"""The daemon's text for it."""
+"""The daemon's error text when it reaches none of the bootstrap addresses."""
 _FREED_S = 10.0
-"""Seconds for which the daemon of a killed process may still hold the port."""
+"""Seconds for which to wait for the port: the daemon of a killed process may still hold it."""
 _SIGNAL_S = 0.1
-"""Seconds after the daemon's end: by then a signal to all processes of a terminal has reached this one too."""
+"""Seconds to wait after the daemon's end: a signal that has ended it, such as Ctrl-C, then has reached us too."""
 
 
 class HostError(ConnectionError):
-    """The libp2p host cannot start; the text says why and what to change."""
+    """The libp2p host cannot start; the message gives the reason and what to change."""
 
 
 class PortTaken(HostError):
-    """Another process of this machine listens there."""
+    """Another process on this machine listens on the port."""
 
 
 class NobodyAnswers(HostError):
-    """None of the addresses to enter by answers now."""
+    """No bootstrap address answers."""
 
 
 class Unresponsive(NobodyAnswers):
-    """A node is reached there, but its DHT does not answer in time: it is busy, or hangs."""
+    """A bootstrap node was reached, but its DHT does not answer in time: it is busy, or hangs."""
 
 
 class Host:
-    """A running libp2p host. Made by `create`, ended by `close`; `died` resolves when its daemon ends by itself."""
+    """A running libp2p host. `create` starts it, `close` ends it; `died` resolves when its daemon ends by itself."""
 
     def __init__(
         self,
@@ -69,15 +69,15 @@ class Host:
         self.peer_id = identity.peer_id
         self.dht = dht
         self.key = guard.key
-        """The key of the run that its node of the DHT belongs to."""
+        """The key of the run to which this host's DHT node belongs; None: of no run."""
         self.died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Resolves, with the reason, when the daemon ends or cannot be reached, without a call of `close`."""
+        """Resolves with the reason when the daemon ends or becomes unreachable without a call of `close`."""
         self.clock_correction_s = 0.0
-        """Seconds by which the clocks of the nodes by which we entered are ahead of ours, if it matters."""
+        """Seconds by which the bootstrap nodes' clocks are ahead of this machine's clock; 0 if it is negligible."""
         self.reached: set[str] = set()
-        """Peers to which a stream of ours was opened; the dialler removes those that are not needed any more."""
+        """Peers to which we have opened a stream; the dialler removes peers that are no longer needed."""
         self.listen = tuple(listen)
-        """The addresses it listens on, each with its port."""
+        """The multiaddresses on which the host listens, each with its actual port."""
         self._announced = announced
         self._guard = guard
         self._closed = False
@@ -96,12 +96,12 @@ class Host:
         key: RunKey | None = None,
         startup_timeout: float = 30.0,
     ) -> Host:
-        """Start daemon and DHT node.
+        """Start the daemon and the DHT node.
 
-        `identity_path`: Ed25519 key, made when missing. `listen`, `announce`: multiaddresses to listen on and to give
-        to others. `initial_peers`: bootstrap multiaddresses ending in /p2p/…; one that answers is enough, even if it
-        does not take us for a member. `key`: of the run that the DHT node belongs to; None: it answers everybody.
-        Raises NobodyAnswers (Unresponsive) and other HostErrors, AddressError, IdentityError.
+        `identity_path`: file of the Ed25519 key, created if missing. `listen`: multiaddresses to listen on; `announce`:
+        those to give to others. `initial_peers`: bootstrap multiaddresses that end in /p2p/…; one answer is enough,
+        even if that node does not accept us as a member. `key`: key of the run to which the DHT node belongs; None: the
+        node answers all peers. Raises NobodyAnswers (Unresponsive) and other HostErrors, AddressError, IdentityError.
         """
         identity = Identity.load(identity_path)
         for address in initial_peers:
@@ -110,7 +110,7 @@ class Host:
         listen = settle(listen)
         announce = check_announced(announce or (), identity.peer_id)
         await _refuse_taken(listen)
-        # our own address is not a bootstrap: a restarted bootstrap node finds itself in the list
+        # leave out our own address: a restarted bootstrap node may find itself in the list
         others = [a for a in initial_peers if addresses.split_peer(a)[1] != identity.peer_id]
         try:
             sockets = SocketFolder()
@@ -123,7 +123,7 @@ class Host:
                 host_maddrs=list(listen),
                 announce_maddrs=list(announce) if announce else None,
                 identity_path=str(identity.path),
-                check_if_identity_free=False,  # the handshake refuses a twin; the check costs a second daemon
+                check_if_identity_free=False,  # this check starts a second daemon; our handshake detects duplicates
                 nat_port_map=False,
                 startup_timeout=startup_timeout,
             )
@@ -131,8 +131,8 @@ class Host:
             sockets.remove()
             if not isinstance(error, P2PDaemonError | OSError):
                 raise
-            await asyncio.sleep(_SIGNAL_S)  # raises CancelledError if it was Ctrl-C, which ends the daemon as well
-            said = str(error).removesuffix(": None")  # the daemon ended without a message
+            await asyncio.sleep(_SIGNAL_S)  # raises CancelledError if Ctrl-C has ended the daemon
+            said = str(error).removesuffix(": None")  # the suffix means that the daemon ended without a message
             if _UNREACHED in said:
                 raise NobodyAnswers(
                     f"no node answers at {', '.join(others)}: is the coordinator running, is its port open?"
@@ -148,7 +148,7 @@ class Host:
                 num_replicas=5,
                 cache_locally=False,
                 cache_on_store=False,
-                cache_nearest=0,  # a node keeps nothing that its owner has not sent to it
+                cache_nearest=0,  # a node stores a record only if the record's owner sends it
             )
             correction_s = await _enter(dht, others)
         except BaseException as error:
@@ -172,9 +172,9 @@ class Host:
         return self._p2p.sockets.path
 
     async def addresses(self) -> list[str]:
-        """Multiaddresses others can dial, best first, each ending in /p2p/ and our id, as known right now.
+        """At most 16 multiaddresses that others can dial now, best first, each ending in /p2p/ and our peer id.
 
-        At most 16: the announced ones, or those at which this machine can be reached.
+        They are the announced addresses if there are any, else those at which this machine seems reachable.
         """
         visible = [str(address) for address in await self._p2p.get_visible_maddrs(latest=True)]
         return visible if self._announced else told(self.listen, visible, self.peer_id)
@@ -194,11 +194,11 @@ class Host:
         self._daemon.protect(peer_id)
 
     def shut_out(self, peer_ids: Collection[str]) -> None:
-        """The DHT node serves all members but these from now on."""
+        """Ban these peers from our DHT node, and only these: the list replaces the previous one."""
         self._guard.banned = frozenset(peer_ids)
 
     async def handle_streams(self, protocol: str, handler: StreamHandler) -> None:
-        """Call `handler(stream, peer id)` for streams opened to us; the stream is closed when it returns."""
+        """Call `handler(stream, peer id)` for each incoming stream; the stream is closed when the handler returns."""
         await self._daemon.handle(protocol, handler)
 
     async def close(self) -> None:
@@ -209,7 +209,7 @@ class Host:
             self._closed = True
             dht_clock.CLOCK.leave()
         await self._daemon.close()
-        self.dht.is_alive = False  # its own shutdown only unregisters, and hangs when the daemon is gone
+        self.dht.is_alive = False  # instead of dht.shutdown(), which only unregisters, and hangs if the daemon is gone
         await self._p2p.shutdown()
         self._p2p.sockets.remove()
 
@@ -225,7 +225,7 @@ class Host:
 
 
 async def _refuse_taken(listen: Sequence[str]) -> None:
-    """Two daemons may share a port, and each would get half of the connections. Raises HostError."""
+    """Raise PortTaken if a port is in use: two daemons could share it, and each would get half of the connections."""
     for address in listen:
         parts = dict(addresses.components(address))
         host, port = parts.get("ip4") or parts.get("ip6"), int(parts.get("tcp", 0))
@@ -241,9 +241,9 @@ def _is_taken(host: str, port: int) -> bool:
 
 
 async def _enter(dht: DHTNode, entries: Sequence[str]) -> float:
-    """Meet the nodes by which we enter, and agree with them on the time. Returns the correction of our clock, seconds.
+    """Join the DHT through the bootstrap nodes and adopt their time. Returns the correction of our clock, seconds.
 
-    A node that takes us for no member is there as well: what is wrong, its handshake will say. Raises Unresponsive.
+    A node that refuses us as a non-member counts as reached: its handshake will give the reason. Raises Unresponsive.
     """
 
     async def ahead(peer_id: str) -> float | None:
@@ -269,7 +269,7 @@ async def _enter(dht: DHTNode, entries: Sequence[str]) -> float:
     correction_s = dht_clock.CLOCK.correct(answer for answer in answers if isinstance(answer, float))
     if any(isinstance(answer, float) for answer in answers):
         looking = asyncio.ensure_future(dht.find_nearest_nodes([dht.node_id]))
-        await asyncio.wait((looking,), timeout=_NEIGHBOURS_S)  # those that come later are met as well
+        await asyncio.wait((looking,), timeout=_NEIGHBOURS_S)  # after the timeout, the search goes on in the background
     return correction_s
 
 

@@ -1,4 +1,4 @@
-"""Who a peer is: an Ed25519 key in a file. The libp2p peer id *is* the public key, so one key signs everything."""
+"""The identity of a peer: an Ed25519 key in a file. The libp2p peer id contains the public key, so one key suffices."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from swarm.atomic import sync_folder
 
-# libp2p's serialized key: protobuf {1: key type Ed25519 = 1, 2: bytes}; a peer id this short is its own "hash"
+# libp2p's serialized key: protobuf {1: key type Ed25519 = 1, 2: bytes}; a key this short is not hashed for the peer id
 _PRIVATE_HEAD = bytes([0x08, 0x01, 0x12, 0x40])
 _PUBLIC_HEAD = bytes([0x08, 0x01, 0x12, 0x20])
 _IDENTITY_HASH = bytes([0x00, len(_PUBLIC_HEAD) + 32])
 
 
 class IdentityError(ValueError):
-    """An identity file or a peer id that cannot be used."""
+    """An identity file or a peer id is invalid."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Identity:
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(path)
-            sync_folder(path.parent)  # others learn this name: a power cut must not take it back
+            sync_folder(path.parent)  # others will know this identity, so it must survive a power failure
         raw = path.read_bytes()
         if len(raw) != len(_PRIVATE_HEAD) + 64 or not raw.startswith(_PRIVATE_HEAD):
-            raise IdentityError(f"{path} is not an Ed25519 identity; move it away and a new one is made")
+            raise IdentityError(f"{path} is not an Ed25519 identity; move the file away to get a new identity")
         key = Ed25519PrivateKey.from_private_bytes(raw[len(_PRIVATE_HEAD) :][:32])
         if key.public_key().public_bytes_raw() != raw[-32:]:
-            raise IdentityError(f"{path} is damaged: its two halves do not belong together")
+            raise IdentityError(f"{path} is damaged: its public key does not match its private key")
         return cls(key, path)
 
     @property
@@ -58,7 +58,7 @@ class Identity:
 
 
 def peer_id_bytes(peer_id: str) -> bytes:
-    """The multihash behind a base58 peer id. Raises IdentityError."""
+    """The multihash that a base58 peer id encodes. Raises IdentityError."""
     try:
         raw = base58.b58decode(peer_id.encode("ascii"))
     except ValueError:

@@ -1,7 +1,8 @@
 """This machine's own addresses, best first, for others to dial.
 
-The libp2p daemon announces only those of the default route, or all of them. The first leaves out a VPN beside a home
-router, by which friends could reach this machine; the second lets every peer dial our container bridges.
+The libp2p daemon can announce only the addresses of the default route, or all addresses. The first choice leaves out a
+VPN through which friends can reach this machine behind a home router. With the second, every peer would dial our
+container bridges. So this file selects the addresses.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _NET = Path("/sys/class/net")
 _IF_INET6 = Path("/proc/net/if_inet6")
 _TEMPORARY, _DEPRECATED, _TENTATIVE, _FAILED = 0x01, 0x20, 0x40, 0x08
 _FAR = {socket.AF_INET: "8.8.8.8", socket.AF_INET6: "2620:fe::fe"}
-"""Addresses of the internet: the kernel tells which of our addresses has a route there. Nothing is sent."""
+"""Internet addresses used to ask the kernel which of our own addresses has a route to the internet; nothing is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Interface:
     name: str
     addresses: tuple[IpAddress, ...]
     bridges_containers: bool = False
-    """Whether it connects this machine to its own containers or virtual machines."""
+    """Whether the interface connects this machine to its own containers or virtual machines."""
 
 
 def own_addresses() -> list[IpAddress]:
@@ -44,10 +45,10 @@ def own_addresses() -> list[IpAddress]:
 
 
 def best_first(interfaces: Iterable[Interface], default: Iterable[IpAddress]) -> list[IpAddress]:
-    """The default route's, those of VPNs, global ones, others of local networks; `default`: those with a route to the
-    internet.
+    """The addresses in this order: default route, VPNs, global addresses, other local networks.
 
-    Addresses without a network, of container bridges, and loopback are used only if there are no others.
+    `default`: the addresses with a route to the internet. Link-local IPv4 addresses, those of container bridges and
+    loopback are used only if there are no others.
     """
     sources = list(default)
     found = [(interface, address) for interface in interfaces for address in interface.addresses]
@@ -95,7 +96,7 @@ def _bridges_containers(name: str) -> bool:
 
 
 def _unfit_ipv6() -> set[IpAddress]:
-    """Addresses that are deprecated, not yet checked, or temporary beside a permanent one."""
+    """IPv6 addresses that are deprecated, tentative or duplicate, or temporary on an interface with a permanent one."""
     passing: dict[str, set[IpAddress]] = {}
     lasting: set[str] = set()
     unfit: set[IpAddress] = set()

@@ -1,9 +1,10 @@
-"""The invite: one token a joiner pastes. It names the way in, the run and whose word counts, and holds a pass.
+"""The invite: a token that a new volunteer pastes into the command line.
 
-It also holds the run key, which opens the run's records in the DHT.
+It contains the addresses of the coordinator, the hash of the run, the organiser's fingerprint, a pass, and the run key,
+which decrypts the run's records in the DHT.
 
-A token is base64url text with a checksum, so that one cut off in a chat is refused by name. A bare multiaddress can be
-read as well. It holds no pass, so nobody joins with it.
+A token is base64url text with a checksum, so that a token that was cut off in a chat is detected. `parse` also accepts
+a plain multiaddress. It contains no pass, so it is not sufficient to join.
 """
 
 from __future__ import annotations
@@ -30,12 +31,15 @@ MAX_ADDRESSES = 16
 
 
 class InviteError(ValueError):
-    """A token or address that is no invite; the text says what is wrong with it."""
+    """The token or address is not a valid invite; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Invite:
-    """Where to start (`addresses`, each ending in /p2p/…) and the coordinator's peer id. A token has the rest too."""
+    """`addresses`: where to start, each ending in /p2p/…; `coordinator`: its peer id.
+
+    Only tokens have the other fields.
+    """
 
     addresses: tuple[str, ...]
     coordinator: str
@@ -43,11 +47,11 @@ class Invite:
     fingerprint: str | None = None
     ticket: Ticket | None = None
     key: RunKey | None = None
-    """An observer has none: members' addresses are not its business."""
+    """None for an observer, which must not see the addresses of members."""
 
     @property
     def observes(self) -> bool:
-        """Whether its pass is for observing the run, and not for taking part."""
+        """Whether the pass is for observing the run, not for taking part."""
         return self.ticket is not None and self.ticket.given.observes
 
     def encode(self) -> str:
@@ -56,7 +60,7 @@ class Invite:
         key = self.key is not None or self.observes
         if self.run_hash is None or self.fingerprint is None or self.ticket is None or not key:
             raise InviteError(
-                "a token names the run and the organiser, and holds a pass and the run key; a bare address does not"
+                "cannot encode an invite without the run hash, the organiser's fingerprint, a pass and the run key"
             )
         raw = records_pb2.Invite(
             addresses=self.addresses,
@@ -83,22 +87,22 @@ def parse(text: str) -> Invite:
         return Invite((text,), peer)
     if text.startswith(_OLD_HEADS):
         raise InviteError(
-            f"an invite of an earlier release ({text[:7]}…): ask the organiser for a new one, which "
+            f"this invite is from an earlier release ({text[:7]}…): ask the organiser for a new one, which "
             "`swarm-peer coordinate` or `swarm-peer invite` prints"
         )
     if not text.startswith(_HEAD):
         raise InviteError(f"{text[:40]!r} is neither an invite ({_HEAD}…) nor a multiaddress (/ip4/…)")
     if len(text) > _MAX_TOKEN:
-        raise InviteError(f"an invite of {len(text)} characters; at most {_MAX_TOKEN} are taken")
+        raise InviteError(f"the invite has {len(text)} characters; at most {_MAX_TOKEN} are allowed")
     body = text.removeprefix(_HEAD)
     try:
-        # strict: the decoder would skip stray characters
+        # validate: by default, the decoder ignores invalid characters
         whole = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise InviteError("the invite is cut off or has stray characters; copy it again, whole") from None
+        raise InviteError("the invite is cut off or has stray characters; copy the whole invite again") from None
     raw, check = whole[:-_CHECK_BYTES], whole[-_CHECK_BYTES:]
     if len(whole) <= _CHECK_BYTES or _checksum(raw) != check:
-        raise InviteError("the invite is damaged or cut off (its checksum does not match); copy it again, whole")
+        raise InviteError("the invite is damaged or cut off (its checksum does not match); copy the whole invite again")
     try:
         proto = records_pb2.Invite.FromString(raw)
     except DecodeError as error:
@@ -112,13 +116,13 @@ def parse(text: str) -> Invite:
     invite = Invite(where, proto.coordinator, proto.run_hash.hex(), proto.fingerprint, ticket, key)
     _check(invite)
     if key is None and not invite.observes:
-        raise InviteError("the invite cannot be used: it holds no run key")
+        raise InviteError("the invite cannot be used: it contains no run key")
     return invite
 
 
 def _check(invite: Invite) -> None:
     if not 0 < len(invite.addresses) <= MAX_ADDRESSES:
-        raise InviteError(f"an invite has 1 to {MAX_ADDRESSES} addresses, this one {len(invite.addresses)}")
+        raise InviteError(f"the invite has {len(invite.addresses)} addresses; it must have 1 to {MAX_ADDRESSES}")
     try:
         peer_id_bytes(invite.coordinator)
         for address in invite.addresses:
@@ -139,9 +143,9 @@ def _check_pass(ticket: Ticket, run_hash: str | None) -> None:
         ticket.check()
         of = ticket.given.run_hash
     except PassError as error:
-        raise InviteError(f"the pass in the invite: {error}") from None
+        raise InviteError(f"the pass in the invite is invalid: {error}") from None
     if of != run_hash:
-        raise InviteError(f"the pass in the invite is of run {of[:16]}…, the invite of run {run_hash}")
+        raise InviteError(f"the pass in the invite is for run {of[:16]}…, but the invite is for run {run_hash}")
 
 
 def _checksum(raw: bytes) -> bytes:

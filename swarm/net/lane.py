@@ -1,4 +1,7 @@
-"""A lane: one kind of traffic, from the view of the stream that writes it. Kinds differ in weight (see channel.py)."""
+"""The interface of a lane: a stream asks its lane before it writes.
+
+Each kind of traffic has a lane (see channel.py).
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ class Lane(Protocol):
         ...
 
     def frame(self) -> int:
-        """A place in the lane for a frame that begins now."""
+        """A number that orders a new frame behind the earlier frames of this lane."""
         ...
 
     async def take(self, frame: int, nbytes: int) -> None:
-        """Wait until a piece of at most `piece` bytes may leave."""
+        """Wait until a piece of at most `piece` bytes may be sent."""
 
     def wrote(self, nbytes: int) -> None:
-        """A piece for which `take` has returned is written, or given up."""
+        """Call after a piece for which `take` has returned is written, or its write has failed."""

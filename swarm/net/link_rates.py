@@ -1,12 +1,11 @@
-"""The rates of the links to this process, measured on the frames that come in.
+"""The rates of the links to this process, measured on incoming frames.
 
-Only a receiver can measure them: buffers of megabytes between a sender and the link take a frame at any rate. The time
-from a payload's header to its last byte is the time of the link, once the payload is larger than what arrives at once:
-data from a link comes in encrypted messages of at most 64 KiB, each delivered whole. So small frames are not measured,
-and need not be: they are short anyway.
+Only the receiver can measure a link: a sender writes into buffers of megabytes, which accept a frame at any rate. The
+receiver measures the time from the header to the last byte of a payload. libp2p delivers data in encrypted messages of
+at most 64 KiB, each as a whole, so only larger payloads can be measured. Small frames take little time anyway.
 
-A frame that shares the link with others seems slow, and one that waited while this process was busy seems fast. So the
-median of the last ones is taken.
+A frame that shares the link with others seems too slow; a frame that waited while this process was busy seems too fast.
+So the rate of a link is the median over its last frames.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from swarm.protocol.ids import Actor
 from swarm.protocol.timeouts import Observed
 
 AT_ONCE = 64 << 10
-"""Bytes of a payload that may arrive with its header: they are not counted."""
+"""Bytes of a payload that may arrive together with its header, so they are not counted."""
 LEAST = 2 * AT_ONCE
-"""A payload of fewer bytes is not measured."""
+"""Smallest payload that is measured, bytes."""
 FASTEST = 1e12
 """Upper bound of a rate, bytes/s."""
 MOST_SENDERS = 256
 
 
 class LinkRates:
-    """By sender, over the last frames (timeouts.WINDOW). Of more than MOST_SENDERS the first known is forgotten."""
+    """Rates by sender, over its last timeouts.WINDOW frames. Above MOST_SENDERS senders, the oldest is forgotten."""
 
     def __init__(self) -> None:
         self._seconds_per_byte: dict[Actor, Observed] = {}
 
     def arrived(self, sender: Actor, nbytes: int, seconds: float) -> None:
-        """A payload has come in. `seconds`: since its header was there."""
+        """Record an incoming payload. `seconds`: time from its header to its last byte."""
         if nbytes < LEAST:
             return
         observed = self._seconds_per_byte.setdefault(sender, Observed())
@@ -39,13 +38,13 @@ class LinkRates:
             del self._seconds_per_byte[next(iter(self._seconds_per_byte))]
 
     def of(self, sender: Actor) -> float | None:
-        """Bytes/s; None: unknown."""
+        """The rate of the link from a sender, bytes/s; None: unknown."""
         observed = self._seconds_per_byte.get(sender)
         seconds = None if observed is None else observed.quantile(0.5)
         return None if seconds is None else 1 / seconds
 
     def slowest(self, count: int) -> list[tuple[Actor, float]]:
-        """At most `count` senders with the bytes/s of their links, the slowest first."""
+        """At most `count` senders and the rates of their links in bytes/s, slowest first."""
         return sorted(self._rates(), key=lambda rate: rate[1])[:count]
 
     def fastest(self, count: int) -> list[tuple[Actor, float]]:

@@ -1,11 +1,13 @@
-"""A link: everything this actor has open towards one other actor, and whether that one can be reached.
+"""A link: the outgoing channels of this actor to one other actor, and whether that actor can be reached.
 
-A broken stream is redialled at once. If that fails for the control channel the link is *lost*, once, with its reason;
-then it is redialled with growing delays until it is *up* again or forgotten. Within the grace messages are still taken:
-a dial may fail although the other side is there, when two dials cross, when it is just starting. What is queued when a
-dial fails after the grace is dropped, and so is what comes later: counted, told with the reason, and recovered by the
-protocol; handed back if there has never been a connection, since whom nobody can dial is as a rule not dead. A data
-channel that cannot be opened is its own trouble: as long as control is open the actor is there.
+A broken stream is redialled at once. If this fails for the control channel, the link is reported as *lost*, once, with
+the reason. Then the control channel is redialled with growing delays until the link is *up* again or forgotten.
+
+A dial may also fail because two dials collide or because the other process is just starting. So messages stay queued
+for a grace period. After it, queued and new messages are dropped: they are counted and reported with the reason, and
+the protocol recovers them. If there has never been a connection, they are also handed back to the caller, because such
+an actor is usually alive but not reachable directly. If only a data channel cannot be opened, the link is not lost:
+while the control channel is open, the actor is alive.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from swarm.protocol.ids import Actor
 
 @dataclass(frozen=True, slots=True)
 class LinkEvents:
-    """What a link tells the network."""
+    """Callbacks from a link to the network."""
 
     up: Callable[[Actor], None]
     lost: Callable[[Actor, str], None]
@@ -34,9 +36,9 @@ class LinkEvents:
     unsendable: Callable[[Actor, m.Message, WireError], None]
     sent: Callable[[Channel, int], None]
     dropped: Callable[[Actor, int, str], None]
-    """Messages that were given up, and why."""
+    """(actor, number of dropped messages, reason)."""
     undelivered: Callable[[Actor, tuple[m.Message, ...]], None]
-    """Messages to an actor to whom there has never been a connection."""
+    """Dropped messages to an actor with which there has never been a connection."""
 
 
 class Link:
@@ -51,30 +53,30 @@ class Link:
         grace_s: float,
         lanes: Mapping[Channel, Lane] | None = None,
     ) -> None:
-        """`lanes`: where messages wait for their turn, by channel."""
+        """`lanes`: the lane of each channel; None: no rate limit. `grace_s`: seconds as in the module docstring."""
         self.actor = actor
         self.hopeless: str | None = None
-        """Why this actor will never be reached again: it was replaced, or it refuses us."""
+        """The reason why this actor will never be reached again: it was replaced, or it refuses us; None otherwise."""
         self._me = me
         self._open_stream = open_stream
         self._events = events
         self._grace_s = grace_s
         self._lanes = lanes or {}
         self.lost: str | None = None
-        """Why the actor cannot be reached at the moment."""
+        """The reason why the actor cannot be reached now; None if it can be reached or was never dialled."""
         self._lost_at = 0.0
         self._dropped = 0
-        """Messages given up and not told yet."""
+        """Number of dropped messages that are not reported yet."""
         self._channels: dict[Channel, Outgoing] = {}
         self._open: set[Channel] = set()
         self._was_open = False
         self._broken: set[Channel] = {Channel.CONTROL}
-        """Channels on which something may have been lost since they were open."""
+        """Channels that broke or never opened, so that messages may have been lost on them."""
         self._failing_since: dict[Channel, float] = {}
         self._told_failing: set[Channel] = set()
 
     def send(self, message: m.Message) -> None:
-        """Queue a message. It is dropped when its channel, or the link, could not be opened for the grace."""
+        """Queue a message; drop it if its channel or the control channel could not be opened for the grace period."""
         channel = channel_of(message)
         if self.hopeless is not None or self._given_up(channel):
             self._drop((message,))
@@ -83,17 +85,17 @@ class Link:
         self._outgoing(channel).send(message)
 
     def is_sending(self, message: m.Message) -> bool:
-        """Whether this frame or part is on its way out and will arrive in its turn."""
+        """Whether this frame or part is queued or being written on a working stream, so that it will arrive."""
         outgoing = self._channels.get(channel_of(message))
         return outgoing is not None and outgoing.is_sending(message)
 
     def waiting(self, message: m.Message) -> int:
-        """How many messages wait before this one."""
+        """Number of messages that are queued on the channel of this message."""
         outgoing = self._channels.get(channel_of(message))
         return 0 if outgoing is None else outgoing.waiting
 
     def withdraw(self, void: Callable[[m.Message], bool]) -> None:
-        """Drop what is queued and void."""
+        """Drop the queued messages for which `void` is true."""
         for outgoing in self._channels.values():
             outgoing.withdraw(void)
 
@@ -103,21 +105,21 @@ class Link:
         return bool(self._open)
 
     def lost_since(self) -> float:
-        """When the actor was lost, in the loop's time; infinity when it is not."""
+        """Time at which the actor was lost, on the loop's clock; infinity if it is not lost."""
         return math.inf if self.lost is None else self._lost_at
 
     def probe(self) -> None:
-        """Find out whether the actor is there, unless that is watched already."""
+        """Open the control channel, if it is not open or being dialled, to learn whether the actor can be reached."""
         if self.hopeless is None:
             self._outgoing(Channel.CONTROL)
 
     def nudge(self) -> None:
-        """The actor has just reached us: dial it now if we were waiting to."""
+        """Redial now instead of after the delay, because the actor has just reached us."""
         for outgoing in self._channels.values():
             outgoing.retry()
 
     def give_up(self, reason: str) -> None:
-        """The actor will never come back: lost for good."""
+        """Close the link for good, because the actor will never be reached again."""
         if self.hopeless is None:
             self.hopeless = reason
             self.close()
@@ -149,7 +151,7 @@ class Link:
         return self._channels[channel]
 
     def _opened(self, channel: Channel) -> None:
-        # up is told whenever something may have been lost before, on any channel
+        # report "up" whenever messages may have been lost before on this channel
         tell = channel in self._broken
         self._open.add(channel)
         self._was_open = True
@@ -160,7 +162,7 @@ class Link:
             self.nudge()
             if channel is Channel.CONTROL:
                 self.lost = None
-                self._failing_since.clear()  # the others begin anew: it is there
+                self._failing_since.clear()  # the actor is alive: the grace period of the other channels starts again
         self._tell_dropped("it could not be reached for a while")
         if tell:
             self._events.up(self.actor)
@@ -186,7 +188,7 @@ class Link:
             self._events.broke(self.actor, channel, reason)
 
     def _failed(self, channel: Channel, error: BaseException) -> None:
-        """Its task ended by a fault of ours: what is sent next begins a new one."""
+        """Handle an internal error that ended the task of a channel: the next message starts a new task."""
         reason = f"internal error: {error!r}"
         self._drop(self._channels.pop(channel).clear())
         self._open.discard(channel)
@@ -203,7 +205,7 @@ class Link:
             self._events.lost(self.actor, reason)
 
     def _given_up(self, channel: Channel) -> bool:
-        """Whether a channel takes no messages: it is not open, and it or control could not be opened for the grace."""
+        """Whether a channel drops messages: it is closed, and it or control has failed for the grace period."""
         if channel in self._open:
             return False
         long_ago = asyncio.get_running_loop().time() - self._grace_s

@@ -1,8 +1,7 @@
 """The addresses on which a host listens, and those that it gives to others.
 
-It listens on both families, as far as the machine has them, under one port: IPv4 alone would leave out machines that
-have only IPv6, as on many mobile networks. The port is chosen here, so that it is known for every address of the
-machine.
+A host listens on IPv4 and IPv6, if the machine has both, with the same port: many machines in mobile networks have only
+IPv6. This file chooses the port, and not the daemon, so that the port is known for every address of the machine.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from swarm.net.addresses import AddressError, components, split_peer
 from swarm.net.interfaces import IpAddress, own_addresses
 
 MAX_ADDRESSES = 16
-"""Number of addresses given to others."""
+"""Largest number of addresses given to others."""
 _TRIES = 200
 _LASTING_PORTS = range(10_000, 32_000)
-"""Below the range of outgoing connections, so that no connection takes them between two starts."""
+"""Ports below the range that systems use for outgoing connections, so they stay free between two starts."""
 _ANY = ("0.0.0.0", "::")
 
 
 def listen_on(port: int) -> tuple[str, ...]:
-    """Multiaddresses of a TCP port at all addresses of both families; 0: any."""
+    """Multiaddresses to listen on a TCP port at all IPv4 and IPv6 addresses; port 0: any free port."""
     return (f"/ip4/0.0.0.0/tcp/{port}", f"/ip6/::/tcp/{port}")
 
 
@@ -33,9 +32,9 @@ DEFAULT_LISTEN = listen_on(0)
 
 
 def settle(listen: Sequence[str]) -> tuple[str, ...]:
-    """`listen` without the family that this machine lacks, if the other is there; and one free TCP port for each 0.
+    """`listen` without addresses of a family that this machine lacks, and with a free TCP port in place of 0.
 
-    Raises AddressError.
+    All addresses stay if the machine has neither family. Raises AddressError.
     """
     places = [(address, dict(components(address))) for address in listen]
     usable = [(address, parts) for address, parts in places if not _is_any(parts) or _can_bind(_host(parts), 0)]
@@ -49,7 +48,7 @@ def settle(listen: Sequence[str]) -> tuple[str, ...]:
 
 
 def lasting_port() -> int:
-    """A TCP port that is free now on both families, and that no outgoing connection will take."""
+    """A TCP port that is free now on IPv4 and IPv6, and that no outgoing connection will use; 0 if none was found."""
     for _ in range(_TRIES):
         port = random.choice(_LASTING_PORTS)
         if all(_can_bind(host, port) for host in _ANY if _can_bind(host, 0)):
@@ -58,9 +57,9 @@ def lasting_port() -> int:
 
 
 def told(listen: Sequence[str], visible: Iterable[str], peer_id: str) -> list[str]:
-    """The addresses to give to others: best first, each ending in the host's id, at most MAX_ADDRESSES.
+    """At most MAX_ADDRESSES addresses to give to others, best first, each ending in /p2p/ and the host's peer id.
 
-    `visible`: the addresses that the daemon assumes, such as those seen behind routers.
+    `visible`: the addresses that the daemon reports, such as the public address of the router.
     """
     own = own_addresses()
     named = [each for address in listen for each in _expanded(address, own)]
@@ -68,26 +67,26 @@ def told(listen: Sequence[str], visible: Iterable[str], peer_id: str) -> list[st
     others = [address for address in seen if "/p2p-circuit" not in address and not _is_ours(address, listen)]
     ranked = sorted(named, key=lambda address: _rank(address, own))
     whole = [f"{address}/p2p/{peer_id}" for address in dict.fromkeys((*ranked, *others))]
-    # a relay's address ends in our id too; the daemon's texts are kept as they are
+    # the daemon's relay addresses are kept unchanged: they already end in our peer id
     whole += [address for address in visible if "/p2p-circuit" in address]
     return whole[: MAX_ADDRESSES - 1] + whole[-1:] if len(whole) > MAX_ADDRESSES else whole
 
 
 def check_announced(announce: Sequence[str], peer_id: str) -> tuple[str, ...]:
-    """The addresses that a person announces, each once, without the id. Raises AddressError naming the mistake."""
+    """Check the values of --announce; returns each address once, without a peer id. Raises AddressError."""
     checked = []
     for address in announce:
         plain, named = split_peer(address)
         parts = dict(components(address))
         if named is not None and named != peer_id:
-            raise AddressError(f"--announce {address}: that is peer {named}, this one is {peer_id}; leave /p2p/… out")
+            raise AddressError(f"--announce {address}: it names peer {named}, but this is {peer_id}; leave out /p2p/…")
         _check_announced_host(address, parts)
         port = parts.get("tcp") or parts.get("udp")
         if "p2p-circuit" not in parts and port is None:
-            raise AddressError(f"--announce {address}: name the port too, such as {plain}/tcp/4001")
+            raise AddressError(f"--announce {address}: the port is missing; use for example {plain}/tcp/4001")
         if port == "0":
             raise AddressError(
-                f"--announce {address}: port 0 cannot be dialled; name the one that leads here, and --port"
+                f"--announce {address}: port 0 cannot be dialled; give the port that leads to this machine, and --port"
             )
         checked.append(plain)
     found = tuple(dict.fromkeys(checked))
@@ -100,16 +99,16 @@ def _check_announced_host(address: str, parts: dict[str, str]) -> None:
     host = parts.get("ip4") or parts.get("ip6")
     if host is None:
         if not any(name in parts for name in ("dns", "dns4", "dns6", "p2p-circuit")):
-            raise AddressError(f"--announce {address}: it has neither an IP address nor a name")
+            raise AddressError(f"--announce {address}: it has neither an IP address nor a DNS name")
         return
     ip = ipaddress.ip_address(host)
     reason = None
     if ip.is_unspecified:
-        reason = "that means all addresses of this machine and cannot be dialled; name the one others know"
+        reason = "this means all addresses of this machine and cannot be dialled; give the address that others can dial"
     elif ip.is_multicast or (ip.version == 4 and str(ip) == "255.255.255.255"):
-        reason = "that is the address of a group, not of a machine"
+        reason = "this is a multicast or broadcast address, not the address of a machine"
     elif ip.version == 6 and ip.is_link_local:
-        reason = "addresses that begin with fe80 mean another machine on every network; name another"
+        reason = "addresses that begin with fe80 are valid only within one local network; give another address"
     elif ip.version == 4 and (int(ip) >> 24) in (0, *range(240, 256)):
         reason = "no machine has such an address"
     if reason is not None:
@@ -119,7 +118,7 @@ def _check_announced_host(address: str, parts: dict[str, str]) -> None:
 def _expanded(address: str, own: Sequence[IpAddress]) -> list[str]:
     parts = dict(components(address))
     if (parts.get("tcp") or parts.get("udp")) == "0":
-        return []  # the daemon knows the port that it took
+        return []  # the daemon has chosen the port, so `visible` contains these addresses
     if not _is_any(parts):
         return [address]
     version = 4 if "ip4" in parts else 6
@@ -128,7 +127,7 @@ def _expanded(address: str, own: Sequence[IpAddress]) -> list[str]:
 
 
 def _is_ours(address: str, listen: Sequence[str]) -> bool:
-    """Whether it is at an interface of this machine: those have been ranked, or left out on purpose."""
+    """Whether the address is one of this machine's own: those were ranked before, or left out on purpose."""
     parts = dict(components(address))
     host = _host(parts)
     ports = {dict(components(each)).get("tcp") for each in listen}
@@ -155,7 +154,7 @@ def _can_bind(host: str | None, port: int) -> bool:
 
 
 def _free_port(hosts: Sequence[str | None]) -> int:
-    """A TCP port that is free at all of `hosts`; 0 if the daemon is to find one."""
+    """A TCP port that is free at all of `hosts`; 0 if none was found, so that the daemon chooses one."""
     first = next((host for host in hosts if host is not None), None)
     for _ in range(_TRIES if first is not None else 0):
         try:
@@ -170,7 +169,7 @@ def _free_port(hosts: Sequence[str | None]) -> int:
 
 
 def bound(host: str, port: int) -> int | None:
-    """The error number of binding a TCP port, which is released at once; None if it is free."""
+    """Try to bind a TCP port and release it at once. Returns the error number, or None if the port is free."""
     try:
         with _socket(host) as probe:
             probe.bind((host, port))
@@ -181,7 +180,7 @@ def bound(host: str, port: int) -> int | None:
 
 def _socket(host: str) -> socket.socket:
     found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of an earlier process do not count
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ignore leftover connections of an earlier process
     if ":" in host:
         found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     return found

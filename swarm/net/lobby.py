@@ -1,7 +1,7 @@
-"""The lobby: streams whose openers have not said who they are.
+"""The lobby: incoming streams whose Hello has not arrived.
 
-Anybody can open streams and say nothing. When the lobby is full, the stream that has waited longest makes room: an
-honest opener needs a round trip, so it has been let in long before.
+Any peer can open streams and send nothing. When the lobby is full, the stream that has waited longest is aborted: an
+honest opener's Hello arrives after one round trip, so the oldest stream is probably not an honest one.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from contextlib import contextmanager
 from swarm.net.stream import Stream
 
 MOST = 256
-"""Streams in all."""
+"""Largest number of waiting streams."""
 MOST_OF_ONE = 8
-"""Streams of one peer id."""
+"""Largest number of waiting streams from one peer id."""
 
 
 class Crowded(Exception):
-    """This peer has enough streams that have said nothing."""
+    """The peer has too many streams without a Hello."""
 
 
 class Lobby:
-    """Of one actor."""
+    """The waiting streams of one actor."""
 
     def __init__(self) -> None:
         self._waiting: dict[Stream, str] = {}
-        """By stream, its opener; who came first is first."""
+        """{stream: peer id of its opener}, oldest first."""
 
     @contextmanager
     def waits(self, stream: Stream, peer: str) -> Iterator[None]:
-        """While this stream has not been let in. Raises Crowded."""
+        """Count a stream as waiting during the block. Raises Crowded."""
         if sum(other == peer for other in self._waiting.values()) >= MOST_OF_ONE:
-            raise Crowded(f"more than {MOST_OF_ONE} streams at once that say nothing")
+            raise Crowded(f"more than {MOST_OF_ONE} open streams without a hello")
         while len(self._waiting) >= MOST:
             first = next(iter(self._waiting))
             del self._waiting[first]

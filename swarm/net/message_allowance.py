@@ -1,8 +1,8 @@
-"""The allowance: how many messages this actor reads from one device, and from the devices of one pass together.
+"""Rate limits on the messages that this actor reads from one device, and from all devices of one pass.
 
-Who has more to say waits: nothing more is read from its streams until its allowance has grown again. So nothing is
-lost, and the memory is that of one message a stream. Coordinators are not limited. Frames of a step are not either,
-unless they are refused: only so many of them are expected, and a peer reads them as fast as they come.
+When a sender has used up its allowance, its streams are not read until the allowance has grown again. So no message is
+lost, and the memory use is one message per stream. Coordinators are not limited. Frames of a step are not limited
+either, unless they are refused: their number is known, and a peer must read them as fast as they come.
 """
 
 from __future__ import annotations
@@ -10,32 +10,32 @@ from __future__ import annotations
 from swarm.net.token_bucket import TokenBucket
 
 OF_DEVICE = 200.0
-"""Points a second. An honest peer needs about ten."""
+"""Allowance of one device, points per second. An honest peer needs about ten."""
 OF_PASS = 2000.0
-"""Points a second."""
+"""Allowance of all devices of one pass together, points per second."""
 SAVED_S = 20.0
 """Seconds of an allowance that may be saved up."""
 MESSAGE = 1.0
-"""Points of a message on the control channel; one more for each KiB."""
+"""Points that a message on the control channel costs, plus one for each KiB."""
 REFUSED = 10.0
-"""Points of a frame that is refused."""
+"""Points that a refused frame costs."""
 OPENED = 10.0
-"""Points of a stream that is opened."""
+"""Points that opening a stream costs."""
 MAX_COUNTED = 4096
-"""Devices whose points are counted, and passes. Those that were heard longest ago make room."""
+"""Largest number of counted devices, and of counted passes; the least recently active one is forgotten first."""
 
 
 class MessageAllowance:
-    """Of one actor, for all others. Times are of one monotonic clock, in seconds."""
+    """The limits that one actor applies to all others. Times are seconds of one monotonic clock."""
 
     def __init__(self) -> None:
         self._devices = _Buckets(OF_DEVICE)
         self._passes = _Buckets(OF_PASS)
 
     def use(self, peer: str, serial: bytes, points: float, now: float) -> float:
-        """Count points of a device and of its pass. Returns for how many seconds nothing more is to be read from it.
+        """Charge points to a device and to its pass. Returns the seconds for which its streams must not be read.
 
-        `serial`: empty for a coordinator, which never waits.
+        `serial`: of its pass; empty for a coordinator, which is not limited.
         """
         if not serial:
             return 0.0
@@ -43,12 +43,12 @@ class MessageAllowance:
 
 
 class _Buckets:
-    """Token buckets that may be overdrawn, by whom they are of."""
+    """Token buckets, which may be overdrawn, by device or pass."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
         self._of: dict[str | bytes, TokenBucket] = {}
-        """Who was heard last is last."""
+        """By peer id or serial, in order of use: the most recently used bucket is last."""
 
     def __len__(self) -> int:
         return len(self._of)

@@ -1,7 +1,7 @@
-"""Which protobuf field each field of a message becomes: read off the dataclasses of swarm/protocol/messages.
+"""The mapping between the message dataclasses in swarm/protocol/messages and protobuf, derived from their fields.
 
-Their fields carry the same names as those of proto/swarm/v1/messages.proto. A message without a counterpart fails at
-import.
+The fields have the same names as in proto/swarm/v1/messages.proto. If a message or field is missing there, importing
+this module fails.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Field:
     converter: Converter
     optional: bool
     presence: bool
-    """The protobuf field knows whether it was set."""
+    """Whether protobuf distinguishes an unset value of this field from its default."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _nested(cls: type) -> Converter:
 
 
 def _union(proto_class: type[Proto], members: dict[type, str]) -> Converter:
-    """A protobuf message that holds nothing but one of `members`."""
+    """Converter for a protobuf message that contains exactly one of `members`."""
     types_by_name = {name: cls for cls, name in members.items()}
 
     def encode(value: Any, encoder: Numbers) -> Proto:
@@ -127,7 +127,7 @@ def _union(proto_class: type[Proto], members: dict[type, str]) -> Converter:
     def decode(proto: Any, decoder: Actors, payload: Buffer) -> Any:
         name = proto.WhichOneof(proto_class.DESCRIPTOR.oneofs[0].name)
         if name is None:
-            raise WireError(f"a {proto_class.__name__} of unknown kind")
+            raise WireError(f"the {proto_class.__name__} is of an unknown kind")
         return decode_value(types_by_name[name], getattr(proto, name), decoder, payload)
 
     return Converter(encode, decode)
@@ -214,7 +214,10 @@ _SPECIAL: dict[tuple[type, str], Converter] = {
     (m.Relay, "message"): _RELAYED,
     (m.Append, "entries"): many(_ENTRY, BATCH),
 }
-"""Fields whose bound or form does not follow from their type. Other tuples have one entry a stage."""
+"""Converters of fields whose bounds or form do not follow from their type.
+
+All other tuples have one entry per stage.
+"""
 
 _BODIES: tuple[type, ...] = get_args(m.Message)
 _PARTS: tuple[type, ...] = (

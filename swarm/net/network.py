@@ -1,9 +1,9 @@
-"""The network as a driver sees it: learn actors, send them messages, be told what arrives and who is gone.
+"""The network of one actor: it sends messages to other actors, delivers theirs, and reports lost connections.
 
-Every message travels on the stream of its channel, peer to peer. `send` never blocks. A driver may hold back a stream
-(see `on_message`), which stops the sender's writer, not the sender; those of a run do not, since peers are sent what
-they asked for. Whatever arrives is checked before it is delivered; what is refused is counted against its sender, and
-the process lives on.
+Every message travels from peer to peer on the stream of its channel. `send` never blocks. The observer may delay the
+reading of a stream (see `NetworkObserver.message`); this blocks the writing task of the sender, not the sender itself.
+The drivers of a run never do this, since peers are sent only what they have requested. Incoming messages are checked
+before they are delivered. A refused message is counted against its sender, and this process continues.
 """
 
 from __future__ import annotations
@@ -52,29 +52,30 @@ from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor, Attempt
 
 MAX_STREAMS_PER_PEER = 64
-"""Streams a peer may have open to us: five channels, and some bulk transfers at once."""
+"""Largest number of streams that a peer may have open to us: five channels, and some simultaneous bulk transfers."""
 MAX_PONGS = 16
-"""Messages that may wait on the way to somebody who is yet answered a ping."""
+"""A ping is answered only while fewer messages than this are queued for its sender."""
 MOST_COUNTED = 4096
-"""Actors whose bytes are counted apart, until that is asked."""
+"""Largest number of actors whose bytes are counted separately between two calls of `take_sent`."""
 MAX_PASSED_ON = 256
-"""Messages on one channel to one peer that others have passed on through us."""
+"""A relayed message is dropped if this many messages are queued on its channel to the receiver."""
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes by channel since the start, framing included, handshakes not."""
+    """Bytes by channel since the start, with framing, without handshakes."""
 
     sent: dict[str, int]
     received: dict[str, int]
 
 
 class Network:
-    """All links of one actor. `observer` is told in the loop: messages in order per sender and channel.
+    """All links of one actor.
 
-    `max_payload`: the largest payload a stranger can make this process allocate, bytes. `reconnect_grace_s`: how long
-    a lost link keeps its messages. `uplink`: the limit of what may be sent, which others may share; None: no limit.
-    `door`: judges who may speak to this actor. `certificate`: what it shows to others; empty: it is a coordinator.
+    `observer`: called in the event loop; it gets the messages of one sender and channel in order. `max_payload`:
+    largest accepted payload, bytes; no sender can make this process allocate more at once. `reconnect_grace_s`: seconds
+    for which a lost link keeps its messages. `uplink`: the rate limit, which may be shared with other parts of the
+    program; None: no limit. `door`: the access control. `certificate`: of this actor; empty for a coordinator.
     """
 
     def __init__(
@@ -94,16 +95,16 @@ class Network:
         assert me.peer == host.peer_id, "an actor is named after its host"
         self.me = me
         self.manifest = manifest
-        """Answered to whoever has a pass."""
+        """The manifest for requesters that have a pass; None: not known yet."""
         self.dropped: Counter[Actor] = Counter()
-        """Messages that were given up because their actor could not be reached."""
+        """Number of messages that were dropped because the actor could not be reached."""
         self.refused_frames: Counter[Actor] = Counter()
         self.admission = Admission(me, door, role)
-        """Counts refused handshakes by reason, in `admission.refused`."""
+        """Checks handshakes; `admission.refused` counts the refused ones by reason."""
         self.link_rates = LinkRates()
-        """What comes in from whom, and how fast."""
+        """Measured rates of the incoming links."""
         self.round_trips = RoundTrips(me)
-        """How long those who were pinged took to answer."""
+        """Measured round-trip times of the actors that were pinged."""
         self._host = host
         self._role = role
         self._observer = observer
@@ -124,11 +125,11 @@ class Network:
         self._lobby = Lobby()
         self._allowance = MessageAllowance()
         self._admitted: dict[str, set[Stream]] = {}
-        """Streams from others, of all channels, by peer id."""
+        """Accepted incoming streams of all channels, by peer id."""
         self._sent: Counter[Channel] = Counter()
         self._received: Counter[Channel] = Counter()
         self._sent_to: dict[Actor, Counter[Channel]] = {}
-        """Since that was asked last."""
+        """Bytes sent to each actor since the last call of `take_sent`."""
 
     # ------------------------------------------------------------ for the driver
 
@@ -137,51 +138,52 @@ class Network:
         await self._host.handle_streams(PROTOCOL, self._serve)
 
     def learn(self, actor: Actor, maddrs: Sequence[str] = ()) -> None:
-        """Know an actor and where it can be dialled; nothing is opened yet.
+        """Register an actor and its addresses; this opens no connection.
 
-        An actor without addresses, and without a connection, is dialled when they are learned.
+        If messages already wait for an actor without addresses, it is dialled when its addresses are learned.
         """
         link = self._link(actor)
         if maddrs and self._dialler.learn(actor.peer, maddrs):
             link.nudge()
 
     def dial(self, actor: Actor) -> None:
-        """Reach an actor now, before there is anything to say."""
+        """Connect to an actor now, before there is a message for it."""
         self._link(actor).probe()
 
     def send(self, actor: Actor, message: m.Message) -> None:
-        """Queue a message for an actor. Never blocks; dropped once the actor is lost for longer than the grace.
+        """Queue a message for an actor; never blocks.
 
-        What is asked for on a detour, but only waits for its turn on the straight way, is not sent twice. Of what is
-        passed on for others only so much is held here; the rest is dropped, to be asked for again.
+        It is dropped if the actor is lost for longer than the grace period. A relayed message is not sent if the same
+        message is already queued on the direct link to its destination. At most MAX_PASSED_ON messages of others are
+        queued for an actor; further ones are dropped, and are requested again.
         """
         if actor.peer in self.admission.door.banned:
-            self._drop(actor, 1, "it has no part in the run any more")
+            self._drop(actor, 1, "it was banned from the run")
             return
         if isinstance(message, m.Relay):
             straight = self._links.get(message.destination)
             if straight is not None and straight.is_sending(message.message):
                 return
             if message.origin != self.me and self._link(actor).waiting(message) >= MAX_PASSED_ON:
-                self._drop(actor, 1, "too much is being passed on to it")
+                self._drop(actor, 1, "too many relayed messages are queued for it")
                 return
         self._link(actor).send(message)
 
     def ping(self, actor: Actor) -> None:
-        """Ask how long an actor takes to answer, if there is a way to it (`round_trips`)."""
+        """Measure the round-trip time to an actor, if a stream to it is open; see `round_trips`."""
         link = self._links.get(actor)
         if link is not None and link.open:
             link.send(self.round_trips.ping(actor))
 
     def take_sent(self, most: int) -> dict[Actor, tuple[int, ...]]:
-        """Bytes to each actor since this was asked last, by LINK_KINDS: of those with most data, at most so many."""
+        """Bytes sent since the last call to the `most` actors that got the most data: {actor: bytes by LINK_KINDS}."""
         taken, self._sent_to = self._sent_to, {}
         sent = {actor: tuple(counts[channel] for channel in _BY_KIND) for actor, counts in taken.items()}
         largest = sorted(sent, key=lambda actor: (-sum(sent[actor][:-1]), -sent[actor][-1], actor))[:most]
         return {actor: sent[actor] for actor in largest}
 
     def withdraw(self, attempt: Attempt) -> None:
-        """Own parts of an attempt to reduce, and of earlier ones of its stage, are void: none that waits is sent."""
+        """Drop our own queued parts of a reduction attempt, and of earlier attempts of its stage."""
 
         def void(message: m.Message) -> bool:
             part = message.message if isinstance(message, m.Relay) else message
@@ -193,17 +195,17 @@ class Network:
             link.withdraw(void)
 
     def why_lost(self, actor: Actor) -> str | None:
-        """Why an actor cannot be reached at the moment; None when it can, or when nobody has tried."""
+        """The reason why an actor cannot be reached now; None if it can, or if it was never dialled."""
         link = self._links.get(actor)
         return None if link is None else link.lost
 
     def why_hopeless(self, actor: Actor) -> str | None:
-        """Why an actor will never be reached again, as that it refuses us; None while it may be."""
+        """The reason why an actor will never be reached again, for example that it refuses us; None otherwise."""
         link = self._links.get(actor)
         return None if link is None else link.hopeless
 
     def forget(self, actor: Actor) -> None:
-        """Close everything towards and from an actor. It may come back by itself."""
+        """Close all streams to and from an actor. The actor may connect again."""
         link = self._links.pop(actor, None)
         if link is not None:
             link.close()
@@ -213,7 +215,10 @@ class Network:
             self._dialler.forget(actor.peer)
 
     def forget_lost(self, after_s: float, keep: Collection[Actor]) -> list[Actor]:
-        """Forget who was out of reach for so long, and is not in `keep`: nobody is dialled for ever. Returns who."""
+        """Forget the actors that are lost for `after_s` seconds or more, so that they are not dialled for ever.
+
+        Actors in `keep` are not forgotten. Returns the forgotten actors.
+        """
         long_ago = asyncio.get_running_loop().time() - after_s
         gone = [a for a, link in self._links.items() if a not in keep and link.lost_since() <= long_ago]
         for actor in gone:
@@ -229,12 +234,13 @@ class Network:
         self._registrar = registrar
 
     def show(self, handler: BulkHandler) -> None:
-        """Have `handler(observer, request)` answer observers; it raises BulkError to refuse by name."""
+        """Have `handler(observer, request)` answer observers; it raises BulkError, with the reason, to refuse."""
         self._shown = Shown(handler, Answers(at_most=MAX_SHOWN, per_peer=MAX_SHOWN_PER_PEER))
 
     def shut_out(self, banned: Mapping[str, str]) -> None:
-        """These peers, and no others, have no part in the run: {peer id: why}. All that is open to and from them is
-        closed at once, and nothing is opened again.
+        """Set the banned peers: {peer id: reason}.
+
+        Streams to and from them are closed at once, and none is opened again. The list replaces the previous one.
         """
         door = self.admission.door
         newly = banned.keys() - door.banned.keys()
@@ -247,11 +253,11 @@ class Network:
                 stream.abort()
 
     def favour(self, peer_ids: Iterable[str]) -> None:
-        """Answer these peers' bulk requests however many others are being answered."""
+        """Exempt these peers' bulk requests from the limits on simultaneous answers."""
         self._answers.favoured = frozenset(peer_ids)
 
     def go_round_by(self, guides: Iterable[Actor]) -> None:
-        """Have these coordinators pass on bulk requests to those who cannot be reached, and those of others to us."""
+        """Set the coordinators that forward our bulk requests to unreachable peers, and requests of others to us."""
         self._guides = tuple(guides)
 
     async def fetch(
@@ -261,9 +267,9 @@ class Network:
         max_bytes: int = bulk.DEFAULT_MAX_TRANSFER,
         least_rate: float = bulk.LEAST_RATE,
     ) -> Transfer:
-        """Ask an actor, or whatever incarnation a peer id has, for bulk data. The limits are those of bulk.request.
+        """Request bulk data from an actor, or from any incarnation of a peer id. The limits are those of bulk.request.
 
-        Raises BulkError (its chunks too), DialError, Refused, StreamClosed, TimeoutError.
+        Raises BulkError (the chunks raise it too), DialError, Refused, StreamClosed, TimeoutError.
         """
         peer_id, target = (who.peer, who.incarnation) if isinstance(who, Actor) else (who, None)
         if all(guide.peer == peer_id for guide in self._guides):
@@ -276,7 +282,7 @@ class Network:
         return await self._ask(stream, request, max_bytes, least_rate)
 
     async def _go_round(self, why: NoStraightWay, detour: Detour, max_bytes: int, least_rate: float) -> Transfer:
-        failed = "none is known"
+        failed = "no coordinator is known"
         for guide in self._guides:
             if guide.peer == detour.peer:
                 continue
@@ -285,7 +291,7 @@ class Network:
                 return await self._ask(stream, detour.encode(), max_bytes, least_rate)
             except (ConnectionError, TimeoutError) as error:
                 failed = str(error) or "no answer"
-        raise BulkError(f"{why}; and not through a coordinator: {failed}")
+        raise BulkError(f"{why}; the request through a coordinator failed too: {failed}")
 
     async def _ask(self, stream: Stream, request: bytes, max_bytes: int, least_rate: float) -> Transfer:
         transfer = await bulk.request(stream, request, max_bytes, least_rate=least_rate)
@@ -303,7 +309,7 @@ class Network:
         return Traffic(sent, {channel.value: self._received[channel] for channel in Channel})
 
     async def close(self) -> None:
-        """Close every stream; hellos are refused from now on. The host lives on."""
+        """Close every stream and refuse further Hellos. The host stays open."""
         self.admission.closing = True
         links = list(self._links.values())
         self._links.clear()
@@ -337,7 +343,7 @@ class Network:
         counts = self._sent_to.get(actor)
         if counts is None:
             if len(self._sent_to) >= MOST_COUNTED:
-                return  # nobody asks
+                return  # `take_sent` is not being called
             counts = self._sent_to[actor] = Counter()
         counts[channel] += nbytes
 
@@ -394,7 +400,7 @@ class Network:
         except Crowded as error:
             self._observer.stranger_refused(remote_peer, str(error))
         except (StreamClosed, TimeoutError):
-            pass  # who opened it has gone or says nothing
+            pass  # the opener has gone, or sends nothing
         finally:
             self._dialler.went(remote_peer)
             if (streams := self._admitted.get(remote_peer)) is not None:
@@ -403,7 +409,7 @@ class Network:
                     del self._admitted[remote_peer]
 
     async def _introduced(self, stream: Stream, remote_peer: str) -> Introduction | tuple[Refusal, str]:
-        """The verdict on the first words of a stream. Members' streams do not wait among those of strangers."""
+        """The result of the handshake on a stream. Streams of peers that are already admitted bypass the lobby."""
         if remote_peer in self._admitted:
             return await self.admission.receive(stream, remote_peer)
         with self._lobby.waits(stream, remote_peer):
@@ -416,30 +422,32 @@ class Network:
         passed_on = PassedOn.decode(request)
         if passed_on is not None:
             if requester not in self._guides:
-                raise BulkError("only coordinators ask for others")
+                raise BulkError("only coordinators may forward requests of others")
             requester, request = passed_on.origin, passed_on.request
             if requester.peer in self.admission.door.banned:
-                raise BulkError(f"{requester.peer} has no part in the run any more")
+                raise BulkError(f"{requester.peer} was banned from the run")
         if self._handler is None:
-            raise BulkError("this peer serves nothing but the manifest")
+            raise BulkError("this peer serves only the manifest")
         return await self._handler(requester, request)
 
     async def _pass_on(self, origin: Actor, detour: Detour) -> Transfer:
-        """A coordinator's business: of all others nobody knows that their lines bear it. And only to who is there:
-        nobody is dialled for others, and no request goes round twice.
+        """Forward a request to a peer that is connected here. Raises BulkError.
+
+        Only coordinators do this, because only their links are known to be fast enough. They dial no peer for it, and
+        do not forward a request that was forwarded before.
         """
         if self._role is not Role.COORDINATOR:
-            raise BulkError("only coordinators pass requests on")
+            raise BulkError("only coordinators forward requests")
         if Detour.decode(detour.request) or PassedOn.decode(detour.request):
-            raise BulkError("a request that was passed on is not passed on again")
+            raise BulkError("a forwarded request cannot be forwarded again")
         if not self._dialler.connected(detour.peer):
-            raise BulkError(f"{detour.peer} is not connected here either")
+            raise BulkError(f"{detour.peer} is not connected to this coordinator either")
         stream = await self._dialler.open(detour.peer, detour.incarnation, Channel.BULK)
         request = PassedOn(origin, detour.request).encode()
         return await self._ask(stream, request, bulk.DEFAULT_MAX_TRANSFER, bulk.LEAST_RATE)
 
     async def _use(self, opener: Introduction, points: float) -> None:
-        """Count points of the opener and its pass, and wait while either has used too many."""
+        """Charge points to the opener and its pass, and wait while the allowance of either is used up."""
         wait_s = self._allowance.use(opener.sender.peer, opener.serial, points, asyncio.get_running_loop().time())
         if wait_s:
             self._observer.member_slowed(opener.sender, wait_s)
@@ -452,7 +460,7 @@ class Network:
         self._incoming[key] = stream
         if older is not None:
             older.abort()
-        link = self._links.get(sender)  # not made here: who is neither learned nor spoken to is nobody's business
+        link = self._links.get(sender)  # do not create one: an unknown actor's messages need no link in return
         if link is not None:
             link.nudge()
         control = channel is Channel.CONTROL
@@ -462,7 +470,7 @@ class Network:
             while True:
                 try:
                     header, payload = await stream.read_frame(*limits)
-                except WireError as error:  # the framing itself is void: nothing after it can be trusted
+                except WireError as error:  # the framing is invalid, so the rest of the stream cannot be decoded
                     self._refuse(sender, str(error))
                     return
                 self._received[channel] += PREFIX_BYTES + len(header) + len(payload)
@@ -503,19 +511,19 @@ class Network:
 
     def _check(self, sender: Actor, message: m.Message, channel: Channel) -> None:
         if channel_of(message) is not channel:
-            raise WireError(f"a {type(message).__name__} does not belong on the {channel.value} channel")
+            raise WireError(f"a {type(message).__name__} is not allowed on the {channel.value} channel")
         claimed = _in_whose_name(sender, message, self.me)
         if claimed != sender:
-            raise WireError(f"a {type(message).__name__} in the name of {claimed}")
+            raise WireError(f"a {type(message).__name__} was sent in the name of another actor, {claimed}")
         if isinstance(message, m.Relay) and message.destination != self.me:
-            return  # its own stage judges the payload
+            return  # its destination checks the payload
         if payload_of(message) is not None:
             inner = message.message if isinstance(message, m.Relay) else message
             assert isinstance(inner, m.WithPayload)
             self._observer.check_frame(inner)
 
     def _supersede(self, newcomer: Actor) -> None:
-        """Older incarnations of the newcomer's peer are gone: their process was restarted."""
+        """Give up the older incarnations of a peer, because a newer one has connected: the process was restarted."""
 
         def older(actor: Actor) -> bool:
             return actor.peer == newcomer.peer and actor.incarnation < newcomer.incarnation
@@ -531,11 +539,11 @@ class Network:
 
 
 _BY_KIND = (Channel.ACTIVATION, Channel.GRADIENT, Channel.REDUCE, Channel.BULK, Channel.CONTROL)
-"""As LINK_KINDS."""
+"""The channels in the order of LINK_KINDS."""
 
 
 def _in_whose_name(sender: Actor, message: m.Message, me: Actor) -> Actor:
-    """The actor a message speaks for. What comes over a sibling is taken on the sibling's word."""
+    """The actor that a message claims as its author. For a relayed message to `me`, the relaying sender is trusted."""
     match message:
         case m.Join(actor=actor) | m.Status(actor=actor) | m.Leave(actor=actor) | m.Telemetry(actor=actor):
             return actor

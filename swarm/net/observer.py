@@ -1,4 +1,4 @@
-"""Observer: callbacks of a network to its program. Each method does nothing unless a program overrides it."""
+"""The callbacks of a network to its program. Each method does nothing unless the program overrides it."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from swarm.protocol.ids import Actor
 
 class NetworkObserver:
     def message(self, sender: Actor, message: m.Message) -> Awaitable[None] | None:
-        """A message of an admitted sender. Until the result is awaited, nothing more is read from that stream."""
+        """A message of an admitted sender. If an awaitable is returned, the stream is not read until it completes."""
         return None
 
     def link_lost(self, actor: Actor, reason: str) -> None:
-        """The connection broke and an immediate redial failed, or the process is gone."""
+        """The connection broke and an immediate redial failed, or the actor will never be reached again."""
 
     def link_up(self, actor: Actor) -> None:
-        """A connection is open, for the first time or again."""
+        """A connection was opened, for the first time or again."""
 
     def check_frame(self, frame: m.WithPayload) -> None:
-        """Raises if a frame cannot be used; it is then counted against its sender."""
+        """Raise ValueError if a frame cannot be used; it is then counted against its sender."""
 
     def frame_refused(self, sender: Actor, reason: str, count: int) -> None:
-        """`count`: frames of this sender that were refused so far."""
+        """A frame was refused. `count`: number of refused frames of this sender so far."""
 
     def peer_refused(self, peer: str, reason: str) -> None:
         """The handshake refused a connection."""
 
     def stranger_refused(self, peer: str, reason: str) -> None:
-        """The handshake refused somebody who has shown no pass, or said nothing sound."""
+        """The handshake refused a peer that has shown no valid pass, or has sent no valid Hello."""
 
     def member_slowed(self, actor: Actor, wait_s: float) -> None:
-        """The devices of its pass send more messages than are read: its stream is not read for so long."""
+        """The actor or its pass exceeded the rate limit: the actor's stream is not read for `wait_s` seconds."""
 
     def stream_broken(self, actor: Actor, channel: Channel, reason: str) -> None: ...
 
     def dropped(self, actor: Actor, count: int, reason: str) -> None:
-        """Messages were given up, because their actor could not be reached."""
+        """`count` messages to an actor were dropped, because it could not be reached."""
 
     def undelivered(self, actor: Actor, messages: tuple[m.Message, ...]) -> None:
-        """These messages were never sent: there has never been a connection."""
+        """These messages were dropped unsent, because there has never been a connection to the actor."""

@@ -1,8 +1,9 @@
-"""Passes: who may take part in a run, as the organiser and the coordinators sign it.
+"""Passes: signed permissions to take part in a run.
 
-The organiser's key signs a *pass* for a number of devices. Whoever has the private half of its ticket key may use it:
-the ticket signs the peer id of a device, which makes an *enrolment*. A coordinator records the device and signs a
-*certificate* with its own libp2p key. Every actor of the run checks that one off line.
+The organiser signs a *pass* for a number of devices. The pass contains the public half of a ticket key; its private
+half is part of the invite. A device signs its peer id with the private half, which makes an *enrolment*. A coordinator
+records the device and signs a *certificate* with its own libp2p key. Every actor of the run can check a certificate
+offline.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from swarm.net.identity import Identity, IdentityError, peer_id_bytes, verify
 from swarm.net.proto import passes_pb2 as pb
 
 MAX_BYTES = 1024
-"""Of a pass, an enrolment or a certificate with their signatures."""
+"""Largest size of a signed pass, enrolment or certificate, bytes."""
 MAX_DEVICES = 100_000
 SERIAL_BYTES = 16
 NEVER = 2**40
-"""Unix seconds: no time is later. What expires then never does."""
+"""Largest allowed expiry time, Unix seconds. A pass with this expiry never expires."""
 _KEY_BYTES = 32
 _RUN_BYTES = 32
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
@@ -40,12 +41,15 @@ P = TypeVar("P", bound=Proto)
 
 
 class PassError(ValueError):
-    """Not a pass, enrolment or certificate within the bounds, or badly signed."""
+    """A pass, enrolment or certificate is malformed, out of bounds, or not validly signed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What the organiser allows. `run_hash` in hex; `serial` names the pass; `expires_at` in Unix seconds."""
+    """The content of a pass.
+
+    `run_hash`: hex; `serial`: its unique id; `devices`: how many; `expires_at`: Unix seconds.
+    """
 
     run_hash: str
     serial: bytes
@@ -53,14 +57,14 @@ class Pass:
     devices: int
     expires_at: int
     ticket: bytes
-    """Ed25519 public key."""
+    """Ed25519 public key of the ticket."""
     observes: bool = False
-    """Whether its devices observe the run; else they take part. Never both."""
+    """True: its devices observe the run. False: they take part. A pass never allows both."""
     open: bool = False
-    """Whether everybody may have it: each device then gets a pass of its own (`of_device`)."""
+    """Whether the invite may be published: each device then counts as having its own pass (`of_device`)."""
 
     def sealed(self, organiser: Ed25519PrivateKey) -> bytes:
-        """Under the organiser's signature. Raises PassError when a field is out of bounds."""
+        """The pass, signed by the organiser. Raises PassError if a field is out of bounds."""
         body = pb.Pass(
             run_hash=bytes.fromhex(self.run_hash),
             serial=self.serial,
@@ -75,7 +79,7 @@ class Pass:
         return pb.Sealed(body=body, signature=organiser.sign(_PASS + body)).SerializeToString()
 
     def of_device(self, peer: str) -> Pass:
-        """The pass that counts for a device: this one, or, if it is open, one for this device alone."""
+        """The pass that applies to a device: this one, or if it is open, a derived pass for this device only."""
         if not self.open:
             return self
         serial = hashlib.sha256(_OWN + self.serial + peer.encode()).digest()[:SERIAL_BYTES]
@@ -83,21 +87,21 @@ class Pass:
 
     @classmethod
     def read(cls, raw: bytes) -> Pass:
-        """What a sealed pass says, whoever signed it. Raises PassError."""
+        """The content of a sealed pass; the signature is not checked. Raises PassError."""
         return _pass_of(_decoded(pb.Sealed, raw).body)
 
     @classmethod
     def verified(cls, raw: bytes, organiser: bytes) -> Pass:
-        """A sealed pass that the organiser with this public key signed. Raises PassError."""
+        """The content of a sealed pass that the organiser with this public key has signed. Raises PassError."""
         sealed = _decoded(pb.Sealed, raw)
         if not _signed(organiser, sealed.signature, _PASS + sealed.body):
-            raise PassError("the organiser of this run has not signed that pass")
+            raise PassError("the pass is not signed by the organiser of this run")
         return _pass_of(sealed.body)
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """A sealed pass and what it takes to use it. It is a secret."""
+    """A sealed pass and the private half of its ticket key. It is a secret."""
 
     sealed: bytes
     seed: bytes
@@ -122,16 +126,16 @@ class Ticket:
 
     @property
     def given(self) -> Pass:
-        """Raises PassError."""
+        """The content of the pass. Raises PassError."""
         return Pass.read(self.sealed)
 
     def check(self) -> None:
-        """Whether the two halves belong together. Raises PassError."""
+        """Raise PassError if the private key does not match the public key in the pass."""
         if len(self.seed) != _KEY_BYTES or self._key.public_key().public_bytes_raw() != self.given.ticket:
-            raise PassError("the pass and the key in it do not belong together")
+            raise PassError("the ticket key does not match the pass")
 
     def enrol(self, peer: str) -> bytes:
-        """The enrolment of a device."""
+        """The sealed enrolment of the device `peer`."""
         signature = self._key.sign(_enrolled(self.given, peer))
         return pb.Enrolment(sealed_pass=self.sealed, signature=signature).SerializeToString()
 
@@ -141,17 +145,17 @@ class Ticket:
 
 
 def open_enrolment(raw: bytes, peer: str, organiser: bytes) -> Pass:
-    """The pass with which the device `peer` may enrol. `organiser`: public key. Raises PassError."""
+    """Verify the enrolment of the device `peer`; returns its pass. `organiser`: public key. Raises PassError."""
     enrolment = _decoded(pb.Enrolment, raw)
     given = Pass.verified(enrolment.sealed_pass, organiser)
     if not _signed(given.ticket, enrolment.signature, _enrolled(given, peer)):
-        raise PassError("that enrolment is of another device")
+        raise PassError("the enrolment is for another device")
     return given
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A device that a coordinator has let in. `issuer`: the coordinator's peer id; times in Unix seconds."""
+    """A coordinator's statement that it has enrolled a device. `issuer`: its peer id; times are Unix seconds."""
 
     run_hash: str
     serial: bytes
@@ -161,10 +165,13 @@ class Certificate:
     issued_at: int
     expires_at: int
     observes: bool = False
-    """As in the pass."""
+    """As in the pass: whether the device observes the run instead of taking part."""
 
     def sealed(self, coordinator: Identity) -> bytes:
-        """Under the signature of `issuer`, who is `coordinator`. Raises PassError when a field is out of bounds."""
+        """The certificate, signed by `coordinator`, which must be `issuer`.
+
+        Raises PassError if a field is out of bounds.
+        """
         body = pb.Certificate(
             run_hash=bytes.fromhex(self.run_hash),
             serial=self.serial,
@@ -180,19 +187,19 @@ class Certificate:
 
     @classmethod
     def open(cls, raw: bytes) -> Certificate:
-        """A certificate that its `issuer` has signed; whether that is a coordinator is for others to judge.
+        """Verify that `issuer` has signed a certificate; returns its content. Raises PassError.
 
-        Raises PassError.
+        The caller must check that `issuer` is a coordinator of the run.
         """
         sealed = _decoded(pb.Sealed, raw)
         found = _certificate_of(sealed.body)
         if not verify(found.issuer, sealed.signature, _CERTIFICATE + sealed.body):
-            raise PassError(f"{found.issuer} has not signed that certificate")
+            raise PassError(f"the certificate is not signed by its issuer {found.issuer}")
         return found
 
 
 def check_name(name: str) -> str:
-    """Raises PassError for what is no name of a pass."""
+    """Returns `name` if it is a valid name for a pass, else raises PassError."""
     if not _NAME.fullmatch(name):
         raise PassError(f"{name[:40]!r} cannot name a pass: use 1 to 32 letters, digits, dots, dashes or underscores")
     return name
@@ -201,10 +208,10 @@ def check_name(name: str) -> str:
 def _pass_of(body: bytes) -> Pass:
     proto = _decoded(pb.Pass, body)
     if not 1 <= proto.devices <= MAX_DEVICES:
-        raise PassError(f"a pass for {proto.devices} devices; it is for 1 to {MAX_DEVICES}")
+        raise PassError(f"the pass is for {proto.devices} devices; it must be for 1 to {MAX_DEVICES}")
     _check(proto.run_hash, proto.serial, proto.name, proto.expires_at)
     if len(proto.ticket) != _KEY_BYTES:
-        raise PassError(f"a ticket key of {len(proto.ticket)} bytes; it has {_KEY_BYTES}")
+        raise PassError(f"the ticket key has {len(proto.ticket)} bytes; it must have {_KEY_BYTES}")
     return Pass(
         proto.run_hash.hex(),
         proto.serial,
@@ -221,7 +228,7 @@ def _certificate_of(body: bytes) -> Certificate:
     proto = _decoded(pb.Certificate, body)
     _check(proto.run_hash, proto.serial, proto.name, proto.expires_at)
     if proto.issued_at > NEVER:
-        raise PassError(f"{proto.issued_at} is no time")
+        raise PassError(f"{proto.issued_at} is not a valid time")
     try:
         peer_id_bytes(proto.peer)
         peer_id_bytes(proto.issuer)
@@ -241,10 +248,10 @@ def _certificate_of(body: bytes) -> Certificate:
 
 def _check(run_hash: bytes, serial: bytes, name: str, expires_at: int) -> None:
     if len(run_hash) != _RUN_BYTES or len(serial) != SERIAL_BYTES:
-        raise PassError(f"a run hash of {len(run_hash)} bytes and a serial of {len(serial)}")
+        raise PassError(f"the run hash has {len(run_hash)} bytes, and the serial {len(serial)}: one of them is invalid")
     check_name(name)
     if expires_at > NEVER:
-        raise PassError(f"{expires_at} is no time")
+        raise PassError(f"{expires_at} is not a valid expiry time")
 
 
 def _enrolled(given: Pass, peer: str) -> bytes:
@@ -253,12 +260,12 @@ def _enrolled(given: Pass, peer: str) -> bytes:
 
 def _decoded(kind: Callable[[], P], raw: bytes) -> P:
     if len(raw) > MAX_BYTES:
-        raise PassError(f"{len(raw)} bytes; at most {MAX_BYTES} are taken")
+        raise PassError(f"it has {len(raw)} bytes; at most {MAX_BYTES} are allowed")
     proto = kind()
     try:
         proto.ParseFromString(raw)
     except DecodeError as error:
-        raise PassError(f"it cannot be read: {error}") from None
+        raise PassError(f"it cannot be decoded: {error}") from None
     return proto
 
 

@@ -1,12 +1,13 @@
-"""Sealed records in the DHT: who takes part in a run, and where to reach them.
+"""Encrypted records in the DHT: the members of a run and their addresses.
 
-A record is signed with the libp2p key that its peer id is made of, and sealed with the run key, which only invites and
-members have. It lies under a DHT key of its own, which nobody can name without the run key. The seal binds it to that
-key, to the peer id and to its expiry: it cannot be moved, kept alive or shown under another name.
+Each peer publishes one record. It is signed with the peer's libp2p key and sealed (encrypted and authenticated) with
+the run key, which only invites and members have. It is stored under a DHT key that can be computed only with the run
+key. The seal covers this DHT key, the peer id and the expiry time, so nobody can move a record, extend its life or show
+it under another name.
 
-Every DHT node checks before it stores or returns anything (`RecordGuard`). One with the run key checks everything. One
-without it, such as a bare bootstrap node, checks the size, the expiry and an outer signature of the peer. A node of the
-DHT can hide a peer's record from those who ask for it, but it cannot forge one.
+Every DHT node checks a record before it stores or returns it (`RecordGuard`). A node with the run key checks
+everything. A node without it, such as a plain bootstrap node, checks the size, the expiry and an outer signature of the
+peer. A DHT node can hide a peer's record, but cannot forge one.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from swarm.protocol.ids import Actor, StageIndex
 
 MAX_RECORD = 4096
 MAX_SEALED = MAX_RECORD + SEALED_MORE + 128
-"""Bytes of a sealed record: beside the record, a signature and the framing."""
+"""Largest size of a sealed record, bytes: the record, the seal, a signature and the framing."""
 MAX_ADDRESSES = 16
 MAX_LIFETIME_S = 300.0
-"""A record cannot be stored for longer, so that one signed once does not outlive its peer for ever."""
+"""Longest lifetime of a record, seconds, so that no record is shown long after its peer has gone."""
 _TIMEOUT_S = 15.0
 _CONTEXT = b"swarm-peer peer record v1\n"
 _SEALED = b"swarm-peer sealed record v1\n"
@@ -48,12 +49,12 @@ _ROLE_OF = {number: role for role, number in _ROLES.items()}
 
 
 class PublicRecordError(ValueError):
-    """A record that is malformed, out of bounds, badly signed or in the wrong place."""
+    """A record is malformed, out of bounds, not validly signed, or stored under the wrong key."""
 
 
 @dataclass(frozen=True)
 class PeerRecord:
-    """What a peer says about itself. `expires_at` is in Unix seconds; `version` is −1 while it holds no state."""
+    """The content of a peer's record. `expires_at`: Unix seconds; `version`: −1 while the peer has no state."""
 
     run_hash: str
     actor: Actor
@@ -66,35 +67,35 @@ class PeerRecord:
 
 
 class Publisher(Protocol):
-    """A libp2p host with a node of the DHT, as its records see it."""
+    """What this file needs of a libp2p host with a DHT node."""
 
     identity: Identity
     peer_id: str
     dht: DHTNode
     key: RunKey | None
-    """None: a node that belongs to no run."""
+    """The run key; None: the node belongs to no run."""
 
 
 async def publish(host: Publisher, record: PeerRecord) -> bool:
-    """Store a sealed record of this host until it expires; repeat before that. False: nobody took it.
+    """Store the record of this host in the DHT until it expires; call again before then. False: no node stored it.
 
-    Raises PublicRecordError when the record is not about this host or out of bounds, or this host has no run key.
+    Raises PublicRecordError if the record is of another peer or out of bounds, or if this host has no run key.
     """
     if record.actor.peer != host.peer_id:
-        raise PublicRecordError(f"a record of {record.actor.peer} cannot be signed by {host.peer_id}")
+        raise PublicRecordError(f"{host.peer_id} cannot publish the record of another peer, {record.actor.peer}")
     if host.key is None:
-        raise PublicRecordError("a node without a run key publishes nothing")
+        raise PublicRecordError("a node without a run key cannot publish a record")
     peer, place = record.actor.peer, host.key.place(record.actor.peer)
     raw = seal_record(host.identity, record, host.key)
     try:
-        async with asyncio.timeout(_TIMEOUT_S):  # a dead daemon would leave the call hanging
+        async with asyncio.timeout(_TIMEOUT_S):  # without a timeout, the call hangs if the daemon is dead
             return bool(await host.dht.store(place, raw, record.expires_at, subkey=peer))
     except TimeoutError:
         return False
 
 
 def seal_record(identity: Identity, record: PeerRecord, key: RunKey) -> bytes:
-    """The record as it lies in the DHT. Raises PublicRecordError when it is out of bounds."""
+    """The sealed record, as it is stored in the DHT. Raises PublicRecordError if it is out of bounds."""
     peer = record.actor.peer
     bound = _bound(DHTID.generate(key.place(peer)).to_bytes(), peer, record.expires_at)
     sealed = key.seal(peer, bound, sign_peer(identity, record).SerializeToString())
@@ -122,7 +123,7 @@ def sign_peer(identity: Identity, record: PeerRecord) -> records_pb2.SignedRecor
 
 
 async def lookup(host: Publisher, run_hash: str, peers: Collection[str]) -> list[PeerRecord]:
-    """The newest valid record of each of these peers that has one, in peer-id order. None without a run key."""
+    """The newest valid record of each of these peers that has one, sorted by peer id; [] if `host` has no run key."""
     if host.key is None:
         return []
     places = {host.key.place(peer): peer for peer in peers}
@@ -148,9 +149,9 @@ async def lookup(host: Publisher, run_hash: str, peers: Collection[str]) -> list
 
 
 def open_sealed(raw: bytes, key_id: bytes, peer: str, expires_at: float, key: RunKey) -> PeerRecord:
-    """The record of `peer` that lies under `key_id` until `expires_at`. Raises PublicRecordError; never anything else.
+    """Decrypt and check the record of `peer` that is stored under `key_id` until `expires_at`.
 
-    `key_id`: the 20 bytes that the DHT makes of a key.
+    `key_id`: the DHT's 20-byte hash of the key. Raises PublicRecordError and no other error.
     """
     proto = _sealed(raw)
     try:
@@ -159,32 +160,32 @@ def open_sealed(raw: bytes, key_id: bytes, peer: str, expires_at: float, key: Ru
         raise PublicRecordError(str(error)) from None
     record = open_record(plain)
     if record.actor.peer != peer or record.expires_at != expires_at:
-        raise PublicRecordError(f"a record of {record.actor.peer} under the name of {peer[:80]!r}")
+        raise PublicRecordError(f"the record of {record.actor.peer} was stored under the name of {peer[:80]!r}")
     if DHTID.generate(key.place(peer)).to_bytes() != key_id:
-        raise PublicRecordError("a record in another place than its own")
+        raise PublicRecordError("the record is stored under a wrong DHT key")
     return record
 
 
 def check_outside(raw: bytes, key_id: bytes, peer: str, expires_at: float) -> None:
-    """What can be checked without the run key. Raises PublicRecordError."""
+    """Check a sealed record as far as possible without the run key. Raises PublicRecordError."""
     proto = _sealed(raw)
     if not expires_at <= get_dht_time() + MAX_LIFETIME_S:
-        raise PublicRecordError(f"a record that expires at {expires_at}")
+        raise PublicRecordError(f"the expiry time of the record is out of range: {expires_at}")
     if not verify(peer, proto.signature, _SEALED + _bound(key_id, peer, expires_at) + proto.sealed):
-        raise PublicRecordError(f"a sealed record of {peer[:80]!r} with a bad signature")
+        raise PublicRecordError(f"the sealed record of {peer[:80]!r} has an invalid signature")
 
 
 def open_record(raw: bytes) -> PeerRecord:
-    """The record in signed bytes. Raises PublicRecordError; never anything else."""
+    """Decode and verify a signed record. Raises PublicRecordError and no other error."""
     if len(raw) > MAX_RECORD:
-        raise PublicRecordError(f"a record of {len(raw)} bytes; at most {MAX_RECORD} are taken")
+        raise PublicRecordError(f"the record has {len(raw)} bytes; at most {MAX_RECORD} are allowed")
     try:
         signed = records_pb2.SignedRecord.FromString(raw)
         body = records_pb2.PeerRecord.FromString(signed.peer)
     except DecodeError as error:
         raise PublicRecordError(f"not a record: {error}") from None
     if not verify(body.peer, signed.signature, _CONTEXT + signed.peer):
-        raise PublicRecordError(f"a record of {body.peer[:80]!r} with a bad signature")
+        raise PublicRecordError(f"the record of {body.peer[:80]!r} has an invalid signature")
     _check(body)
     if body.role not in _ROLE_OF:
         raise PublicRecordError(f"role {body.role} is unknown")
@@ -192,9 +193,9 @@ def open_record(raw: bytes) -> PeerRecord:
     if stage is not None and stage >= MAX_STAGES:
         raise PublicRecordError(f"stage {stage} is out of range")
     if not (math.isfinite(body.capacity) and body.capacity >= 0):
-        raise PublicRecordError(f"a capacity of {body.capacity}")
+        raise PublicRecordError(f"the capacity {body.capacity} is out of range")
     if body.version < -1:
-        raise PublicRecordError(f"version {body.version}")
+        raise PublicRecordError(f"version {body.version} is out of range")
     return PeerRecord(
         run_hash=body.run_hash.hex(),
         actor=Actor(body.peer, body.incarnation),
@@ -208,9 +209,9 @@ def open_record(raw: bytes) -> PeerRecord:
 
 
 class RecordGuard(RecordValidatorBase):
-    """Lets this node of the DHT store and return nothing but sound records in their right places.
+    """Makes this DHT node store and return only valid records under their right keys.
 
-    `key` None: the node belongs to no run. It takes the records of any, and cannot read them.
+    `key` None: the node belongs to no run. It accepts records of all runs, and cannot decrypt them.
     """
 
     def __init__(self, key: RunKey | None = None) -> None:
@@ -227,7 +228,7 @@ class RecordGuard(RecordValidatorBase):
             if self.key is not None:
                 open_sealed(raw, record.key, subkey, record.expiration_time, self.key)
             check_outside(raw, record.key, subkey, record.expiration_time)
-        except Exception:  # whatever msgpack makes of a stranger's bytes
+        except Exception:  # msgpack may raise any error on the bytes of a stranger
             return False
         return True
 
@@ -237,7 +238,7 @@ class RecordGuard(RecordValidatorBase):
 
 def _sealed(raw: bytes) -> records_pb2.SealedRecord:
     if len(raw) > MAX_SEALED:
-        raise PublicRecordError(f"a sealed record of {len(raw)} bytes; at most {MAX_SEALED} are taken")
+        raise PublicRecordError(f"the sealed record has {len(raw)} bytes; at most {MAX_SEALED} are allowed")
     try:
         return records_pb2.SealedRecord.FromString(raw)
     except DecodeError as error:
@@ -250,15 +251,15 @@ def _bound(key_id: bytes, peer: str, expires_at: float) -> bytes:
 
 def _check(body: records_pb2.PeerRecord) -> None:
     if len(body.run_hash) != 32:
-        raise PublicRecordError(f"a run hash of {len(body.run_hash)} bytes; it has 32")
+        raise PublicRecordError(f"the run hash has {len(body.run_hash)} bytes; it must have 32")
     if len(body.addresses) > MAX_ADDRESSES:
-        raise PublicRecordError(f"{len(body.addresses)} addresses; at most {MAX_ADDRESSES} are taken")
-    if not body.expires_at <= get_dht_time() + MAX_LIFETIME_S:  # also when it is not a number
+        raise PublicRecordError(f"the record has {len(body.addresses)} addresses; at most {MAX_ADDRESSES} are allowed")
+    if not body.expires_at <= get_dht_time() + MAX_LIFETIME_S:  # also true for NaN
         raise PublicRecordError(
-            f"a record that expires at {body.expires_at}; at most {MAX_LIFETIME_S:g} s ahead are taken"
+            f"the record expires at {body.expires_at}, which is more than {MAX_LIFETIME_S:g} s from now"
         )
     if body.incarnation >= 2**63:
-        raise PublicRecordError(f"{body.incarnation} is not an incarnation")
+        raise PublicRecordError(f"the incarnation {body.incarnation} is out of range")
     try:
         peer_id_bytes(body.peer)
         for address in body.addresses:

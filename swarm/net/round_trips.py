@@ -1,6 +1,6 @@
-"""Round trips: how long others take to answer a ping, including the time that their process needs.
+"""Round-trip times of pings to other actors, including the time that the other process needs to answer.
 
-The minimum of the last few counts: a busy process, or a frame in front, only make them longer.
+The result is the minimum of the last few pings: a busy process, or a frame ahead in the queue, only makes one longer.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from swarm.protocol.messages import Ping
 
 KEPT = 4
 MOST = 1024
-"""Number of actors and open pings that are remembered; the first known are forgotten."""
+"""Largest number of remembered actors, and of unanswered pings; the oldest is forgotten first."""
 
 
 class RoundTrips:
-    """For one process."""
+    """The measured round-trip times of one process."""
 
     def __init__(self, me: Actor, clock: Callable[[], float] = time.perf_counter) -> None:
         self._me = me
@@ -44,7 +44,7 @@ class RoundTrips:
         _forget_first(self._seconds)
 
     def get(self, actor: Actor) -> float | None:
-        """Seconds; None: unknown."""
+        """The round-trip time to an actor in seconds; None: unknown."""
         seconds = self._seconds.get(actor)
         return None if seconds is None else min(seconds)
 

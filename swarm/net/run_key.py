@@ -1,7 +1,7 @@
-"""The run key: what the members of a run share, and nobody else: it comes with every invite.
+"""The run key: a secret that all members of a run share. They get it with their invites.
 
-It opens the records in the DHT, and shows a node of the DHT that another one belongs to the run. The run hash is not
-enough for either, because people publish it.
+It decrypts the records in the DHT, and proves to a DHT node that another node belongs to the run. The run hash cannot
+serve for this, because people publish it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 KEY_BYTES = 32
 SEALED_MORE = 28
-"""Bytes by which sealing makes something longer: a nonce and a tag."""
+"""Bytes that sealing adds to the plain text: a nonce and a tag."""
 _NONCE_BYTES = 12
 _SECRET = b"swarm-peer run key v1\n"
 _PLACE = b"swarm-peer place v1\n"
@@ -27,18 +27,18 @@ _BOX = b"swarm-peer box v1\n"
 
 
 class SealError(ValueError):
-    """Bytes that were not sealed with this key, for this member and under these conditions."""
+    """The bytes were not sealed with this key for this member and this associated data."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunKey:
-    """`secret`: KEY_BYTES bytes."""
+    """The shared key of a run. `secret`: KEY_BYTES bytes."""
 
     secret: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
         if len(self.secret) != KEY_BYTES:
-            raise ValueError(f"a run key of {len(self.secret)} bytes; it has {KEY_BYTES}")
+            raise ValueError(f"the run key has {len(self.secret)} bytes; it must have {KEY_BYTES}")
 
     @classmethod
     def derive(cls, organiser: Ed25519PrivateKey, run_hash: str) -> Self:
@@ -47,24 +47,27 @@ class RunKey:
         return cls(secret)
 
     def place(self, peer: str) -> bytes:
-        """The DHT key under which a member's record lies. Nobody without the run key can name it."""
+        """The DHT key under which a member's record is stored. Computing it requires the run key."""
         return self._derived(_PLACE, peer)
 
     def token(self, peer: str) -> bytes:
-        """What a member shows to other nodes of the DHT. It is of no use to others: libp2p authenticates the peer."""
+        """The token by which other DHT nodes recognise the member `peer`.
+
+        A stolen token is useless, because it is valid only for this peer id, which libp2p authenticates.
+        """
         return self._derived(_TOKEN, peer)
 
     def admits(self, peer: str, token: bytes) -> bool:
-        """Whether `peer`, whom libp2p has authenticated, shows its token."""
+        """Whether `token` is the right token of `peer`, which libp2p has authenticated."""
         return hmac.compare_digest(self.token(peer), token)
 
     def seal(self, peer: str, bound: bytes, plain: bytes) -> bytes:
-        """`plain` in a member's box. It opens only with the same `bound`."""
+        """Encrypt `plain` for the member `peer`. `bound`: associated data, which is needed again to decrypt it."""
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._box(peer).encrypt(nonce, plain, bound)
 
     def open(self, peer: str, bound: bytes, sealed: bytes) -> bytes:
-        """What `seal` was given. Raises SealError."""
+        """Decrypt the result of `seal`. Raises SealError."""
         try:
             return self._box(peer).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound)
         except (InvalidTag, ValueError):

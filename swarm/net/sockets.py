@@ -1,8 +1,9 @@
 """The folder of the sockets between a process and its libp2p daemon.
 
-Temporary folders are cleaned: by age (systemd-tmpfiles, tmpreaper) or completely (a nightly script). Open connections
-then survive, but no new one can be made: the process neither dials nor accepts. Against cleaning by age the sockets are
-touched. Of the complete cleaning the process is notified, so that it ends and a supervisor restarts it.
+Systems clean temporary folders by age (systemd-tmpfiles, tmpreaper) or completely (a nightly script). Without its
+sockets, the process keeps its open connections, but can neither dial nor accept new ones. To survive cleaning by age,
+the sockets are touched regularly. If they are removed nevertheless, the process is told, so that it ends and a
+supervisor restarts it.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from pathlib import Path
 
 LOOK_EVERY_S = 2.0
 YOUNG_FOR_S = 3600.0
-"""Cleaners by age keep files that were touched in the last hours."""
+"""Seconds after which the sockets are touched again: cleaners by age keep files touched in the last hours."""
 LONGEST_PATH = 103
-"""Bytes of a Unix socket's path: 103 on macOS, 107 on Linux."""
+"""Longest allowed path of a Unix socket, bytes: macOS allows 103, Linux 107."""
 _LONGEST_NAME = len("/swarm-peer-01234567/p2pclient-01234567890.sock")
 
 
 class NoSocketFolder(OSError):
-    """No place for sockets; the text says which places were tried and what helps."""
+    """No folder is usable for sockets; the message lists the folders that were tried, and what to do."""
 
 
 class SocketFolder:
-    """A private folder with a short path, made anew for each daemon."""
+    """A new private folder with a short path, for one daemon."""
 
     def __init__(self) -> None:
         """Raises NoSocketFolder."""
@@ -37,15 +38,15 @@ class SocketFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     async def until_cleaned(self, every_s: float = LOOK_EVERY_S) -> str:
-        """Keep the sockets young; returns, with the reason, once one of them is gone."""
+        """Touch the sockets regularly. Returns the reason when one of them is gone."""
         seen: set[str] = set()
         touched = float("-inf")
         while True:
             there = _names(self.path)
             if seen - there:
                 return (
-                    f"{min(seen - there)} was removed from {self.path}, by which this process reaches its libp2p "
-                    "daemon: set TMPDIR to a folder that is not cleaned, and start it again"
+                    f"{min(seen - there)} was removed from {self.path}, which this process needs to reach its libp2p "
+                    "daemon: set TMPDIR to a folder that is not cleaned, and start the process again"
                 )
             seen |= there
             if (now := asyncio.get_running_loop().time()) - touched >= YOUNG_FOR_S:
@@ -64,11 +65,11 @@ def _made() -> str:
             return tempfile.mkdtemp(prefix="swarm-peer-", dir=parent)
         except OSError as error:
             tried.append(f"{parent} ({error.strerror})")
-    raise NoSocketFolder(f"no folder for sockets: tried {', '.join(tried)}; set TMPDIR to one that can be written")
+    raise NoSocketFolder(f"no usable folder for sockets: tried {', '.join(tried)}; set TMPDIR to a writable folder")
 
 
 def _parents() -> Iterator[str]:
-    """The folder of TMPDIR first; then those that most systems have."""
+    """The folders to try: that of TMPDIR first, then those that most systems have."""
     if told := os.environ.get("TMPDIR"):
         yield os.path.abspath(told)
     yield from ("/tmp", "/var/tmp", "/dev/shm", "/run")
@@ -86,4 +87,4 @@ def _touch(folder: Path, names: set[str]) -> None:
         try:
             os.utime(path)
         except OSError:
-            continue  # it was removed in this moment: the next check reports it
+            continue  # it was just removed: the next check reports this

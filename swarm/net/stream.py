@@ -1,8 +1,8 @@
-"""One byte stream to another process, with flow control in both directions and without needless copies.
+"""A byte stream to another process, with flow control in both directions and without unnecessary copies.
 
 A `Stream` is an asyncio BufferedProtocol. Small reads go through a scratch buffer of 16 KiB; the kernel reads a payload
-directly into the caller's buffer. Without a reader, at most the scratch buffer fills: then reading pauses, and the
-sender blocks. Writing waits until the transport has taken the data before.
+directly into the caller's buffer. If no task reads, only the scratch buffer fills: then reading pauses, and the sender
+blocks. A write waits until the transport has accepted the data of the previous write.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from swarm.net.lane import MAX_PIECE, Lane
 from swarm.net.wire_bounds import check_lengths
 
 CHUNK = MAX_PIECE
-"""Bytes written at a time: the most that is queued in this process beyond the caller's own references."""
+"""Bytes written at a time: the most data that this process queues besides the caller's own references."""
 
 _SCRATCH = 16 << 10
 _PREFIX = struct.Struct("<II")  # bytes of the header, bytes of the payload
 PREFIX_BYTES = _PREFIX.size
 FRAME_S = 60.0
-"""Seconds in which the rest of a small frame must come, once it has begun."""
+"""Seconds within which the rest of a small frame must arrive after its first byte."""
 LEAST_RATE = 50.0
-"""Bytes a second of a large frame: the share of one stream of several, on the least uplink there is."""
+"""Lowest accepted rate of a large frame, bytes/s: what one of several streams gets on the slowest supported uplink."""
 
 
 class StreamClosed(ConnectionError):
-    """The other side closed, its process is gone, or the connection in between broke."""
+    """The other side closed the stream, its process ended, or the connection broke."""
 
 
 class Stream(asyncio.BufferedProtocol):
@@ -39,9 +39,9 @@ class Stream(asyncio.BufferedProtocol):
         self.sent = 0
         """Bytes written so far."""
         self.blocked_s = 0.0
-        """Total seconds for which writing has waited for the other side, or the link, to take the data."""
+        """Total seconds for which writes have waited because the other side or the link did not accept the data."""
         self.origin = ""
-        """Of one that was opened to us: the address block that it comes from (`block_of`)."""
+        """For an incoming stream: the address block of the opener (`block_of`)."""
         self.payload_s = 0.0
         """Seconds from the header of the last frame to the end of its payload."""
         self._transport: asyncio.Transport | None = None
@@ -59,13 +59,16 @@ class Stream(asyncio.BufferedProtocol):
     # ------------------------------------------------------------ for the owner
 
     async def read_exactly(self, count: int) -> bytes:
-        """`count` bytes. Raises StreamClosed when the stream ends before."""
+        """Read exactly `count` bytes. Raises StreamClosed if the stream ends before."""
         target = bytearray(count)
         await self.read_into(memoryview(target))
         return bytes(target)
 
     async def read_into(self, target: memoryview) -> None:
-        """Fill `target`. Raises StreamClosed when the stream ends before. Cancelled half-way, the stream is useless."""
+        """Fill `target`. Raises StreamClosed if the stream ends before.
+
+        If cancelled, the stream cannot be used further.
+        """
         held = min(self._end - self._start, len(target))
         target[:held] = memoryview(self._scratch)[self._start : self._start + held]
         self._start += held
@@ -83,9 +86,10 @@ class Stream(asyncio.BufferedProtocol):
                 self._target = self._reader = None
 
     async def read_frame(self, max_header: int, max_payload: int) -> tuple[bytes, bytearray]:
-        """(header, payload) of the next frame. Raises WireError, before allocating, for lengths over the limits.
+        """Read the next frame: (header, payload). Waits for its first byte without a time limit.
 
-        A frame may be long in coming. Once it has begun, the rest of it must follow, or the stream is aborted.
+        Raises WireError, before it allocates memory, if a length exceeds its limit. Raises StreamClosed, and aborts the
+        stream, if the rest of the frame arrives too slowly (FRAME_S, LEAST_RATE).
         """
         first = await self.read_exactly(1)
         patience_s = FRAME_S
@@ -102,14 +106,14 @@ class Stream(asyncio.BufferedProtocol):
                     await self.read_into(memoryview(payload))
         except TimeoutError:
             self.abort()
-            raise StreamClosed(f"the rest of a frame has not come in {patience_s:.0f} s") from None
+            raise StreamClosed(f"the rest of a frame has not arrived within {patience_s:.0f} s") from None
         self.payload_s = time.monotonic() - began
         return header, payload
 
     async def write_frame(self, header: bytes, payload: Buffer = b"", lane: Lane | None = None) -> None:
-        """Write one frame; returns when the transport holds at most one chunk of it. Raises StreamClosed.
+        """Write one frame; returns when at most one chunk of it is still unsent. Raises StreamClosed.
 
-        `lane`: where each piece waits for its turn.
+        `lane`: decides when each piece may be sent; None: at once.
         """
         view = memoryview(payload)
         head = memoryview(_PREFIX.pack(len(header), len(view)) + header)
@@ -143,25 +147,28 @@ class Stream(asyncio.BufferedProtocol):
 
     @property
     def held_up(self) -> bool:
-        """Whether the other side, or the link, does not take the written data."""
+        """Whether written data waits because the other side or the link does not accept it."""
         return self._writing_paused
 
     async def wait_ended(self) -> str:
-        """Watch a stream on which nothing is expected; returns why it ended. Anything that arrives ends it too."""
+        """Wait for the end of a stream on which the other side must send nothing; returns why it ended.
+
+        If data arrives nevertheless, the stream is closed.
+        """
         try:
             await self.read_exactly(1)
         except StreamClosed as error:
             return str(error)
         self.close()
-        return "the other side spoke on a one-way stream"
+        return "the other side has sent data on a one-way stream"
 
     def close(self) -> None:
-        """Close once all written data is sent."""
+        """Close the stream after all written data is sent."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once; written data that is not sent is lost."""
+        """Close the stream at once; written data that is not sent yet is lost."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -1,4 +1,4 @@
-"""The token bucket: how much of something may pass in how much time."""
+"""A token bucket: it limits an average rate, and allows short bursts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ _SLACK = 1.0  # tokens: more than the rounding of any clock
 
 
 class TokenBucket:
-    """A full bucket of `burst` tokens, into which `rate` tokens come a second. Times are of one monotonic clock,
-    in seconds. In any t seconds at most `rate`·t + `burst` + 1 tokens are taken; those that are charged may be more.
+    """A bucket that holds at most `burst` tokens, is full at first, and gains `rate` tokens per second.
+
+    Times are seconds of one monotonic clock. In any t seconds, `take` takes at most `rate`·t + `burst` + 1 tokens;
+    `charge` may take more.
     """
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
@@ -17,8 +19,8 @@ class TokenBucket:
         self._at = now
 
     def take(self, tokens: float, now: float) -> bool:
-        """Take this number of tokens, at most a burst, if they are there. Returns True if they were."""
-        assert tokens <= self.burst, "more than ever fits"
+        """Take tokens if the bucket contains enough of them; returns whether it did. `tokens`: at most `burst`."""
+        assert tokens <= self.burst, "more tokens than the bucket can hold"
         self._refill(now)
         if self._level < tokens - _SLACK:
             return False
@@ -26,12 +28,12 @@ class TokenBucket:
         return True
 
     def charge(self, tokens: float, now: float) -> None:
-        """Take tokens that may not be there yet: the bucket is overdrawn."""
+        """Take tokens even if the bucket does not contain enough of them: it is then overdrawn."""
         self._refill(now)
         self._level -= tokens
 
     def wait(self, tokens: float, now: float) -> float:
-        """Seconds until so many tokens are there, if there are no other calls of `take` or `charge`."""
+        """Seconds until the bucket contains `tokens`, if there are no calls of `take` or `charge` before."""
         self._refill(now)
         return max(0.0, (tokens - self._level) / self.rate)
 

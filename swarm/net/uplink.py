@@ -1,12 +1,12 @@
-"""The uplink: limits how much this process sends, and decides what goes first.
+"""The uplink: limits the sending rate of this process, and decides which data is sent first.
 
-A token bucket says when bytes may leave; start-time fair queueing (Goyal, Vin and Cheng, 1996) says which bytes. A lane
-is a kind of traffic with a weight: lanes with data to send share the rate by their weights, and an unused share goes to
-the others. Within a lane frames go one after another, so that the second does not slow down the first. The urgent lane
-never waits; the others pay for its bytes.
+A token bucket decides when bytes may be sent; start-time fair queueing (Goyal, Vin and Cheng, 1996) decides which
+bytes. A lane is a kind of traffic with a weight. Lanes with data to send share the rate by their weights; an unused
+share goes to the others. The frames of a lane are sent one after another, so that a later frame does not slow down an
+earlier one. The urgent lane never waits; its bytes are subtracted from the rate of the others.
 
-Frames are written in pieces of a fortieth of a second, and waiting data is not handed to the socket: the queues below
-stay empty, so that urgent messages, and other users of the link, find it free.
+Frames are written in pieces that take a fortieth of a second, and waiting data is not given to the socket. So the
+buffers of socket and router stay empty, and urgent messages and other users of the link find them so.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from swarm.net.lane import MAX_PIECE
 from swarm.net.token_bucket import TokenBucket
 
 LEAST_RATE = 8000
-"""Bytes/s. With less, not even heartbeats and the address book get through."""
+"""Lowest supported rate, bytes/s. A lower one is not enough even for heartbeats and address lists."""
 BURST_S = 0.1
-"""Seconds of the rate that may leave at once: the process may sleep this long without losing some of its share."""
+"""Size of a burst, in seconds of the rate: this process can pause for so long without losing a part of the rate."""
 
 _LEAST_BURST = 4096
 _PIECES = 4  # in a burst
@@ -34,13 +34,13 @@ Item = TypeVar("Item")
 
 
 def bucket_of(rate: float, now: float) -> TokenBucket:
-    """The tokens of an uplink, full: one for each byte. `rate`: bytes/s."""
+    """A full token bucket for an uplink, with one token per byte. `rate`: bytes/s."""
     return TokenBucket(rate, max(rate * BURST_S, _LEAST_BURST), now)
 
 
 @dataclass(order=True)
 class Waiting(Generic[Item]):
-    """A request in the line."""
+    """A request to send a piece, in the queue of its lane."""
 
     frame: int
     arrival: int
@@ -49,37 +49,40 @@ class Waiting(Generic[Item]):
 
 
 class Line(Generic[Item]):
-    """Decides which request is next. While two lanes wait, their bytes ÷ weight differ by a piece of each at most."""
+    """The queues of all lanes, and the choice of the next request.
+
+    While two lanes both wait, their served bytes ÷ weight differ by at most one piece of each.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, list[Waiting[Item]]] = {}
         self._start: dict[Hashable, float] = {}
-        """Virtual time at which the next request of a waiting lane begins."""
+        """By waiting lane: the virtual start time of its next request."""
         self._finish: dict[Hashable, float] = {}
         self._virtual = 0.0
         self._arrivals = itertools.count()
 
     def join(self, lane: Hashable, frame: int, nbytes: int, item: Item) -> None:
-        """Requests of a lane are served in the order of their frames."""
+        """Add a request. The requests of a lane are served in the order of their frames."""
         waiting = self._waiting.setdefault(lane, [])
         if not waiting:
             self._start[lane] = max(self._virtual, self._finish.get(lane, 0.0))
         heapq.heappush(waiting, Waiting(frame, next(self._arrivals), nbytes, item))
 
     def first(self) -> tuple[Hashable, Waiting[Item]] | None:
-        """The lane and request whose turn it is."""
+        """The next request and its lane; None if no lane waits."""
         lane = min(self._waiting, key=self._start.__getitem__, default=None)
         return None if lane is None else (lane, self._waiting[lane][0])
 
     def serve(self, lane: Hashable, weight: float) -> Item:
-        """Take out the next request of a lane that waits, and count its bytes."""
+        """Remove the next request of a waiting lane, and count its bytes as sent."""
         self._virtual = self._start[lane]
         request = self._leave(lane)
         self._finish[lane] = self._start[lane] = self._virtual + request.nbytes / weight
         return request.item
 
     def drop(self, lane: Hashable) -> Item:
-        """Take out the next request of a waiting lane: it was cancelled."""
+        """Remove the next request of a waiting lane without counting it, because it was cancelled."""
         return self._leave(lane).item
 
     def _leave(self, lane: Hashable) -> Waiting[Item]:
@@ -91,11 +94,11 @@ class Line(Generic[Item]):
 
 
 class Uplink:
-    """The limit of one process. Used in one event loop."""
+    """The sending limit of one process. Used in one event loop."""
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
         """`rate`: bytes/s, at least LEAST_RATE."""
-        assert rate >= LEAST_RATE, "checked where it was given"
+        assert rate >= LEAST_RATE, "the rate must be checked where the user gives it"
         self.rate = rate
         self._clock = clock
         self._bucket = bucket_of(rate, clock())
@@ -110,14 +113,14 @@ class Uplink:
         return LimitedLane(self, weight)
 
     def frame(self) -> int:
-        """The number of a frame that begins now."""
+        """A number for a new frame, higher than that of all earlier frames."""
         return next(self._frames)
 
     def charge(self, nbytes: int) -> None:
         self._bucket.charge(nbytes, self._clock())
 
     async def take(self, lane: LimitedLane, frame: int, nbytes: int) -> None:
-        """Wait for the turn of a piece."""
+        """Wait until a piece of this lane may be sent."""
         turn = asyncio.get_running_loop().create_future()
         self._line.join(lane, frame, nbytes, turn)
         if self._next is None:
@@ -138,13 +141,13 @@ class Uplink:
                 return
             assert isinstance(lane, LimitedLane) and lane.weight is not None
             self._line.serve(lane, lane.weight).set_result(None)
-            # in the loop's next round: first the served lane requests its next piece, else it would look empty
+            # continue in the next iteration of the event loop, after the served lane has requested its next piece
             self._next = loop.call_soon(self._serve)
             return
 
 
 class LimitedLane:
-    """Requests pieces under a limit for one kind of traffic. Implements Lane."""
+    """The lane of one kind of traffic on a limited uplink. Implements Lane."""
 
     def __init__(self, uplink: Uplink, weight: float | None) -> None:
         self._uplink = uplink
@@ -152,15 +155,15 @@ class LimitedLane:
         self.piece = uplink.piece
 
     def frame(self) -> int:
-        """A place in the lane for a frame that begins now."""
+        """A number that orders a new frame behind the earlier frames of this lane."""
         return self._uplink.frame()
 
     async def take(self, frame: int, nbytes: int) -> None:
-        """Wait until a piece of at most `piece` bytes may leave."""
+        """Wait until a piece of at most `piece` bytes may be sent."""
         if self.weight is None:
             self._uplink.charge(nbytes)
         else:
             await self._uplink.take(self, frame, nbytes)
 
     def wrote(self, nbytes: int) -> None:
-        """The piece was paid for before."""
+        """Does nothing: `take` has already counted the piece."""

@@ -1,9 +1,10 @@
-"""The messages of swarm/protocol on the wire: a protobuf header, then the payload as raw bytes.
+"""The wire format of the messages in swarm/protocol: a protobuf header, then the payload as raw bytes.
 
-The mapping (`message_mapping`) is total both ways. Actors appear as small numbers: every stream has a table of actors,
-which the headers themselves extend, so that the header of a data frame stays a few dozen bytes.
+`message_mapping` maps every message to its header and back. In headers, actors appear as small numbers: each stream has
+a table of actors, and a header adds the actors that it uses for the first time. So the header of a data frame has only
+a few dozen bytes.
 
-Whatever a header holds, `Decoder.decode` returns a message within the bounds of `wire_bounds` or raises `WireError`.
+For any header, `Decoder.decode` either returns a message within the bounds of `wire_bounds` or raises `WireError`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from swarm.protocol.ids import Actor
 
 
 class Encoder:
-    """Encodes what one stream carries from `sender` to `receiver`, in the order it is sent."""
+    """Encodes the messages of one stream from `sender` to `receiver`, in the order in which they are sent."""
 
     def __init__(self, sender: Actor, receiver: Actor) -> None:
         self._ends = {receiver: 1, sender: 0}
@@ -41,11 +42,11 @@ class Encoder:
             header.introduce.extend(pb.Actor(peer=a.peer, incarnation=a.incarnation) for a in self._new)
             raw = header.SerializeToString()
             if len(raw) > MAX_HEADER:
-                raise WireError(f"a {type(message).__name__} of {len(raw)} header bytes; at most {MAX_HEADER} fit")
+                raise WireError(f"the {type(message).__name__} has {len(raw)} header bytes; at most {MAX_HEADER} fit")
             payload = payload_of(message)
             return raw, memoryview(b"" if payload is None else payload).cast("B")
         except (WireError, ValueError, TypeError, KeyError, AttributeError) as error:
-            for actor in self._new:  # the receiver never hears of them
+            for actor in self._new:  # the message is not sent, so the receiver does not learn these numbers
                 del self._known[actor]
             self._next -= len(self._new)
             if isinstance(error, WireError):
@@ -53,13 +54,13 @@ class Encoder:
             raise WireError(f"{type(message).__name__} cannot be encoded: {error}") from error
 
     def number(self, actor: Actor) -> int:
-        """The actor's number on this stream; a new one is introduced with the message being encoded."""
+        """The actor's number on this stream. The message being encoded introduces a new actor to the receiver."""
         known = self._known.get(actor)
         if known is not None:
             return known
         check_actor(actor.peer, actor.incarnation)
         if self._next >= MAX_INTRODUCED:
-            raise WireError(f"a message names more than {MAX_INTRODUCED // 2} new actors")
+            raise WireError(f"the message names more than {MAX_INTRODUCED // 2} new actors")
         self._known[actor] = number = self._next
         self._next += 1
         self._new.append(actor)
@@ -67,14 +68,17 @@ class Encoder:
 
 
 class Decoder:
-    """Decodes what one stream carries, in the order it arrives."""
+    """Decodes the messages of one stream, in the order in which they arrive."""
 
     def __init__(self, sender: Actor, receiver: Actor) -> None:
         self._ends = [sender, receiver]
         self._actors = list(self._ends)
 
     def decode(self, header: Buffer, payload: Buffer) -> m.Message:
-        """The message; `payload` becomes its own and must be empty for kinds without one. Raises WireError."""
+        """Decode one message. The message keeps `payload`, which must be empty if its kind has none.
+
+        Raises WireError.
+        """
         try:
             proto = pb.Header.FromString(bytes(header))
         except DecodeError as error:
@@ -82,26 +86,26 @@ class Decoder:
         if proto.restart:
             self._actors = list(self._ends)
         if len(self._actors) + len(proto.introduce) > MAX_INTRODUCED:
-            raise WireError(f"more than {MAX_INTRODUCED} actors are introduced")
+            raise WireError(f"the stream introduces more than {MAX_INTRODUCED} actors")
         for actor in proto.introduce:
             check_actor(actor.peer, actor.incarnation)
             self._actors.append(Actor(actor.peer, actor.incarnation))
         body = proto.WhichOneof("body")
         if body is None:
-            raise WireError("a message of unknown kind")
+            raise WireError("the message is of an unknown kind")
         message: m.Message = decode_value(BODY_TYPE[body], getattr(proto, body), self, payload)
         if payload_of(message) is None and len(payload):
-            raise WireError(f"a {type(message).__name__} carries a payload of {len(payload)} bytes; it has none")
+            raise WireError(f"the {type(message).__name__} has a payload of {len(payload)} bytes; it must have none")
         return message
 
     def actor(self, number: int) -> Actor:
         if number >= len(self._actors):
-            raise WireError(f"actor number {number} was never introduced; {len(self._actors)} are known")
+            raise WireError(f"actor number {number} is unknown; {len(self._actors)} actors were introduced")
         return self._actors[number]
 
 
 def payload_of(message: m.Message) -> Any:
-    """The raw bytes a message carries (that of the relayed message, for a Relay); None for kinds that carry none."""
+    """The payload of a message; for a Relay, that of the relayed message. None if the kind has no payload."""
     if isinstance(message, m.Relay):
         message = message.message
     return message.payload if isinstance(message, m.WithPayload) else None

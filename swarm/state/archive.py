@@ -1,4 +1,4 @@
-"""The archive: the coordinator's one verified copy of each stage. Resume, export and generate read it.
+"""The archive: the coordinator's verified copy of each stage. Resuming, export and generate read it.
 
 Transfers (swarm/state/transfer.py) write shards directly to the disk; torch is imported only to open one.
 """
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from swarm.state.shard import Shard
 
 MAX_SHARD_BYTES = 256 << 30
-"""Largest size of one shard in bytes if the model is not known: 20 billion parameters in a stage."""
+"""Largest shard if the model is not known, bytes: enough for 20 billion parameters in a stage."""
 
 _READ_BYTES = 4 << 20
 
 
 class Archive:
-    """One copy of each stage's shard, `keep` complete versions deep.
+    """Stores one copy of each stage's shard for the newest `keep` complete versions.
 
-    `shard_limits`: largest bytes of each stage's shard, from the model. `keep_first`: version 0 stays as well, since it
-    cannot be made again from a seed.
+    `shard_limits`: largest size of each stage's shard in bytes, as it follows from the model. `keep_first`: also keep
+    version 0, because it cannot be initialised from a seed.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Archive:
         self._limits = tuple(shard_limits)
         self._on_refused = on_refused
         self.proven: int | None = None
-        """The newest version that is known to be sound (`to_keep`). None: unknown."""
+        """The newest version that is known to be good (`to_keep`); None: unknown."""
         self.run_hash = run_hash
         self.stages = stages
         self.directory = directory
@@ -62,8 +62,8 @@ class Archive:
     def receive(self, stage: int, version: int, file_hash: str) -> ArchiveWriter:
         """A writer for the transfer of one shard from any donor.
 
-        `file_hash` is the BLAKE3 of the shard file (`Checkpoint.hash`) on which the replicas agree. So the bytes are
-        verified whichever donor sends them. Raises StateError for a stage the run does not have.
+        `file_hash`: BLAKE3 of the shard file (`Checkpoint.hash`), on which the replicas agree. The received bytes are
+        checked against it, so the donor need not be trusted. Raises StateError if the run has no such stage.
         """
         if not 0 <= stage < self.stages:
             raise StateError(self._folder.directory, f"no stage {stage}: the run has {self.stages}")
@@ -74,16 +74,19 @@ class Archive:
         return self._limits[stage] if self._limits else MAX_SHARD_BYTES
 
     def complete_versions(self) -> list[int]:
-        """Versions of which every stage is committed, oldest first. `newest` also checks the files."""
+        """Versions with a committed shard for every stage, oldest first.
+
+        The files are not checked; `newest` does this.
+        """
         return [version for version in self._folder.versions() if len(self._committed(version)) == self.stages]
 
     def holds(self, stage: int, version: int, file_hash: str | None = None) -> bool:
-        """Whether a shard is committed; with `file_hash`, whether it is that one and not one from before a rollback."""
+        """Whether a shard is committed; with `file_hash`, whether it is this file, not one from before a rollback."""
         found = self._committed(version).get(stage)
         return found is not None and file_hash in (None, found.hash)
 
     def checkpoint(self, stage: int, version: int) -> Checkpoint:
-        """The committed entry, for sending its file on. Raises StateError naming what is missing."""
+        """The entry of a committed shard, to send its file. Raises StateError if the shard is not in the archive."""
         found = self._folder.committed(version)
         if stage not in found:
             raise StateError(self._folder.path(stage, version), "not in the archive")
@@ -96,7 +99,7 @@ class Archive:
         return read_checkpoint(self.checkpoint(stage, version), self.run_hash, shapes)
 
     def newest(self) -> int | None:
-        """The newest complete version with intact files: where to resume. Others go to `on_refused`."""
+        """The newest complete version with intact files, to resume from. Damaged ones are reported to `on_refused`."""
         for version in reversed(self._folder.versions()):
             try:
                 found = self._folder.committed(version)
@@ -110,10 +113,10 @@ class Archive:
         return None
 
     def prune(self) -> None:
-        """Forget all but the newest `keep` complete versions, the one to go back to, and the first if it is kept.
+        """Remove all versions except the newest `keep` complete ones, the one to go back to, and a kept version 0.
 
-        Older incomplete versions go too. A version that cannot be removed goes to `on_refused`, and is removed another
-        time.
+        Older incomplete versions are removed too. A version that cannot be removed is reported to `on_refused`, and
+        tried again in the next call.
         """
         complete = self.complete_versions()
         kept, newest = to_keep(complete, self._keep, self.proven), complete[-self._keep :]
@@ -122,7 +125,10 @@ class Archive:
                 self._remove(version, "is old")
 
     def forget_after(self, version: int) -> None:
-        """Forget newer versions, complete or not: the run continues from `version`. The rest goes to `on_refused`."""
+        """Remove all versions newer than `version`, from which the run continues.
+
+        Versions that cannot be removed are reported to `on_refused`.
+        """
         for later in self._folder.versions():
             if later > version:
                 self._remove(later, "belongs to a history that was rolled back")
@@ -141,7 +147,7 @@ class Archive:
 
 
 class ArchiveWriter:
-    """Takes the chunks of one transfer; nothing exists until `commit`. Leave it with `abort` on any failure."""
+    """Receives the chunks of one transfer. Nothing is archived until `commit`. Call `abort` after any failure."""
 
     def __init__(
         self,
@@ -170,7 +176,7 @@ class ArchiveWriter:
         """Check everything, then commit the shard. Raises StateError: then nothing was stored."""
         header = self._reader.finish()
         if header.hash != self._file_hash:
-            raise StateError(self._where, f"BLAKE3 is {header.hash[:16]}…, the replicas said {self._file_hash[:16]}…")
+            raise StateError(self._where, f"BLAKE3 is {header.hash[:16]}…, the replicas have {self._file_hash[:16]}…")
         path = self._folder.path(self._stage, self._version)
         try:
             self._sink.sync()
@@ -184,7 +190,7 @@ class ArchiveWriter:
         return checkpoint
 
     def abort(self) -> None:
-        """Drop what was received. Safe at any time; after `commit` it does nothing."""
+        """Drop the received data. May be called at any time; after `commit` it has no effect."""
         self._sink.drop()
 
     def _disk_error(self, error: OSError) -> StateError:
@@ -195,7 +201,7 @@ class ArchiveWriter:
 
 
 class _FileSink:
-    """The shard's bytes go to a temporary file beside its final place."""
+    """Writes the bytes of a shard to a temporary file in the folder of its final place."""
 
     def __init__(self, folder: VersionFolder, stage: int, version: int) -> None:
         self._folder = folder
@@ -228,7 +234,10 @@ class _FileSink:
 
 
 def verify_file(checkpoint: Checkpoint) -> None:
-    """Hash a committed file again. Raises StateError naming it when it is missing, torn or corrupt."""
+    """Check the hash of a committed file.
+
+    Raises StateError, naming the file, if it is missing, incomplete or corrupt.
+    """
     hasher = blake3()
     try:
         with checkpoint.path.open("rb", buffering=0) as file:
@@ -238,7 +247,7 @@ def verify_file(checkpoint: Checkpoint) -> None:
         raise StateError(checkpoint.path, f"cannot be read: {error.strerror}") from None
     if (actual := hasher.hexdigest()) != checkpoint.hash:
         raise StateError(
-            checkpoint.path, f"BLAKE3 is {actual[:16]}…, the manifest says {checkpoint.hash[:16]}…: torn or corrupt"
+            checkpoint.path, f"BLAKE3 is {actual[:16]}…, the manifest says {checkpoint.hash[:16]}…: the file is corrupt"
         )
 
 
@@ -250,8 +259,8 @@ def _check_content(path: Path, header: TransferHeader, where: str) -> ShardMeta:
         meta = from_metadata(layout.metadata, where)
         check_meta(meta, where, run_hash=header.run_hash, stage=header.stage, version=header.version)
         if (whole := LENGTH.size + length + layout.values_bytes) != header.size:
-            raise StateError(where, f"{header.size} bytes, its head describes {whole}")
+            raise StateError(where, f"the shard has {header.size} bytes, but its head describes {whole}")
         while part := file.read(_READ_BYTES):
             if not np.isfinite(np.frombuffer(part, dtype="<f4")).all():
-                raise StateError(where, "the state holds NaN or infinity")
+                raise StateError(where, "the state contains NaN or infinity")
     return meta

@@ -1,4 +1,4 @@
-"""Checkpoints: a peer's own shards on its own disk, the newest `keep` of each stage."""
+"""Checkpoints: the newest `keep` shards of each stage that a peer has saved on its own disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _DRAFT = ".draft"
 
 
 class CheckpointStore:
-    """Saves, loads and prunes. `draft` and `save` may run in threads while others load; one process owns a folder."""
+    """Saves, loads and prunes checkpoints. `draft` and `save` may run in threads beside `load`.
+
+    One process per folder.
+    """
 
     def __init__(
         self, directory: Path, run_hash: str, keep: int, on_refused: OnRefused = lambda path, reason: None
@@ -32,7 +35,7 @@ class CheckpointStore:
             left.unlink(missing_ok=True)
 
     def draft(self, stage: int, source: Source) -> Draft:
-        """Write the state of `source`, for `save`. Raises StateError if the disk fails, and the errors of `source`."""
+        """Write the state of `source` to a draft for `save`. Raises StateError (disk), and the errors of `source`."""
         path = self._folder.directory / f"{stage}-{source.version}-{next(self._drafts)}{_DRAFT}"
         try:
             return write_draft(path, source, self._folder.run_hash, stage)
@@ -40,12 +43,11 @@ class CheckpointStore:
             raise self._not_written(path, source.version, error) from error
 
     def save(self, draft: Draft, proven: int | None = None) -> Checkpoint:
-        """Commit a draft, then prune; the newest checkpoint up to version `proven` stays.
+        """Commit a draft, then prune; the newest checkpoint up to version `proven` is kept.
 
-        The result's `hash` is equal on every replica whose state is equal: replicas compare it, and the archive expects
-        it. Raises StateError when the disk is full or fails; existing checkpoints stay intact, and the draft is
-        removed. A checkpoint that is too old, or of a rolled-back history, and cannot be removed goes to `on_refused`;
-        a later save removes it.
+        Replicas with equal states get equal hashes, which they compare, and which the archive checks. Raises StateError
+        if the disk is full or fails; then the draft is removed, and existing checkpoints stay intact. An old or
+        rolled-back checkpoint that cannot be removed is reported to `on_refused`, and tried again in a later save.
         """
         stage, version = draft.meta.stage, draft.meta.version
         path = self._folder.path(stage, version)
@@ -68,23 +70,23 @@ class CheckpointStore:
             return StateError(path, str(error))
         return StateError(
             path,
-            f"checkpoint of version {version} not written: {error.strerror}; "
+            f"the checkpoint of version {version} was not written: {error.strerror}; "
             "older checkpoints are intact, free some space",
         )
 
     def versions(self, stage: int) -> list[int]:
-        """Committed versions of `stage`, oldest first. Their files are checked only when loaded."""
+        """Committed versions of `stage`, oldest first. The files are checked only when they are loaded."""
         return [version for version in self._folder.versions() if stage in self._readable(version)]
 
     def checkpoint(self, stage: int, version: int) -> Checkpoint:
-        """The committed entry, without reading the shard. Raises StateError naming what is missing."""
+        """The entry of a committed shard, without reading the shard. Raises StateError if it is not committed."""
         found = self._folder.committed(version)
         if stage not in found:
             raise StateError(self._folder.path(stage, version), "not committed")
         return found[stage]
 
     def load(self, stage: int, version: int, shapes: Shapes | None = None) -> Shard:
-        """Verify one checkpoint; its values are read as they are used. Raises StateError naming the file."""
+        """Open and verify a checkpoint; its tensors are read on access. Raises StateError, naming the file."""
         found = self.checkpoint(stage, version)
         shard = open_shard(found.path, str(found.path), shapes=shapes, written=WrittenFile(found.hash, found.nbytes))
         check_meta(shard.meta, str(found.path), run_hash=self._folder.run_hash, stage=stage, version=version)
@@ -97,7 +99,10 @@ class CheckpointStore:
             return {}
 
     def _prune(self, stage: int, saved: int, proven: int | None) -> None:
-        """Keep the newest up to the one just saved, and the one to go back to. Newer ones were rolled back."""
+        """Keep the newest versions up to `saved`, and the one to go back to.
+
+        Versions above `saved` were rolled back.
+        """
         there = [version for version in self.versions(stage) if version <= saved]
         kept = to_keep(there, self._keep, proven)
         for version in self._folder.versions():
@@ -107,7 +112,7 @@ class CheckpointStore:
                 self._folder.remove(stage, version)
             except OSError as error:
                 path = self._folder.path(stage, version)
-                self._on_refused(path, f"is not needed any more and cannot be removed: {error.strerror}")
+                self._on_refused(path, f"is no longer needed and cannot be removed: {error.strerror}")
 
 
 def read_checkpoint(checkpoint: Checkpoint, run_hash: str, shapes: Shapes | None = None) -> Shard:

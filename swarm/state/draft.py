@@ -1,6 +1,6 @@
-"""Drafts: a state is written to a shard file directly from its source, and stays there until it is used.
+"""Drafts: shard files that are written directly from a source of state, without a copy in memory.
 
-Nothing is held in memory. The values come first; the head, which names their digest, is written when all are known.
+The values are written first. The head contains their digest, so it is written after all values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UNKNOWN = "0" * 64
 
 
 class Given(Protocol):
-    """The facts that a source has found about its state."""
+    """The results of reading a whole state from a source."""
 
     @property
     def digest(self) -> str: ...
@@ -43,7 +43,7 @@ class Source(Protocol):
     def subspace_id(self) -> str: ...
     @property
     def shapes(self) -> Shapes:
-        """By name, as in `state_shapes`; all fp32."""
+        """Shapes of the tensors by name, as in `state_shapes`; all are fp32."""
 
     def give(self, write: Callable[[memoryview], None]) -> Given:
         """Write the bytes of all tensors in the order of their names."""
@@ -51,16 +51,16 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A complete shard that no manifest names yet. Its holder uses the file up, or removes it."""
+    """A complete shard that is not committed yet. Its owner must commit or remove the file."""
 
     path: Path
     meta: ShardMeta
     nbytes: int
     spoilt: bool
-    """Whether some of the state is not finite."""
+    """Whether some values of the state are not finite."""
 
     def hash(self) -> str:
-        """BLAKE3 of the file, hex. Reads all of it. Raises OSError."""
+        """BLAKE3 of the file, hex. Reads the whole file. Raises OSError."""
         with self.path.open("rb", buffering=0) as file:
             return file_hash(file)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class StateError(ValueError):
-    """A shard, checkpoint or transfer that cannot be used or written: `where` (a file or sender) and `reason`."""
+    """A shard, checkpoint or transfer cannot be used or written. `where`: a file or sender; `reason`: what is wrong."""
 
     def __init__(self, where: str | Path, reason: str) -> None:
         super().__init__(f"{where}: {reason}")

@@ -1,9 +1,10 @@
 """Export: a trained model as files that others can use.
 
 `export_hf` writes a folder for `transformers.LlamaForCausalLM.from_pretrained`. Parameter names are already those of
-the Hugging Face layout, so nothing is converted; a subspace model is folded into the dense one that it equals. A model
-that changes its residual at the cuts, or was trained with most of it dropped there, equals no plain Llama and is
-refused.
+the Hugging Face layout, so nothing is renamed; a subspace model is converted to the equivalent dense model. A model
+that changes its residual at the cuts, or was trained with a codec that drops most of it there, has no equivalent plain
+Llama and is refused.
+
 `export_native` writes the parameters unchanged, with the run's manifest and tokenizer; exported.py opens them.
 """
 
@@ -30,7 +31,7 @@ MANIFEST_FILE = "manifest.json"
 _HF_FILES = (MODEL_FILE, TOKENIZER_FILE, "tokenizer_config.json", "generation_config.json", "config.json")
 _NATIVE_FILES = (MODEL_FILE, MANIFEST_FILE, TOKENIZER_FILE)
 _OF_A_MODEL = (*_HF_FILES, MANIFEST_FILE, "special_tokens_map.json", "*.safetensors", "*.safetensors.index.json")
-"""A program that reads a folder would take these files together."""
+"""Files that belong to one model: a program that opens the folder reads all of them."""
 
 _INSTEAD = "use --format native, which `swarm-peer generate --export` runs"
 
@@ -46,8 +47,8 @@ def export_hf(
 ) -> WrittenFile:
     """Write config.json, generation_config.json, tokenizer files and model.safetensors (fp32) into `out_dir`.
 
-    Returns the model file's hash and size. Raises StateError, CorpusError, OSError. config.json comes last: a folder
-    without it is unfinished. A model in `out_dir` is replaced, all of it, only with `force`.
+    Returns the model file's hash and size. Raises StateError, CorpusError, OSError. config.json is written last: a
+    folder without it is incomplete. An existing model in `out_dir` is replaced completely, but only with `force`.
     """
     if manifest.model.kind != "llama":
         raise StateError(
@@ -59,15 +60,15 @@ def export_hf(
         raise StateError(
             out_dir,
             f"{' and '.join(keys)} {'acts' if len(keys) == 1 else 'act'} on the running residual before layers "
-            f"{', '.join(map(str, manifest.model.cuts))}, and a plain Llama has nothing there to hold it: {_INSTEAD}",
+            f"{', '.join(map(str, manifest.model.cuts))}, which a plain Llama does not support: {_INSTEAD}",
         )
     forward = manifest.codec.forward
     if forward != AUTO and codecs.get(forward).needed_afterwards:
         raise StateError(
             out_dir,
             f'codec.forward = "{forward}" drops most of the activations before layers '
-            f"{', '.join(map(str, manifest.model.cuts))}; the model was trained with that, and a plain Llama, "
-            f"which drops nothing, would answer worse than was measured: {_INSTEAD}",
+            f"{', '.join(map(str, manifest.model.cuts))}; the model was trained with this, and a plain Llama, "
+            f"which drops nothing, would have a higher loss than was measured: {_INSTEAD}",
         )
     _check_free(out_dir, force)
     tokenizer = _tokenizer(tokenizer_path, manifest)
@@ -112,12 +113,12 @@ def export_native(
 def _check_free(out_dir: Path, force: bool) -> None:
     if not force and (found := _of_a_model(out_dir)):
         raise StateError(
-            out_dir, f"holds a model already ({found[0]}): name another folder, or replace it with --force"
+            out_dir, f"already contains a model ({found[0]}): name another folder, or replace it with --force"
         )
 
 
 def _clear(out_dir: Path, kept: Sequence[str]) -> None:
-    """Make the folder, without a config.json and without files that would mix with the new ones."""
+    """Create the folder, and remove config.json and other model files that are not in `kept`."""
     out_dir.mkdir(parents=True, exist_ok=True)
     for name in _of_a_model(out_dir):
         if name not in kept or name == "config.json":

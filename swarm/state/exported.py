@@ -1,6 +1,6 @@
-"""Opens the files that `export_native` wrote: a model that needs no run and no archive any more.
+"""Opens the files that `export_native` has written: a model that can be used without the run and its archive.
 
-Such a folder may come from anyone. Nothing in it is code; names, shapes and dtypes are checked before a tensor is
+Such a folder may come from anyone. It contains no code, and names, shapes and dtypes are checked before a tensor is
 read.
 """
 
@@ -27,9 +27,9 @@ from swarm.state.shard import check_shapes
 class ExportedModel:
     manifest: RunManifest
     parameters: Mapping[int, Mapping[str, torch.Tensor]]
-    """fp32 on the CPU, by stage and name: a `Source` of whole.py."""
+    """By stage and name, fp32 on the CPU: a `Source` for whole.py."""
     tokenizer: Path
-    """The tokenizer file; only text models have one."""
+    """Path of the tokenizer file; the file exists only for text models."""
 
 
 def open_native(directory: Path) -> ExportedModel:
@@ -63,7 +63,7 @@ def _parameters(path: Path, file: safetensors.safe_open, manifest: RunManifest) 
     slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
     for name, piece in slices.items():
         if (dtype := piece.get_dtype()) != "F32":
-            raise StateError(path, f"tensor {name} is {dtype}, parameters are F32")
+            raise StateError(path, f"tensor {name} is {dtype}, expected F32")
     found = {name: tuple(piece.get_shape()) for name, piece in slices.items()}
     check_shapes(found, {name: shape for shapes in stages for name, shape in shapes.items()}, str(path))
     loaded: dict[str, torch.Tensor] = {name: file.get_tensor(name) for name in found}

@@ -1,9 +1,9 @@
-"""A folder of versions: the base of checkpoints and the archive. No torch, so the coordinator can use it cheaply.
+"""A folder of versions, on which checkpoints and the archive are built. It does not import torch.
 
     <directory>/00000010/stage-2.safetensors   written first
-    <directory>/00000010/manifest.json         written last: a shard that it does not name does not exist
+    <directory>/00000010/manifest.json         written last: only the shards that it names are committed
 
-One process writes a folder; its threads may share it, and other processes may read it meanwhile.
+Only one process writes to a folder, with one or more threads; other processes may read it at the same time.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _MAX_MANIFEST_BYTES = 4 << 20
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 OnRefused = Callable[[Path, str], None]
-"""Called with a file that was ignored and the reason."""
+"""Called with an ignored file and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One stage's shard at one version, as committed."""
+    """The entry of a committed shard: one stage at one version."""
 
     stage: int
     version: int
@@ -47,14 +47,17 @@ class VersionFolder:
     """Committed shards of one run, by version and stage."""
 
     def __init__(self, directory: Path, run_hash: str) -> None:
-        """Creates `directory`. Unfinished files of a crash are ignored, and go with their version. Raises OSError."""
+        """Create `directory` if needed. Incomplete files of a crash are ignored, and removed with their version.
+
+        Raises OSError.
+        """
         self.directory = directory
         self.run_hash = run_hash
         self._lock = threading.RLock()
         directory.mkdir(parents=True, exist_ok=True)
 
     def versions(self) -> list[int]:
-        """Every version with a folder, committed or not, oldest first."""
+        """All versions that have a folder, committed or not, oldest first."""
         names = [entry.name for entry in self.directory.iterdir() if entry.is_dir() and entry.name.isdecimal()]
         return sorted(int(name) for name in names)
 
@@ -62,7 +65,7 @@ class VersionFolder:
         return self._folder(version) / f"stage-{stage}.safetensors"
 
     def new_path(self, stage: int, version: int) -> Path:
-        """The path for a shard that will be committed; makes its folder. Raises OSError."""
+        """The path for a new shard, whose folder is created. Raises OSError."""
         folder = self._folder(version)
         if not folder.exists():
             folder.mkdir()
@@ -70,13 +73,13 @@ class VersionFolder:
         return self.path(stage, version)
 
     def committed(self, version: int) -> dict[int, Checkpoint]:
-        """Checkpoints of `version` by stage. Raises StateError naming a manifest that is missing or damaged."""
+        """The checkpoints of `version` by stage. Raises StateError if the manifest is missing or damaged."""
         path = self._folder(version) / MANIFEST
         try:
             with path.open("rb") as file:
                 raw = file.read(_MAX_MANIFEST_BYTES + 1)
         except FileNotFoundError:
-            raise StateError(path, "missing: the checkpoint was never finished") from None
+            raise StateError(path, "is missing: the checkpoint is incomplete") from None
         except OSError as error:
             raise StateError(path, f"cannot be read: {error.strerror}") from None
         try:
@@ -86,23 +89,23 @@ class VersionFolder:
                 raise ValueError("its own hash does not match")
             run_hash = body["run_hash"]
             if body["version"] != version:
-                raise ValueError(f"it is of version {body['version']}")
+                raise ValueError(f"it belongs to version {body['version']}")
             found = {entry["stage"]: self._entry(version, entry) for entry in body["shards"]}
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise StateError(path, f"damaged: {error}") from None
+            raise StateError(path, f"is damaged: {error}") from None
         if run_hash != self.run_hash:
-            raise StateError(path, f"of run {str(run_hash)[:16]}…, expected {self.run_hash[:16]}…")
+            raise StateError(path, f"belongs to run {str(run_hash)[:16]}…, expected {self.run_hash[:16]}…")
         return found
 
     def commit(self, checkpoint: Checkpoint) -> None:
-        """Commit a written shard: name it in its version's manifest. Raises OSError."""
+        """Commit a written shard by adding it to its version's manifest. Raises OSError."""
         with self._lock:
             kept = self._known(checkpoint.version)
             kept[checkpoint.stage] = checkpoint
             self._write_manifest(checkpoint.version, kept)
 
     def remove(self, stage: int, version: int) -> None:
-        """Forget a shard; the manifest first, so that a crash in between leaves nothing that looks complete."""
+        """Remove a shard, first from the manifest, so that after a crash it does not seem to be committed."""
         with self._lock:
             kept = self._known(version)
             if kept and stage not in kept:
@@ -115,7 +118,7 @@ class VersionFolder:
             self.path(stage, version).unlink(missing_ok=True)
 
     def remove_version(self, version: int) -> None:
-        """Forget a version and delete its files; foreign files keep the folder."""
+        """Remove a version with its files. The folder stays if it contains other files."""
         with self._lock:
             folder = self._folder(version)
             (folder / MANIFEST).unlink(missing_ok=True)
@@ -127,7 +130,7 @@ class VersionFolder:
     def _known(self, version: int) -> dict[int, Checkpoint]:
         try:
             return self.committed(version)
-        except StateError:  # missing or damaged: its entries cannot be trusted and are written again
+        except StateError:  # the manifest is missing or damaged: write it anew, without the old entries
             return {}
 
     def _write_manifest(self, version: int, kept: dict[int, Checkpoint]) -> None:
@@ -146,7 +149,7 @@ class VersionFolder:
     def _entry(self, version: int, entry: dict[str, object]) -> Checkpoint:
         stage, nbytes, digest, hash_ = entry["stage"], entry["bytes"], entry["state_digest"], entry["blake3"]
         if type(stage) is not int or type(nbytes) is not int or not isinstance(digest, str):
-            raise ValueError("an entry of the wrong type")
+            raise ValueError("an entry has the wrong type")
         if not isinstance(hash_, str) or not _HEX.fullmatch(hash_):
             raise ValueError(f"{hash_!r} is not a BLAKE3 hash")
         return Checkpoint(stage, version, self.path(stage, version), digest, hash_, nbytes)

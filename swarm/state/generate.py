@@ -1,4 +1,4 @@
-"""Generate text from a trained model, all of it in one process."""
+"""Generate text with the whole trained model in one process."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def generate(
     seed: int = 0,
     version: int | None = None,
 ) -> str:
-    """`prompt` continued by at most `tokens` tokens; ends early at the end of a text.
+    """Continue `prompt` by at most `tokens` tokens; stops at the end-of-text token.
 
-    Activations go through the run's codec at the cuts, as in its swarm, since the model was trained with it. If the
-    codec is chosen during the run, they stay unchanged.
+    At the cuts, activations are encoded and decoded with the run's codec, because the model was trained with it. If the
+    run chooses codecs automatically, they stay unchanged.
 
-    `temperature` 0 takes the likeliest token; otherwise `seed` decides, equally on every machine of one kind. An empty
-    prompt begins a new text. The model sees the last `model.context` tokens. Raises StateError, CorpusError.
+    `temperature` 0: take the most likely token; else draw it with `seed`, equally on all machines of one kind. An empty
+    prompt starts a new text. The model sees the last `model.context` tokens. Raises StateError, CorpusError.
     """
     if tokens < 0 or not temperature >= 0.0:
         raise StateError("generate", f"tokens = {tokens} and temperature = {temperature} must not be negative")
@@ -43,7 +43,8 @@ def generate(
     if max(ids) >= manifest.model.vocab_size:
         raise StateError(
             "generate",
-            f"the prompt has token {max(ids)}, the model knows {manifest.model.vocab_size}: other tokenizer?",
+            f"the prompt has token {max(ids)}, but the model has {manifest.model.vocab_size} tokens: is it the right "
+            "tokenizer?",
         )
     new = continue_ids(model, ids, tokens, manifest.model.context, tokenizer.vocab_size, temperature, seed)
     for token in new:
@@ -63,7 +64,7 @@ def continue_ids(
     temperature: float,
     seed: int,
 ) -> Iterator[int]:
-    """`tokens` new token ids after `ids`, one by one. Ids from `vocab_size` up, which no text has, are never drawn."""
+    """Yield `tokens` new token ids after `ids`. Ids from `vocab_size` on, which are only padding, are never drawn."""
     generator = torch.Generator().manual_seed(seed)
     seen = list(ids)
     for _ in range(tokens):

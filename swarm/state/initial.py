@@ -1,8 +1,8 @@
-"""Imported parameters: a whole model in a folder, by name and by hash. They can be version 0 of a run.
+"""Imported parameters: a folder with all parameters of a model, which can be version 0 of a run.
 
-    parameters-00000.safetensors, …-00001, …   fp32, in the order of their names, whatever the cuts
+    parameters-00000.safetensors, …-00001, …   fp32, in the order of their names, independent of the cuts
 
-The hash is SHA-256 over names, shapes and values, not over files: it is `initial.sha256` of RUN.toml.
+The hash `initial.sha256` of RUN.toml is SHA-256 over names, shapes and values, not over files.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from swarm.state.layout import LENGTH, head_length, parse_head
 from swarm.state.shard import file_parts, write_parts
 
 SHARD_BYTES = 1 << 30
-"""A file is closed when the next tensor would make it larger than this, in bytes."""
+"""Largest size of a file in bytes, unless it contains a single larger tensor."""
 
 _PATTERN = "parameters-*.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
 class LazyTensor:
-    """A tensor that is read on demand: a model need not fit into memory to be imported."""
+    """A tensor that is read on demand, so that a model need not fit into memory to be imported."""
 
     shape: tuple[int, ...]
     load: Callable[[], Tensor]
-    """fp32, contiguous, on the CPU."""
+    """Returns the tensor: fp32, contiguous, on the CPU."""
 
 
 def write_initial(directory: Path, tensors: Mapping[str, LazyTensor], shard_bytes: int = SHARD_BYTES) -> str:
@@ -53,7 +53,7 @@ def write_initial(directory: Path, tensors: Mapping[str, LazyTensor], shard_byte
             tensor = tensors[name].load()
             bounds = torch.stack(torch.aminmax(tensor))
             if not bool(torch.isfinite(bounds).all()):
-                raise StateError(name, "holds NaN or infinity: nothing can be trained from it")
+                raise StateError(name, "contains NaN or infinity, so it cannot be trained")
             _hash(hasher, name, tensor)
             loaded[name] = tensor
         write_parts(directory / f"parameters-{number:05d}.safetensors", file_parts(loaded, {"format": "pt"}))
@@ -61,10 +61,10 @@ def write_initial(directory: Path, tensors: Mapping[str, LazyTensor], shard_byte
 
 
 class InitialParameters:
-    """The parameters in a folder, checked, and mapped into memory rather than read."""
+    """The checked parameters in a folder. The files are mapped into memory, not read."""
 
     def __init__(self, directory: Path, model: ModelSection, sha256: str) -> None:
-        """Raises StateError unless they are all parameters of `model`, whatever its cuts, and hash to `sha256`."""
+        """Raises StateError unless the folder has exactly the parameters of `model`, and their hash is `sha256`."""
         self._directory = directory
         self._tensors = _open(directory)
         wanted = {name: shape for s in range(model.stages) for name, shape in parameter_shapes(model, s).items()}
@@ -80,21 +80,21 @@ class InitialParameters:
             )
 
     def of_stage(self, model: ModelSection, stage: int) -> dict[str, Tensor]:
-        """Parameters of one stage by name, fp32; pages of the file, so do not write to them."""
+        """Parameters of one stage by name, fp32. They are pages of the file: do not write to them."""
         return {name: self._tensors[name] for name in parameter_shapes(model, stage)}
 
     def _check_shapes(self, wanted: Mapping[str, tuple[int, ...]]) -> None:
         for name in sorted(wanted.keys() | self._tensors.keys()):
             if name not in self._tensors:
-                raise StateError(self._directory, f"{name} is missing, which the [model] of RUN.toml has")
+                raise StateError(self._directory, f"{name} is missing, but the [model] of RUN.toml needs it")
             if name not in wanted:
                 raise StateError(self._directory, f"{name} is not part of the [model] of RUN.toml")
             if (shape := tuple(self._tensors[name].shape)) != wanted[name]:
-                raise StateError(self._directory, f"{name} is {list(shape)}, [model] makes it {list(wanted[name])}")
+                raise StateError(self._directory, f"{name} is {list(shape)}, but [model] needs {list(wanted[name])}")
 
 
 def _files(tensors: Mapping[str, LazyTensor], shard_bytes: int) -> Iterator[list[str]]:
-    """Names of each file's tensors: in order, as many as fit, at least one."""
+    """For each file the names of its tensors, in order: as many as fit, at least one."""
     names: list[str] = []
     filled = 0
     for name in sorted(tensors):
@@ -129,7 +129,9 @@ def _map(path: Path) -> Iterator[tuple[str, Tensor]]:
         begin = LENGTH.size + length
         size = path.stat().st_size
         if size != begin + layout.values_bytes or begin % 4:
-            raise StateError(path, f"{size} bytes, its head describes {begin + layout.values_bytes}: import again")
+            raise StateError(
+                path, f"has {size} bytes, but its head describes {begin + layout.values_bytes}: import the model again"
+            )
         # copy-on-write: torch wants writable memory
         values = torch.from_numpy(np.memmap(path, dtype="<f4", mode="c", offset=begin))
     except (OSError, ValueError) as error:

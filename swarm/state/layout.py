@@ -2,9 +2,9 @@
 
     length of the head u64 | head: JSON, space-padded to 8 bytes | values, one tensor after the other, no gaps
 
-The head names each fp32 tensor with its shape and place, and in `__metadata__` the owner of the state. Tensors are in
-the order of their names and the JSON is canonical, so that equal state makes equal bytes, and replicas can compare file
-hashes. (The safetensors library reads these files, but writes metadata in random order.)
+The head contains the name, shape and place of each fp32 tensor, and in `__metadata__` run, stage and version. Tensors
+are sorted by name and the JSON is canonical, so equal states give equal bytes, and replicas can compare file hashes.
+(The safetensors library reads these files, but writes metadata in random order.)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LENGTH = struct.Struct("<Q")
 
 _MAX_DIMS = 8
 _MAX_NAME = 256
-"""Characters. Errors print names, so a text that cannot be printed, such as half a character, is refused as a name."""
+"""Longest name, characters. Names with characters that cannot be printed are refused, because errors print names."""
 _COUNT = re.compile(r"[0-9]{1,15}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -42,13 +42,13 @@ class ShardMeta:
     run_hash: str
     stage: int
     version: int
-    """Number of applied steps, skipped ones included."""
+    """Number of applied steps, with skipped ones."""
     updates: int
-    """Number of steps that moved the parameters, for AdamW's bias correction."""
+    """Number of steps that changed the parameters, for AdamW's bias correction."""
     chain: str
     """Chain digest of all applied steps, hex."""
     digest: str
-    """Digest of the state, as its owner computed it; a peer that loads the tensors can compute it again."""
+    """Digest of the state, as its owner computed it. A peer that loads the tensors can check it."""
     subspace_id: str = ""
     """The subspace of the parameters; empty for a dense model."""
 
@@ -68,7 +68,7 @@ class Place:
 class Layout:
     metadata: dict[str, str]
     places: dict[str, Place]
-    """In the order of the values."""
+    """The place of each tensor by name, in the order of the values."""
     values_bytes: int
 
 
@@ -88,15 +88,18 @@ def head_bytes(metadata: Mapping[str, str], shapes: Shapes) -> bytes:
 def head_length(raw: bytes | bytearray | memoryview | mmap, where: str) -> int:
     """Bytes of the JSON head that follow the first 8. Raises StateError naming `where`."""
     if len(raw) < LENGTH.size:
-        raise StateError(where, f"{len(raw)} bytes is too short for a shard")
+        raise StateError(where, f"has only {len(raw)} bytes, too few for a shard")
     (length,) = LENGTH.unpack_from(raw)
     if not 2 <= length <= MAX_HEAD_BYTES:
-        raise StateError(where, f"a head of {length} bytes, the limit is {MAX_HEAD_BYTES}")
+        raise StateError(where, f"has a head of {length} bytes; the limit is {MAX_HEAD_BYTES}")
     return int(length)
 
 
 def parse_head(head: bytes | memoryview, where: str) -> Layout:
-    """The layout in a JSON head, checked to be fp32 without gaps or overlaps. Raises StateError naming `where`."""
+    """The layout in a JSON head, after checking that all tensors are fp32 and have no gaps or overlaps.
+
+    Raises StateError naming `where`.
+    """
     try:
         tree = json.loads(bytes(head))
         if not isinstance(tree, dict):
@@ -131,12 +134,12 @@ def to_metadata(meta: ShardMeta) -> dict[str, str]:
 
 
 def from_metadata(metadata: Mapping[str, str], where: str) -> ShardMeta:
-    """Raises StateError naming `where`."""
+    """The meta of a shard from its metadata. Raises StateError naming `where`."""
 
     def field(key: str, pattern: re.Pattern[str]) -> str:
         value = metadata.get(key, "")
         if not pattern.fullmatch(value):
-            raise StateError(where, f"its metadata is not that of a shard: {key} is {value!r:.100}")
+            raise StateError(where, f"its metadata does not belong to a shard: {key} is {value!r:.100}")
         return value
 
     stage, version, updates = (int(field(key, _COUNT)) for key in ("stage", "version", "updates"))
@@ -144,12 +147,12 @@ def from_metadata(metadata: Mapping[str, str], where: str) -> ShardMeta:
     subspace_id = field("subspace_id", _HASH) if "subspace_id" in metadata else ""
     meta = ShardMeta(run_hash, stage, version, updates, chain, digest, subspace_id)
     if meta.updates > meta.version:
-        raise StateError(where, f"it counts {meta.updates} updates in {meta.version} steps")
+        raise StateError(where, f"has {meta.updates} updates in {meta.version} steps, which is impossible")
     return meta
 
 
 class Named(Protocol):
-    """An object with run, stage and version: a shard's meta, a transfer's header."""
+    """An object with run, stage and version, such as the meta of a shard or the header of a transfer."""
 
     @property
     def run_hash(self) -> str: ...
@@ -167,7 +170,7 @@ def check_meta(
     stage: int | None = None,
     version: int | None = None,
 ) -> None:
-    """Raise StateError unless every given value is that of `meta`."""
+    """Raise StateError unless `meta` has all given values."""
     wanted = {"run_hash": run_hash, "stage": stage, "version": version}
     for field, value in wanted.items():
         if value is not None and getattr(meta, field) != value:
@@ -180,14 +183,14 @@ def state_shapes(parameters: Shapes) -> dict[str, tuple[int, ...]]:
 
 
 def shard_limit(parameters: Shapes) -> int:
-    """An upper bound of the bytes of a shard of a stage with these parameters."""
+    """An upper bound on the bytes of a shard with these parameters."""
     shapes = state_shapes(parameters)
     return len(head_bytes({}, shapes)) + 4096 + sum(4 * math.prod(shape) for shape in shapes.values())
 
 
 def _entry(name: str, entry: object) -> tuple[tuple[int, ...], int, int]:
     if not name.isprintable() or len(name) > _MAX_NAME:
-        raise ValueError(f"{name!r:.80} is not a name of a tensor")
+        raise ValueError(f"{name!r:.80} is not a valid tensor name")
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"{name} needs dtype, shape and data_offsets")
     if entry["dtype"] != "F32":

@@ -1,12 +1,12 @@
 """Packed pieces of a state: the exponents of its numbers in a Huffman code, the rest unchanged.
 
-Trained values have few exponents: of the 32 bits of a parameter or a moment, the 8 of the exponent carry about 3 bits,
-and the mantissa is noise. So a state of fp32 is a sixth smaller in transfer, and bit for bit the same afterwards. (The
-idea of ZipNN: Hershcovitch et al. 2024.)
+Trained values have few different exponents: the 8 exponent bits of a parameter or moment contain about 3 bits of
+information, while the mantissa is noise. So an fp32 state becomes a sixth smaller in transfer, without loss (the idea
+of ZipNN: Hershcovitch et al. 2024).
 
     packed piece: length of the exponents u32 | exponents, deflate with only Huffman codes |
                   sign and mantissa, 3 bytes per number | the rest, if the piece's length is no multiple of 4
-    run of pieces: each with its length u32 in front; if it is as long as the piece, it is the piece unpacked
+    run of pieces: each piece after its length u32; a piece with its full length is not packed
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NUMBER = 4
 
 
 def pack(piece: bytes | memoryview) -> bytes | None:
-    """The piece, of little-endian fp32, packed. None: packing would not make it shorter."""
+    """Pack a piece of little-endian fp32. None: packing would not make it shorter."""
     count = len(piece) // _NUMBER
     words = np.frombuffer(piece, "<u4", count)
     parts = ((words << 1) | (words >> 31)).astype("<u4").view(np.uint8).reshape(count, _NUMBER)
@@ -34,13 +34,13 @@ def pack(piece: bytes | memoryview) -> bytes | None:
 
 
 def framed(piece: bytes | memoryview) -> list[bytes | memoryview]:
-    """The parts of a piece within a run of pieces."""
+    """A piece as it is sent within a run of pieces, in parts."""
     shortest = pack(piece) or piece
     return [_LENGTH.pack(len(shortest)), shortest]
 
 
 def take_framed(run: bytearray, size: int, where: str) -> bytes | None:
-    """Take the piece of `size` bytes at the beginning of a run. None: it is not complete yet.
+    """Remove and return the piece of `size` bytes at the start of a run. None: it is not complete yet.
 
     Raises StateError naming `where`.
     """
@@ -48,7 +48,7 @@ def take_framed(run: bytearray, size: int, where: str) -> bytes | None:
         return None
     (length,) = _LENGTH.unpack_from(run)
     if length > size:
-        raise StateError(where, f"a piece of {length} bytes, expected {size} at most")
+        raise StateError(where, f"has sent a piece of {length} bytes, expected at most {size}")
     end = _LENGTH.size + length
     if len(run) < end:
         return None
@@ -70,14 +70,16 @@ def unpack(packed: bytes | memoryview, size: int, where: str) -> bytes:
     (length,) = _LENGTH.unpack_from(packed)
     begin = _LENGTH.size + length
     if len(packed) != begin + 3 * count + left:
-        raise StateError(where, f"a packed piece of {len(packed)} bytes, with {length} of exponents, is not of {size}")
+        raise StateError(
+            where, f"a packed piece of {len(packed)} bytes, {length} of them exponents, does not unpack to {size} bytes"
+        )
     decoder = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
         exponents = decoder.decompress(packed[_LENGTH.size : begin], count + 1)
     except zlib.error as error:
-        raise StateError(where, f"the exponents of a packed piece cannot be read: {error}") from None
+        raise StateError(where, f"the exponents of a packed piece cannot be decoded: {error}") from None
     if len(exponents) != count or not decoder.eof:
-        raise StateError(where, f"a packed piece has {len(exponents)} exponents or more, expected {count}")
+        raise StateError(where, f"a packed piece has at least {len(exponents)} exponents, expected {count}")
     parts = np.empty((count, _NUMBER), np.uint8)
     parts[:, 3] = np.frombuffer(exponents, np.uint8)
     parts[:, :3] = np.frombuffer(packed, np.uint8, 3 * count, begin).reshape(count, 3)

@@ -1,7 +1,8 @@
-"""Pieces: a large object, named by the hashes of its pieces, so that it can be fetched from several peers at once.
+"""Pieces: a large object is split into pieces, whose hashes form its index, to fetch it from several peers at once.
 
-Replicas hold equal bytes, so they all make the same index of a state at a version, or of the sums of a step. A piece
-with a wrong hash is its sender's fault alone. Pure: an async driver moves the bytes.
+Replicas have equal bytes, so all of them compute the same index for a state at a version, or for the sums of a step. If
+a piece has a wrong hash, only its sender is at fault. This file does no I/O with peers: an async driver moves the
+bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MAGIC = b"SwPx"
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """`total` bytes; all pieces but the last have PIECE_BYTES."""
+    """The hashes of the pieces of `total` bytes. All pieces except the last have PIECE_BYTES bytes."""
 
     total: int
     hashes: tuple[bytes, ...]
@@ -57,14 +58,14 @@ class Index:
 
     @classmethod
     def decode(cls, raw: bytes | bytearray, limit: int, where: str) -> Index:
-        """Raises StateError naming `where`: not an index, or one of more than `limit` bytes."""
+        """Decode an index. Raises StateError naming `where` if it is malformed, or if `total` exceeds `limit`."""
         if len(raw) < _HEAD.size:
             raise StateError(where, f"{len(raw)} bytes are not an index of pieces")
         magic, count, total = _HEAD.unpack_from(raw)
         if magic != _MAGIC or count != pieces_in(total) or len(raw) != _HEAD.size + count * _HASH_BYTES:
             raise StateError(where, f"not an index of pieces: {count} pieces of {total} bytes in {len(raw)} bytes")
         if total > limit:
-            raise StateError(where, f"an index of {total} bytes; at most {limit} are accepted")
+            raise StateError(where, f"has sent an index of {total} bytes; at most {limit} are accepted")
         body = bytes(raw[_HEAD.size :])
         return cls(total, tuple(body[i : i + _HASH_BYTES] for i in range(0, len(body), _HASH_BYTES)))
 
@@ -74,42 +75,45 @@ def pieces_in(total: int) -> int:
 
 
 def index_bytes(total: int) -> int:
-    """Bytes of an encoded index of `total` bytes."""
+    """Size of the encoded index of an object of `total` bytes."""
     return _HEAD.size + pieces_in(total) * _HASH_BYTES
 
 
 class SumsFile:
-    """The reduced buckets of a step as one run of bytes: their number, the length of each, then each as it was sent."""
+    """The reduced buckets of a step in one file: their number, the length of each, then each bucket as it was sent."""
 
     _COUNT = struct.Struct("<I")
 
     @classmethod
     def write(cls, file: BinaryIO, count: int, buckets: Iterable[Buffer]) -> None:
-        """Write `count` buckets as they come: none stays in memory. Raises OSError, ValueError for another number."""
+        """Write `count` buckets one by one, without keeping them in memory.
+
+        Raises OSError; ValueError if the number of buckets is not `count`.
+        """
         lengths = []
         file.seek(cls._COUNT.size * (count + 1))
         for bucket in buckets:
             write_whole(file, view := memoryview(bucket).cast("B"))
             lengths.append(len(view))
         if len(lengths) != count:
-            raise ValueError(f"{len(lengths)} buckets of sums, {count} were announced")
+            raise ValueError(f"got {len(lengths)} buckets of sums, but {count} were announced")
         file.seek(0)
         write_whole(file, b"".join(map(cls._COUNT.pack, (count, *lengths))))
 
     @classmethod
     def limit(cls, buckets: int, largest: int) -> int:
-        """An upper bound of its bytes, with `buckets` buckets of at most `largest` bytes."""
+        """An upper bound on its size in bytes, with `buckets` buckets of at most `largest` bytes."""
         return cls._COUNT.size * (buckets + 1) + buckets * largest
 
     @classmethod
     def read(cls, raw: bytes | bytearray, buckets: int, where: str) -> list[memoryview]:
-        """Raises StateError naming `where`."""
+        """The buckets in the file's bytes. Raises StateError naming `where`."""
         head = cls._COUNT.size * (buckets + 1)
         if len(raw) < head or cls._COUNT.unpack_from(raw)[0] != buckets:
             raise StateError(where, f"{len(raw)} bytes are not sums of {buckets} buckets")
         lengths = [cls._COUNT.unpack_from(raw, cls._COUNT.size * (b + 1))[0] for b in range(buckets)]
         if head + sum(lengths) != len(raw):
-            raise StateError(where, f"the sums take {head + sum(lengths)} bytes, there are {len(raw)}")
+            raise StateError(where, f"the sums need {head + sum(lengths)} bytes, but there are {len(raw)}")
         found, view = [], memoryview(raw)
         for length in lengths:
             found.append(view[head : head + length])

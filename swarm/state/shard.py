@@ -1,6 +1,7 @@
 """A shard: one stage's parameters and optimizer state at one version, as a safetensors file.
 
-Tensors are `param/<name>`, `exp_avg/<name>` and `exp_avg_sq/<name>`, all fp32. Peers exchange the same bytes.
+The tensors are `param/<name>`, `exp_avg/<name>` and `exp_avg_sq/<name>`, all fp32. Peers exchange the bytes of the
+file.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The content of a shard file. The tensors share one buffer, or are read one by one: copy them into place."""
+    """The content of a shard file. The tensors share one buffer, or are read from the file at each access."""
 
     meta: ShardMeta
     tensors: Tensors
@@ -51,7 +52,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """`hash`: BLAKE3 of the whole file, hex. Equal state of equal meta gives an equal hash on every machine."""
+    """`hash`: BLAKE3 of the whole file, hex. Equal state and meta give an equal hash on every machine."""
 
     hash: str
     nbytes: int
@@ -61,21 +62,21 @@ def shard_parts(tensors: Tensors, meta: ShardMeta) -> list[bytes | memoryview]:
     """The bytes of a shard, without a copy: the tensors must not change while the parts are used."""
     for name in tensors:
         if name.partition("/")[0] not in KINDS:
-            raise StateError("a shard", f"tensor {name!r} is not part of a shard: names start with {', '.join(KINDS)}")
+            raise StateError("a shard", f"cannot contain tensor {name!r}: names start with {', '.join(KINDS)}")
     return file_parts(tensors, to_metadata(meta))
 
 
 def file_parts(tensors: Tensors, metadata: Mapping[str, str]) -> list[bytes | memoryview]:
-    """The bytes of a safetensors file of fp32 CPU tensors. CPU tensors that are contiguous are not copied."""
+    """The bytes of a safetensors file of fp32 tensors, in parts. Contiguous CPU tensors are not copied."""
     for name, tensor in tensors.items():
         if tensor.dtype != torch.float32:
-            raise StateError("a shard", f"tensor {name} is {tensor.dtype}: state is kept in float32")
+            raise StateError("a shard", f"tensor {name} is {tensor.dtype}, expected float32")
     head = head_bytes(metadata, {name: tensor.shape for name, tensor in tensors.items()})
     return [head, *(_raw(tensors[name]) for name in sorted(tensors) if tensors[name].numel())]
 
 
 def write_parts(path: Path, parts: Sequence[bytes | memoryview]) -> WrittenFile:
-    """Write a file atomically and hash it on the way. Raises OSError."""
+    """Write a file atomically, and compute its hash. Raises OSError."""
     hasher = blake3()
     nbytes = 0
     with atomic_file(path) as file:
@@ -95,14 +96,14 @@ def read_shard(
     shapes: Shapes | None = None,
     written: WrittenFile | None = None,
 ) -> Shard:
-    """Read a shard and check everything given: its meta, the shapes of its tensors, the hash of the file.
+    """Read a shard and check all given arguments: meta, shapes of the tensors, hash of the file.
 
-    Raises StateError naming the file: torn, corrupt, another run's, not finite.
+    Raises StateError, naming the file, if it is incomplete, corrupt, of another run, or not finite.
     """
     try:
         size = os.stat(path).st_size
         if written is not None and size != written.nbytes:
-            raise StateError(path, f"{size} bytes, the manifest says {written.nbytes}: the file is torn")
+            raise StateError(path, f"has {size} bytes, the manifest says {written.nbytes}: the file is incomplete")
         buffer = bytearray(size)
         with path.open("rb", buffering=0) as file:
             filled = 0
@@ -111,7 +112,7 @@ def read_shard(
     except OSError as error:
         raise StateError(path, f"cannot be read: {error.strerror}") from None
     if filled != size:
-        raise StateError(path, f"{filled} of {size} bytes could be read")
+        raise StateError(path, f"only {filled} of {size} bytes could be read")
     if written is not None:
         _check_hash(blake3(buffer).hexdigest(), written, str(path))
     shard = parse_shard(buffer, str(path), shapes=shapes)
@@ -139,10 +140,10 @@ def parse_shard(buffer: bytearray, where: str, *, shapes: Shapes | None = None) 
 
 
 def open_shard(path: Path, where: str, *, shapes: Shapes | None = None, written: WrittenFile | None = None) -> Shard:
-    """The shard in a file, whose tensors are read one by one at each access, and checked then.
+    """Open a shard file. Its tensors are read and checked at each access.
 
-    The file may lose its name meanwhile, but must not change. Checks everything that needs no values, and the hash of
-    the file if given. Raises StateError naming `where`.
+    The file may be unlinked meanwhile, but must not change. Opening checks everything except the values, and the hash
+    of the file if `written` is given. Raises StateError naming `where`.
     """
     try:
         file = path.open("rb", buffering=0)
@@ -155,13 +156,13 @@ def open_shard(path: Path, where: str, *, shapes: Shapes | None = None, written:
     except OSError as error:
         raise StateError(where, f"cannot be read: {error.strerror}") from None
     if len(head) != begin - LENGTH.size:
-        raise StateError(where, f"{size} bytes, its head alone takes {begin}: the file is torn")
+        raise StateError(where, f"has {size} bytes, but its head ends at byte {begin}: the file is incomplete")
     layout, meta = _parse_head(head, size - begin, where, shapes)
     return Shard(meta, _FileTensors(file, begin, layout, where))
 
 
 class _FileTensors(Mapping[str, torch.Tensor]):
-    """Reads a tensor at each access. Raises StateError if it cannot be read, or holds forbidden values."""
+    """Reads a tensor from the file at each access. Raises StateError if this fails, or for forbidden values."""
 
     def __init__(self, file: FileIO, begin: int, layout: Layout, where: str) -> None:
         self._file = file
@@ -193,14 +194,14 @@ def _read_whole(file: FileIO, view: memoryview, start: int, where: str) -> None:
         except OSError as error:
             raise StateError(where, f"cannot be read: {error.strerror}") from None
         if not count:
-            raise StateError(where, f"ends {len(view) - filled} bytes too early: the file is torn")
+            raise StateError(where, f"ends {len(view) - filled} bytes too early: the file is incomplete")
         filled += count
 
 
 def _check_file(file: FileIO, size: int, written: WrittenFile, where: str) -> None:
-    """Raises StateError if it is not the file that was written; OSError."""
+    """Raise StateError if size or hash of the file differ from `written`. Raises OSError."""
     if size != written.nbytes:
-        raise StateError(where, f"{size} bytes, the manifest says {written.nbytes}: the file is torn")
+        raise StateError(where, f"has {size} bytes, the manifest says {written.nbytes}: the file is incomplete")
     _check_hash(file_hash(file), written, where)
 
 
@@ -214,10 +215,10 @@ def _check_hash(actual: str, written: WrittenFile, where: str) -> None:
 def _parse_head(
     head: bytes | memoryview, values_bytes: int, where: str, shapes: Shapes | None
 ) -> tuple[Layout, ShardMeta]:
-    """The layout and meta in a head. `values_bytes`: bytes that follow it. Raises StateError if they do not match."""
+    """The layout and meta in a head. `values_bytes`: bytes after the head. Raises StateError if these do not match."""
     layout = parse_head(head, where)
     if values_bytes != layout.values_bytes:
-        raise StateError(where, f"{values_bytes} bytes of values, its head describes {layout.values_bytes}")
+        raise StateError(where, f"has {values_bytes} bytes of values, but its head describes {layout.values_bytes}")
     meta = from_metadata(layout.metadata, where)
     if shapes is not None:
         check_shapes({name: place.shape for name, place in layout.places.items()}, shapes, where)
@@ -241,9 +242,9 @@ def _check_values(name: str, tensor: torch.Tensor, where: str) -> None:
         raise StateError(where, f"tensor {name!r} is not part of a shard")
     if not tensor.numel():
         return
-    lowest, highest = (bound.item() for bound in torch.aminmax(tensor))  # NaN wins; forty times faster than isfinite()
+    lowest, highest = (bound.item() for bound in torch.aminmax(tensor))  # NaN if any; 40 times faster than isfinite()
     if not (math.isfinite(lowest) and math.isfinite(highest)):
-        raise StateError(where, f"tensor {name} holds NaN or infinity")
+        raise StateError(where, f"tensor {name} contains NaN or infinity")
     if kind == "exp_avg_sq" and lowest < 0:
         raise StateError(where, f"tensor {name} is a second moment with negative values")
 

@@ -1,11 +1,11 @@
-"""Transfer: a saved shard as chunks, and back. Pure: an async driver moves the bytes.
+"""Transfer: converts a saved shard to chunks and back. It does no network I/O: an async driver moves the bytes.
 
-For the archive: peers send their saved checkpoints to it, and it sends them to peers and observers. A live state is
-fetched in pieces (`swarm/state/pieces.py`).
+Peers send their saved checkpoints to the archive in this form, and the archive sends them to peers and observers. A
+live state is fetched in pieces instead (`swarm/state/pieces.py`).
 
-A transfer is a fixed header (the state's run, stage and version, size, BLAKE3 of the whole) and then the bytes of the
-shard file. The receiver sets what it wants and the largest size; it allocates nothing for a header that does not
-fit.
+A transfer is a fixed header (run, stage and version of the state, size, BLAKE3 of the whole), followed by the bytes of
+the shard file. The receiver knows which state it expects, and its largest size; it allocates nothing for another
+header.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from swarm.state.error import StateError
 from swarm.state.folder import Checkpoint
 from swarm.state.layout import Shapes, ShardMeta, check_meta, shard_limit, state_shapes
 
-if TYPE_CHECKING:  # imported only where tensors are made, so that the archive can receive without torch
+if TYPE_CHECKING:  # not imported at run time, so that the archive can receive without torch
     from swarm.state.shard import Shard, Tensors
 
 CHUNK_BYTES = 256 * 1024
@@ -51,7 +51,7 @@ class TransferHeader:
 
     @classmethod
     def decode(cls, raw: bytes | bytearray, where: str) -> TransferHeader:
-        """Raises StateError naming `where`."""
+        """Decode a header. Raises StateError naming `where`."""
         magic, version, stage, step, run, size, whole = _FIELDS.unpack(raw)
         if magic != _MAGIC or version != _VERSION:
             raise StateError(where, f"not a transfer of version {_VERSION}: it starts with {bytes(raw[:8]).hex()}")
@@ -59,7 +59,7 @@ class TransferHeader:
 
 
 def iter_chunks(tensors: Tensors, meta: ShardMeta) -> Iterator[bytes]:
-    """Header and shard in chunks of at most CHUNK_BYTES. The tensors must not change until the last one is taken."""
+    """Header and shard in chunks of at most CHUNK_BYTES. The tensors must not change until the last chunk is taken."""
     from swarm.state.shard import shard_parts
 
     parts = shard_parts(tensors, meta)
@@ -75,7 +75,7 @@ def iter_chunks(tensors: Tensors, meta: ShardMeta) -> Iterator[bytes]:
 
 
 def iter_file_chunks(checkpoint: Checkpoint, run_hash: str) -> Iterator[bytes]:
-    """As `iter_chunks`, for a committed shard on disk. Raises StateError when the file is missing or cannot be read."""
+    """Like `iter_chunks`, for a committed shard on disk. Raises StateError if the file cannot be read."""
     header = TransferHeader(run_hash, checkpoint.stage, checkpoint.version, checkpoint.nbytes, checkpoint.hash)
     try:
         with checkpoint.path.open("rb") as file:
@@ -90,13 +90,13 @@ class Sink(Protocol):
     """The destination of a shard's bytes."""
 
     def open(self, size: int) -> None:
-        """Called once, when the header has been accepted."""
+        """Called once, after the header was accepted."""
 
     def write(self, part: memoryview) -> None: ...
 
 
 class ChunkReader:
-    """Checks a transfer as it arrives and hands the shard's bytes to a sink. Chunks may be cut anywhere."""
+    """Checks a transfer while it arrives, and passes the shard's bytes to a sink. Chunks may have any boundaries."""
 
     def __init__(self, run_hash: str, stage: int, version: int, limit: int, sink: Sink, where: str) -> None:
         self._wanted = (run_hash, stage, version)
@@ -109,10 +109,10 @@ class ChunkReader:
         self.header: TransferHeader | None = None
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Raises StateError naming the sender: the transfer is then void."""
+        """Process the next bytes. Raises StateError naming the sender; the transfer has then failed."""
         view = memoryview(chunk).cast("B")
         if len(view) > CHUNK_BYTES:
-            raise StateError(self._where, f"a chunk of {len(view)} bytes, the limit is {CHUNK_BYTES}")
+            raise StateError(self._where, f"has sent a chunk of {len(view)} bytes; the limit is {CHUNK_BYTES}")
         if self.header is None:
             need = HEADER_BYTES - len(self._start)
             self._start += view[:need]
@@ -124,7 +124,7 @@ class ChunkReader:
         if not view:
             return
         if self._taken + len(view) > self.header.size:
-            raise StateError(self._where, f"more than the announced {self.header.size} bytes")
+            raise StateError(self._where, f"has sent more than the announced {self.header.size} bytes")
         self._sink.write(view)
         self._hasher.update(view)
         self._taken += len(view)
@@ -135,21 +135,23 @@ class ChunkReader:
             total = "?" if self.header is None else str(self.header.size)
             raise StateError(self._where, f"the transfer ended after {self._taken} of {total} bytes")
         if (actual := self._hasher.hexdigest()) != self.header.hash:
-            raise StateError(self._where, f"BLAKE3 is {actual[:16]}…, announced was {self.header.hash[:16]}…")
+            raise StateError(self._where, f"BLAKE3 is {actual[:16]}…, but {self.header.hash[:16]}… was announced")
         return self.header
 
     def _accept(self, header: TransferHeader) -> TransferHeader:
         run_hash, stage, version = self._wanted
         check_meta(header, self._where, run_hash=run_hash, stage=stage, version=version)
         if header.size > self._limit:
-            raise StateError(self._where, f"a shard of {header.size} bytes, this stage has at most {self._limit}")
+            raise StateError(
+                self._where, f"announces a shard of {header.size} bytes; this stage has at most {self._limit}"
+            )
         return header
 
 
 class ShardReceiver:
-    """Receives one stage's saved checkpoint into a new file. `close` it in any case.
+    """Receives one stage's saved checkpoint into a new file. Always call `close` at the end.
 
-    `parameters`: shapes of the stage's parameters by name; they bound the size before anything is written.
+    `parameters`: shapes of the stage's parameters by name, from which the largest size follows.
     """
 
     def __init__(
@@ -162,12 +164,12 @@ class ShardReceiver:
         self._reader = ChunkReader(run_hash, stage, version, shard_limit(parameters), self._sink, where)
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes, at most CHUNK_BYTES. Raises StateError: the transfer is then void; OSError."""
+        """Process the next bytes, at most CHUNK_BYTES. Raises StateError and OSError; the transfer has then failed."""
         self._reader.feed(chunk)
 
     @property
     def hash(self) -> str | None:
-        """BLAKE3 of the shard's bytes, as announced; None until the header has come."""
+        """The announced BLAKE3 of the shard's bytes; None until the header has arrived."""
         return None if self._reader.header is None else self._reader.header.hash
 
     def close(self) -> None:
@@ -175,7 +177,7 @@ class ShardReceiver:
         self._sink.close()
 
     def finish(self) -> Shard:
-        """The shard, whose values are checked as they are read (`open_shard`). Raises StateError naming the sender."""
+        """Check the hash and open the shard, as `open_shard` does. Raises StateError naming the sender."""
         from swarm.state.shard import open_shard
 
         header = self._reader.finish()

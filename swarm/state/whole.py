@@ -1,4 +1,4 @@
-"""The whole model's parameters, assembled from the stages' states. Export and generate start here."""
+"""The parameters of the whole model, assembled from the stages' states, for export and generate."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from swarm.state.error import StateError
 from swarm.state.shard import Tensors, check_shapes
 
 Source = Archive | Mapping[int, Tensors]
-"""An archive, or tables of tensors by stage: parameters by name, or whole states as in a shard."""
+"""An archive, or tensors by stage and name: either parameters, or whole states as in a shard."""
 
 
 def whole_parameters(source: Source, manifest: RunManifest, version: int | None = None) -> dict[str, torch.Tensor]:
     """Every parameter of the model by name, fp32 on the CPU, checked against the manifest's shapes.
 
-    `version` chooses one in the archive, None the newest complete one. Raises StateError, also if stages that share a
-    parameter hold different copies of it.
+    `version`: of the archive; None: the newest complete one. Raises StateError, also if stages that share a parameter
+    have different copies of it.
     """
     found: dict[str, torch.Tensor] = {}
     for stage in range(manifest.model.stages):
         shapes = parameter_shapes(manifest.model, stage)
         if isinstance(source, Archive):
             if version is None and (version := source.newest()) is None:
-                raise StateError(source.directory, "holds no complete checkpoint yet")
+                raise StateError(source.directory, "contains no complete checkpoint yet")
             shard = source.open_shard(stage, version)
             table = shard.of_kind("param")
             where = str(source.checkpoint(stage, version).path)
@@ -44,18 +44,18 @@ def whole_parameters(source: Source, manifest: RunManifest, version: int | None 
             if not torch.equal(table[name].to("cpu", torch.float32), found[name]):
                 raise StateError(
                     where,
-                    f"its copy of {name} differs from an earlier stage's: they are tied, so one of "
-                    "them is wrong; name a version at which they are equal",
+                    f"its copy of {name} differs from that of an earlier stage, although they are tied, so one of "
+                    "them is wrong; name a version in which they are equal",
                 )
-        # a copy, so that the moments, twice as large, do not stay in memory with the parameters
+        # copy, so that the buffer with the moments, which are twice as large, can be freed
         found |= {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in table.items()}
     return found
 
 
 class WholeModel:
-    """Every stage of the model in one process, on the CPU, holding `parameters`.
+    """All stages of the model with `parameters`, in one process on the CPU.
 
-    `codec` is applied to activations at the cuts: with the run's own, this answers as its swarm would.
+    `codec`: applied to activations at the cuts; with the run's codec, results are the same as in its swarm.
     """
 
     def __init__(self, parameters: Tensors, model: ModelSection, codec: Codec | None = None) -> None:
@@ -68,7 +68,7 @@ class WholeModel:
 
     @torch.inference_mode()
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits (B, T, V) fp32 of token ids (B, T) int64. Raises codecs.CodecError when they are not finite."""
+        """Logits (B, T, V) fp32 of token ids (B, T) int64. Raises codecs.CodecError for non-finite activations."""
         x = tokens
         for stage in self._stages:
             x = stage(x, tokens)

@@ -50,7 +50,7 @@ def test_a_group_is_an_odd_number_of_peer_ids(tmp_path: Path) -> None:
     assert [actor.peer for actor in members_of(manifest(four[:3]))] == four[:3]
     assert members_of(manifest()) == ()
     mistakes = {
-        "has 2 members: take an odd number up to 7": four[:2],
+        "has 2 members: use an odd number up to 7": four[:2],
         "has 9 members": [f"12D3KooW{letter * 44}" for letter in "abcdefghi"],
         "names a peer id twice": [four[0], four[1], four[0]],
         "coordinator.group.0": ["nobody"],

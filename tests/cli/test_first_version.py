@@ -97,7 +97,7 @@ def test_the_manifest_names_imported_parameters_for_each_stage(initial: tuple[Ru
     with pytest.raises(ManifestError, match=r"initial.digests names 0 states"):
         other.resolve(DATA)
     narrow = {**MODEL.model_dump(), "boundary": "bottleneck", "boundary_dim": 4}
-    with pytest.raises(ValueError, match=r'model.boundary = "bottleneck": leave that out') as caught:
+    with pytest.raises(ValueError, match=r'model.boundary = "bottleneck": leave this out') as caught:
         RunFile.model_validate({"model": narrow, "batch": manifest.batch, "initial": {"sha256": "ab" * 32}})
     assert "initial.sha256 = abababababababab" in explain(caught.value)
 

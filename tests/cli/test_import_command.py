@@ -148,7 +148,7 @@ def test_an_import_that_fails_leaves_the_one_before(
     values["model.norm.weight"][3] = float("nan")
     safetensors.torch.save_file(values, source / "model.safetensors")
     assert run("import", source, "--out", out, "--force") == 2
-    assert f"error: {source}: model.norm.weight: holds NaN" in capsys.readouterr().err
+    assert f"error: {source}: model.norm.weight: contains NaN" in capsys.readouterr().err
     assert {path.relative_to(out): path.read_bytes() for path in out.rglob("*.*") if path.is_file()} == before
     values["model.norm.weight"][3] = 5.0
     safetensors.torch.save_file(values, source / "model.safetensors")

@@ -150,7 +150,7 @@ def test_a_file_is_overwritten_only_by_force(tmp_path: Path, capsys: pytest.Capt
         (["--boundary", "maxout"], "--boundary maxout needs a width"),
         (["--boundary", "maxout", "--boundary-dim", "17"], "model.boundary_dim = 17 does not divide model.dim = 192"),
         (["--boundary", "projector", "--boundary-dim", "192"], "model.boundary_dim = 192 must be from 1 to"),
-        (["--boundary", "projector", "--boundary-dim", "8", "--stages", "1"], "has no boundary to stand at"),
+        (["--boundary", "projector", "--boundary-dim", "8", "--stages", "1"], "has no effect without a cut"),
         (["--boundary", "projector", "--boundary-dim", "8", "--subspace-dim", "8"], "exclude each other"),
         (["--set", "model.width=8"], "unknown key model.width; the nearest known key is model."),
         (["--set", "model.cuts=[1]"], "init proposes the cuts itself"),

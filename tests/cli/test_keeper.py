@@ -127,7 +127,7 @@ async def test_donors_who_agree_on_a_state_of_no_bytes_give_none(tmp_path: Path)
         return index()
 
     keeper._incoming._fetch = nothing
-    with pytest.raises(StateError, match="the donors: 0 bytes is too short"):
+    with pytest.raises(StateError, match="the donors: has only 0 bytes, too few"):
         await keeper.load(LoadState(StageIndex(0), 3, (Donor(ONE, 0), Donor(TWO, 1))))
 
 

@@ -93,8 +93,8 @@ def test_trouble_and_its_reason_are_shown():
     )
     assert [line.split("  ", 1)[1] for line in lines] == [
         "abc.1 of stage 2 is lost: connection closed",
-        "abc.1 of stage 2 is fenced: lost; 2 finished and 1 unfinished microbatches are done again",
-        "stage 2 has table 1, microbatches 0–2 moved: abc.1 is fenced",
+        "abc.1 of stage 2 is fenced: lost; 2 finished and 1 unfinished microbatches are repeated",
+        "stage 2 has a new assignment table, number 1, microbatches 0–2 moved: abc.1 is fenced",
         "recovered 1:3/b2→m0 from def.1",
         "rolled back to version 10, term 2: no copy of stage 2 is left",
     ]

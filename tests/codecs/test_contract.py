@@ -382,7 +382,7 @@ def test_every_codec_is_under_contract() -> None:
 
 
 def test_residual_is_refused_and_names_the_replacement() -> None:
-    with pytest.raises(codecs.UnknownCodec, match=r"is gone.*Write .int8."):
+    with pytest.raises(codecs.UnknownCodec, match=r"was removed.*Write .int8."):
         codecs.get("residual:int4+int4")
 
 

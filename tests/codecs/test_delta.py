@@ -99,7 +99,7 @@ def test_whole_and_change_are_told_apart(delta: codecs.Delta) -> None:
 
 def test_a_base_of_another_shape_is_refused(delta: codecs.Delta) -> None:
     codec = delta.against(sample(2)[:, :, :1].half())
-    with pytest.raises(CodecError, match=r"wrong shape: a change of shape \(3, 5, 70\), its base has \(3, 5, 1\)"):
+    with pytest.raises(CodecError, match=r"wrong shape: the change has shape \(3, 5, 70\), its base \(3, 5, 1\)"):
         codec.encode(sample(1))
 
 
@@ -117,17 +117,21 @@ def test_a_change_can_be_checked_without_its_base(delta: codecs.Delta) -> None:
         (
             "delta:3",
             "int8",
-            "codec.forward: codec 'delta:3': a change cannot have 3 bits a value; give 2, 4, 5, 6, 8 or a codec's name",
+            "codec 'delta:3': a change cannot have 3 bits per value; give 2, 4, 5, 6, 8 or a codec's name",
         ),
         ("ef21:topk:2", "int8", "codec.forward: codec 'topk:2': 2 of the values cannot be kept"),
         ("ef21:topk", "int8", "codec.forward: codec 'topk': write topk:0.1"),
         ("ef21", "int8", "codec.forward: codec 'ef21': write ef21:4"),
         ("ef21:ef:int4", "int8", "codec.forward: codec 'ef21:ef:int4': write ef21:4"),
         ("delta:int9", "int8", "unknown codec 'int9'"),
-        ("delta:none", "int8", "changes in none would take more than a whole visit, which takes 16 bits a value"),
-        ("ef21:topk:0.95", "int8", "changes in topk:0.95 would take more than a whole visit"),
+        (
+            "delta:none",
+            "int8",
+            "changes coded with none would be larger than a whole activation, which has 16 bits per value",
+        ),
+        ("ef21:topk:0.95", "int8", "changes coded with topk:0.95 would be larger than a whole activation"),
         ("delta", "int8", "codec.forward: codec 'delta': write delta:4 for changes of 4 bits, or a codec of"),
-        ("int8", "delta:4", "codec.backward = 'delta:4': a visit leaves its activation"),
+        ("int8", "delta:4", "codec.backward = 'delta:4': gradients of earlier visits are not kept"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_fix(forward: str, backward: str, words: str) -> None:

@@ -134,10 +134,10 @@ def test_positions_that_no_sender_writes_are_refused() -> None:
         ("topk:0", "int8", "0 of the values cannot be kept; give a fraction from 1e-06 to 1"),
         ("topk:1.5", "int8", "1.5 of the values cannot be kept"),
         ("topk:nan", "int8", "nan of the values cannot be kept"),
-        ("topk-shared", "int8", "is for gradients"),
+        ("topk-shared", "int8", "is only for gradients"),
         ("int8", "topk-shared", 'set codec.forward = "topk:0.1"'),
         ("topk-independent:0.1", "topk-shared", 'set codec.forward = "topk:0.1"'),
-        ("none", "topk:0.1", '"topk-shared", or, to study just that, "topk-independent:0.1"'),
+        ("none", "topk:0.1", '"topk-shared", or, to study this effect, "topk-independent:0.1"'),
         ("none", "int9", "codec.backward: unknown codec 'int9': did you mean 'int8'"),
     ],
 )

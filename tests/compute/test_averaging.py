@@ -104,7 +104,7 @@ def test_residuals_count_only_when_they_are_granted() -> None:
 
 def test_residuals_that_are_not_here_are_missed() -> None:
     pair = Pair("int4")
-    with pytest.raises(LookupError, match="the residuals for version 1 are not here: held are those for None"):
+    with pytest.raises(LookupError, match="the residuals for version 1 are missing; those for None are here"):
         pair.replicas[0].part(EncodePart(attempt(1), 0, carried=True))
     pair.reduce(attempt(0), gradients(0), carried=False)
     pair.applied(attempt(0))
@@ -148,7 +148,7 @@ def test_a_share_beyond_the_grid_is_refused_where_it_is_made() -> None:
     pair = Pair("int8")
     pair.shares[0]._widen(0)
     pair.shares[0]._sums[0][0] = 1 << 54  # 2^24
-    with pytest.raises(SumOverflow, match=r"bucket 0 .* reaches .* the grid carries 8.38861e\+06: lower"):
+    with pytest.raises(SumOverflow, match=r"bucket 0 .* reaches .* the grid's limit is 8.38861e\+06: lower"):
         pair.replicas[0].part(EncodePart(attempt(0), 0))
 
 
@@ -163,8 +163,8 @@ LOSS = struct.pack("<d", 1.0)
         (1, 17, "bucket 1 of type int, expected bytes"),
         (1, b"\0", "bucket 1 of 1 bytes, expected at least 9"),
         (0, b"", "bucket 0 of 0 bytes, expected at least 1"),
-        (1, b"\2" + LOSS + FRAME, "bucket 1 of kind 2 with a frame of"),
-        (1, b"\1" + LOSS + FRAME, "bucket 1 of kind 1 with a frame of"),
+        (1, b"\2" + LOSS + FRAME, "bucket 1 is of kind 2 and has a frame of"),
+        (1, b"\1" + LOSS + FRAME, "bucket 1 is of kind 1 and has a frame of"),
         (1, b"\0" + LOSS, "bucket 1: truncated"),
         (1, b"\0" + LOSS + FRAME[:-1], "bucket 1: bad checksum"),
         (1, b"\0" + LOSS + FRAME[:40] + b"\x55" + FRAME[41:], "bucket 1: bad checksum"),
@@ -173,9 +173,9 @@ LOSS = struct.pack("<d", 1.0)
         (
             1,
             b"\0" + LOSS + codecs.get("int4").encode(torch.full((100,), 1e7)),
-            r"bucket 1 reaches .*, the grid carries 8.38861e\+06",
+            r"bucket 1 reaches .*; the limit of the grid is 8.38861e\+06",
         ),
-        (1, b"\0" + struct.pack("<d", 1e7) + FRAME, r"bucket 1 has the loss 1e\+07, the grid carries"),
+        (1, b"\0" + struct.pack("<d", 1e7) + FRAME, r"bucket 1 has the loss 1e\+07; the limit of the grid is"),
     ],
 )
 def test_a_payload_that_cannot_be_the_bucket_is_refused(bucket: int, payload: object, reason: str) -> None:

@@ -122,7 +122,7 @@ def test_zero_stays_zero_and_before_the_first_step_the_grid_is_the_usual_one() -
 def test_a_gradient_of_another_step_is_refused() -> None:
     manifest = run()
     sums = Accumulator(LAYOUT, manifest.sums, grid=turned(manifest))
-    with pytest.raises(ValueError, match="microbatch 1 of step 4 on the grid of step 3"):
+    with pytest.raises(ValueError, match="microbatch 1 of step 4 does not fit the grid of step 3"):
         sums.add(gradient(1), 0.0, step=4, microbatch=1)
 
 
@@ -168,11 +168,11 @@ def test_a_bucket_that_is_none_is_refused() -> None:
     wrong = {
         "of type int": 7,
         "expected at least 8": b"",
-        "has the loss": (1 << 60).to_bytes(8, "little") + body,
+        "has a loss of": (1 << 60).to_bytes(8, "little") + body,
         "of kind 9": loss + b"\x09" + body[1:],
         "expected at least 3": loss + body[:2],
-        "low bits a number": loss + body[:1] + b"\x29" + body[2:],
-        "by its widths": good + bytes(1000),
+        "low bits per number": loss + body[:1] + b"\x29" + body[2:],
+        "for their widths": good + bytes(1000),
         "numbers, expected": good[:-1] + b"\x00",
     }
     for reason, payload in wrong.items():

@@ -62,7 +62,7 @@ def test_prompts_have_one_row_and_any_length_up_to_the_context(fmt):
         packed = fmt.pack_forward(1, body.kind, body.tokens, torch.zeros(1, length, 16))
         assert fmt.unpack_forward(1, packed, GENERATE).hidden.shape == (1, length, 16)
         assert len(packed) <= fmt.max_bytes(1, Direction.FORWARD)
-    with pytest.raises(FrameError, match="prompt of 1 × 9"):
+    with pytest.raises(FrameError, match="prompt has 1 × 9"):
         fmt.pack_tokens(GENERATE, np.arange(9)[None])
 
 
@@ -83,10 +83,10 @@ def test_token_ids_are_integers_of_the_least_width(make_manifest, vocab_size, wi
 @pytest.mark.parametrize(
     ("ids", "reason"),
     [
-        (np.full((2, 7), 50), "token id 50 outside vocab_size = 50"),
-        (np.full((2, 7), -1), "token id -1 outside"),
+        (np.full((2, 7), 50), "token id 50 is out of range: model.vocab_size = 50"),
+        (np.full((2, 7), -1), "token id -1 is out of range"),
         (np.zeros((3, 7), int), "3 × 7 token ids, expected 2 × 7"),
-        (np.zeros(7, int), "token ids of shape"),
+        (np.zeros(7, int), "the token ids have the shape"),
     ],
 )
 def test_bad_token_ids_are_never_packed(fmt, ids, reason):
@@ -101,15 +101,15 @@ def test_each_kind_of_damage_has_its_reason(fmt):
         return bytes([16 * kind + width]) + good[1:]
 
     cases = [
-        (b"", "its header alone"),
+        (b"", "its header needs"),
         (good[:40], "truncated"),
         (good + b"\0", "oversized"),
-        (good[:20], "token ids alone end at 29"),
-        (with_header(9), "unknown kind of body 9"),
-        (with_header(3), "kind GRADIENT in a forward frame"),
-        (with_header(2), "kind PROMPT in a forward frame of a train pass"),
-        (with_header(1, 4), "token ids of 4 bytes"),
-        (good[:1] + b"\xff" * 28 + good[29:], "token id 65535 outside"),
+        (good[:20], "token ids end at byte 29"),
+        (with_header(9), "of unknown kind 9"),
+        (with_header(3), "a forward frame of a train pass has a body of kind GRADIENT"),
+        (with_header(2), "a forward frame of a train pass has a body of kind PROMPT"),
+        (with_header(1, 4), "the token ids have 4 bytes"),
+        (good[:1] + b"\xff" * 28 + good[29:], "token id 65535 is out of range"),
         (good[:-1] + bytes([good[-1] ^ 1]), "bad checksum"),
     ]
     for body, reason in cases:
@@ -120,10 +120,10 @@ def test_each_kind_of_damage_has_its_reason(fmt):
 def test_prompts_that_no_sender_writes_are_refused(fmt):
     good = fmt.pack_tokens(GENERATE, np.arange(5)[None])
     cases = [
-        (good[:3], "header of a prompt has 5"),
-        (good[:1] + struct.pack("<I", 2**32 - 1) + good[5:], "prompt of 1 × 4294967295 token ids"),
-        (good[:1] + struct.pack("<I", 0) + good[5:], "prompt of 1 × 0 token ids"),
-        (good + b"\0", "1 bytes of activation at boundary 0"),
+        (good[:3], "header of a prompt needs 5"),
+        (good[:1] + struct.pack("<I", 2**32 - 1) + good[5:], "prompt has 1 × 4294967295 token ids"),
+        (good[:1] + struct.pack("<I", 0) + good[5:], "prompt has 1 × 0 token ids"),
+        (good + b"\0", "1 bytes follow the token ids at boundary 0"),
     ]
     for body, reason in cases:
         with pytest.raises(FrameError, match=reason):
@@ -225,5 +225,5 @@ def test_a_subspace_boundary_carries_coefficients_and_integer_ids(make_manifest,
     assert fmt.unpack_forward(1, body, TRAIN).hidden.shape == (2, 6, 3)
     with pytest.raises(FrameError, match="wrong shape"):
         fmt.check(1, Direction.FORWARD, fmt.pack_forward(1, BodyKind.BATCH, torch.from_numpy(IDS), HIDDEN), TRAIN)
-    with pytest.raises(FrameError, match="token id 50 outside vocab_size = 50"):
+    with pytest.raises(FrameError, match=r"token id 50 is out of range: model.vocab_size = 50"):
         fmt.check(1, Direction.FORWARD, body[:HEADER_BYTES] + b"\x32\x00" + body[HEADER_BYTES + 2 :], TRAIN)

@@ -344,7 +344,7 @@ def test_a_copy_that_does_not_get_on_is_given_up(start, monkeypatch, end):
     else:
         driver.get(AppliedStep)
     disk.go.set()
-    with pytest.raises(GivenUp, match="training went on without it"):
+    with pytest.raises(GivenUp, match="training continued without it"):
         copied.result(WAIT_S)
 
 
@@ -392,7 +392,7 @@ def test_state_moves_to_another_engine_and_a_wrong_one_is_refused(start, make_ma
     other.engine.load_state(state).result(WAIT_S)
     assert other.engine.version == 1
     assert other.engine.snapshot().result(WAIT_S).digest() == donor.engine.snapshot().result(WAIT_S).digest()
-    with pytest.raises(OptimizerError, match="is it another stage's"):
+    with pytest.raises(OptimizerError, match="is it of another stage"):
         start(1).engine.load_state(state).result(WAIT_S)
 
 
@@ -422,9 +422,9 @@ def test_frames_and_buckets_are_checked_before_the_core_sees_them(start):
     driver.engine.check_frame(key, tokens(driver))
     driver.engine.check_frame(key, prompt)  # nothing has begun that says otherwise
     driver.begin()
-    with pytest.raises(FrameError, match="PROMPT in a forward frame of a train pass"):
+    with pytest.raises(FrameError, match="train pass has a body of kind PROMPT"):
         driver.engine.check_frame(key, prompt)
-    with pytest.raises(FrameError, match="its header alone"):
+    with pytest.raises(FrameError, match="its header needs"):
         driver.engine.check_frame(FrameKey(STEP, 1, Direction.BACKWARD, 0), b"")
     part = driver.ask(EncodePart(Attempt(STEP, 0, 0), 0), PartEncoded).payload
     driver.engine.check_bucket(SumKey(Attempt(STEP, 0, 0), 0), part)
@@ -432,7 +432,9 @@ def test_frames_and_buckets_are_checked_before_the_core_sees_them(start):
         driver.engine.check_bucket(PartKey(Attempt(STEP, 0, 0), 0, Actor("a", 1)), bytes(part)[:-8])
     blocks = -(-driver.engine._buckets.slice(0).stop // packing.BLOCK)
     huge = bytes([64]) * blocks + np.full(blocks * packing.BLOCK, 1e7).tobytes()
-    with pytest.raises(FrameError, match=r"bucket 0 of numbers up to 1e\+07, the grid carries 8\.38861e\+06"):
+    with pytest.raises(
+        FrameError, match=r"bucket 0: packed numbers reach 1e\+07; the limit of the grid is 8\.38861e\+06"
+    ):
         driver.engine.check_bucket(PartKey(Attempt(STEP, 0, 0), 0, Actor("a", 1)), huge)
     with pytest.raises(FrameError, match="a bucket of stage 1 at stage 0"):
         driver.engine.check_bucket(SumKey(Attempt(STEP, 1, 0), 0), part)

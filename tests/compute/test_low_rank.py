@@ -156,10 +156,10 @@ def test_a_void_attempt_leaves_nothing() -> None:
 def test_the_second_round_waits_for_the_first() -> None:
     pair = Pair()
     replica, second = pair.replicas[0], pair.buckets.first_round
-    with pytest.raises(ValueError, match=r"the second round of .* begins before the first is stored"):
+    with pytest.raises(ValueError, match=r"the second round of .* starts before the first is stored"):
         replica.part(EncodePart(attempt(0), second))
     replica.store(attempt(0), 0, replica.part(EncodePart(attempt(0), 0)))
-    with pytest.raises(ValueError, match=f"round begins while {second - 1} buckets of the first are missing"):
+    with pytest.raises(ValueError, match=f"round starts while {second - 1} buckets of the first are missing"):
         replica.part(EncodePart(attempt(0), second))
 
 
@@ -182,7 +182,7 @@ def test_one_replica_keeps_its_exact_sums() -> None:
 
 
 def test_residuals_that_are_not_here_are_missed() -> None:
-    with pytest.raises(LookupError, match="the residuals for version 1 are not here"):
+    with pytest.raises(LookupError, match="the residuals for version 1 are missing"):
         Pair().replicas[0].part(EncodePart(attempt(1), 0, carried=True))
 
 
@@ -194,7 +194,7 @@ def test_a_payload_that_cannot_be_the_bucket_is_refused() -> None:
             buckets.check(bucket, b"\1")
     with pytest.raises(FrameError, match="bucket 0: truncated"):
         buckets.check(0, b"\0")
-    with pytest.raises(FrameError, match=rf"bucket {last} of 1 bytes, expected at least 9"):
+    with pytest.raises(FrameError, match=rf"bucket {last} has 1 bytes, expected at least 9"):
         buckets.check(last, b"\0")
     numbers = sum(buckets.slice(b).stop - buckets.slice(b).start for b in range(buckets.count))
     assert numbers == LowRank(LAYOUT, 2).first + LowRank(LAYOUT, 2).second + 1

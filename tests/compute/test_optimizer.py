@@ -109,7 +109,7 @@ def test_a_loaded_state_continues_to_the_bit():
         (lambda t: t.update(extra=torch.zeros(1)), "1 unknown tensors, the first is 'extra'"),
         (lambda t: t.update({"exp_avg/layer.weight": torch.zeros(2, 3)}), r"expected torch.float32 \[3, 2\]"),
         (lambda t: t.update({"exp_avg/layer.weight": torch.zeros(3, 2).double()}), "is torch.float64"),
-        (lambda t: t.update({"param/layer.weight": torch.full((3, 2), math.nan)}), "holds NaN or infinity"),
+        (lambda t: t.update({"param/layer.weight": torch.full((3, 2), math.nan)}), "contains NaN or infinity"),
         (lambda t: t.update({"exp_avg_sq/layer.weight": torch.full((3, 2), -1.0)}), "negative second moments"),
     ],
 )

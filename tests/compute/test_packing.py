@@ -80,9 +80,9 @@ def test_gradients_take_the_bits_between_the_grid_and_their_size():
 @pytest.mark.parametrize(
     ("number", "reason"),
     [
-        (1e300, r"numbers up to 1e\+300, the grid carries 8\.38861e\+06"),
-        (-(2.0**23), r"numbers up to 8\.38861e\+06, the grid carries 8\.38861e\+06"),
-        (2.0**-31, r"numbers that are no multiples of 2\^-30"),
+        (1e300, r"numbers reach 1e\+300; the limit of the grid is 8\.38861e\+06"),
+        (-(2.0**23), r"numbers reach 8\.38861e\+06; the limit of the grid is 8\.38861e\+06"),
+        (2.0**-31, r"numbers are not multiples of 2\^-30"),
     ],
 )
 def test_numbers_that_no_peer_can_have_summed_are_refused(number, reason):
@@ -121,8 +121,8 @@ def test_rubbish_is_refused_or_read(payload, count):
     ("payload", "reason"),
     [
         (b"", "0 bytes, expected at least 2"),
-        (bytes([1, 2]) + bytes(23), "25 bytes, expected 26 by its widths"),
-        (bytes([1, 2]) + bytes(25), "27 bytes, expected 26"),
+        (bytes([1, 2]) + bytes(23), "25 bytes; their widths need 26"),
+        (bytes([1, 2]) + bytes(25), "27 bytes; their widths need 26"),
         (bytes([1, 63]) + bytes(512), "a block of 63 bits"),
         (bytes([1, 255]) + bytes(512), "a block of 255 bits"),
     ],

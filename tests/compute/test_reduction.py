@@ -62,7 +62,7 @@ def test_a_missing_bucket_or_another_attempt_is_never_used():
     sum_alone(reduction, attempt(1), 2)  # a new attempt starts from nothing
     with pytest.raises(ValueError, match="missing=2"):
         reduction.assemble(attempt(1))
-    with pytest.raises(ValueError, match="not here"):
+    with pytest.raises(ValueError, match="no reduced sums of attempt"):
         reduction.reduced(attempt(0))
 
 
@@ -102,7 +102,7 @@ def test_a_cancelled_attempt_is_void_and_a_later_one_is_not():
     reduction.cancel(attempt(0))
     assert reduction.assemble(attempt(1)).finite
     reduction.cancel(attempt(1))
-    with pytest.raises(ValueError, match="not here"):
+    with pytest.raises(ValueError, match="no reduced sums of attempt"):
         reduction.reduced(attempt(1))
 
 
@@ -128,13 +128,13 @@ def test_the_reduced_buffer_is_separate_from_the_sums():
     [
         (3, b"", "bucket 3 does not exist: the stage has 3"),
         (-1, b"", "does not exist"),
-        (2, b"", "bucket 2 of 0 bytes, expected at least 1"),
-        (2, bytes(2), "bucket 2 of 2 bytes, expected 1 by its widths"),
-        (2, bytes([54]) + bytes(54 * 8), "bucket 2 of 433 bytes with a block of 54 bits a number"),
+        (2, b"", "bucket 2: packed numbers have 0 bytes, expected at least 1"),
+        (2, bytes(2), "bucket 2: packed numbers have 2 bytes; their widths need 1"),
+        (2, bytes([54]) + bytes(54 * 8), "bucket 2: packed numbers have a block of 54 bits per number"),
         (
             2,
             bytes([64]) + np.full(64, 1e7).tobytes(),
-            r"bucket 2 of numbers up to 1e\+07, the grid carries 8.38861e\+06",
+            r"bucket 2: packed numbers reach 1e\+07; the limit of the grid is 8.38861e\+06",
         ),
         (2, 17, "of type int"),
     ],
@@ -146,7 +146,7 @@ def test_a_payload_that_cannot_be_the_bucket_is_refused(bucket, payload, reason)
 
 @pytest.mark.parametrize("size", [0, 43, 45, 88])
 def test_raw_sums_have_one_size(size):
-    with pytest.raises(FrameError, match=f"bucket 2 of {size} bytes, expected 44"):
+    with pytest.raises(FrameError, match=f"bucket 2 has {size} bytes, expected 44"):
         Buckets(LAYOUT, SumSection(mode="fp32")).check(2, bytes(size))
 
 

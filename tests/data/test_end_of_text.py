@@ -54,7 +54,7 @@ def test_the_files_beside_it_say(files: dict[str, dict[str, Any]], end: int, tmp
 
 def test_nothing_is_guessed_where_several_may_be_it(tmp_path: Path) -> None:
     path = write(tmp_path)
-    with pytest.raises(CorpusError, match="nothing says which of them"):
+    with pytest.raises(CorpusError, match="no file says which of them"):
         Tokenizer.of_model(path)
     assert Tokenizer.of_model(path, "</s>").end_of_text == 1
     with pytest.raises(CorpusError, match="no such special token"):

@@ -59,10 +59,10 @@ def test_a_corpus_of_images_takes_the_place_of_one_of_text(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("1,2,3\n4,5,6\n", "2 pixels a line"),
-        ("1,2,3,4,0\n1,2,3,-4,1\n", "not from 0"),
-        ("1,2,3,4,0\n1,2,3,4.5,1\n", "not whole"),
-        ("1,2,3,4,0\n1,2,3,nan,1\n", "not whole"),
+        ("1,2,3\n4,5,6\n", "each line has 2 pixels"),
+        ("1,2,3,4,0\n1,2,3,-4,1\n", "not integers from 0"),
+        ("1,2,3,4,0\n1,2,3,4.5,1\n", "not integers from 0"),
+        ("1,2,3,4,0\n1,2,3,nan,1\n", "not integers from 0"),
         ("1,2,3,4,0\n1,2,3,4,0\n", "1 class"),
         ("a,b\n", "not a CSV file"),
         ("1,2,3,4,0\n1,2\n", "not a CSV file"),
@@ -107,7 +107,7 @@ def test_a_run_must_fit_its_images(tmp_path: Path) -> None:
         run_of(section, classes=9)
     with pytest.raises(ManifestError, match=r"images of digits, levels and classes, take 17 ids .*vocab_size = 17"):
         run_of(section, vocab_size=16)
-    with pytest.raises(ManifestError, match="trains on text, but the corpus digits holds images"):
+    with pytest.raises(ManifestError, match="trains on text, but the corpus digits contains images"):
         RunFile().resolve(section)
     with pytest.raises(ManifestError, match=r"set batch\.sequence_length = 81"):
         run_of(section.model_copy(update={"pixels": 81}))
@@ -116,13 +116,13 @@ def test_a_run_must_fit_its_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        ({**MODEL, "heads": 4}, "model.heads = 4 means nothing"),
-        ({**MODEL, "boundary": "maxout", "boundary_dim": 4}, "means nothing"),
-        ({**MODEL, "residual": "subspace", "subspace_dim": 4}, "means nothing"),
+        ({**MODEL, "heads": 4}, "model.heads = 4 has no effect"),
+        ({**MODEL, "boundary": "maxout", "boundary_dim": 4}, "has no effect"),
+        ({**MODEL, "residual": "subspace", "subspace_dim": 4}, "has no effect"),
         ({**MODEL, "classes": 1}, "two classes"),
         ({**MODEL, "dim": 100}, "set a multiple of 8, such as 104"),
         ({**MODEL, "dim": 17}, "set a multiple of 8, such as 24"),
-        ({"classes": 3}, "model.classes = 3 means nothing"),
+        ({"classes": 3}, "model.classes = 3 has no effect"),
     ],
 )
 def test_keys_of_the_other_kind_of_model_are_refused(model: dict[str, object], reason: str) -> None:

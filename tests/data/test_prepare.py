@@ -132,7 +132,7 @@ def test_another_corpus_is_replaced_only_by_force(tmp_path: Path):
     before = contents(tmp_path)
     prepare(SOURCE, tmp_path, vocab_size=300, heldout_fraction=0.1)
     for source, vocab_size in ((SOURCE, 290), (Source("other", "", SOURCE.documents), 300)):
-        with pytest.raises(CorpusError, match=r"holds another corpus, toy of .* --force"):
+        with pytest.raises(CorpusError, match=r"contains another corpus, toy with .* --force"):
             prepare(source, tmp_path, vocab_size=vocab_size, heldout_fraction=0.1)
         assert contents(tmp_path) == before
     prepare(SOURCE, tmp_path, vocab_size=290, heldout_fraction=0.1, force=True)
@@ -154,7 +154,7 @@ def test_a_full_disk_is_named(size: int, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_other_peoples_files_are_not_touched(tmp_path: Path):
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(CorpusError, match=r"holds other files \(thesis\.txt\)"):
+    with pytest.raises(CorpusError, match=r"contains other files \(thesis\.txt\)"):
         prepare(SOURCE, tmp_path, vocab_size=300)
     assert contents(tmp_path) == {"thesis.txt": b"mine"}
 
@@ -163,7 +163,7 @@ def test_an_empty_split_and_a_bad_fraction_are_errors(tmp_path: Path):
     tiny = Source("tiny", "", lambda: iter(TEXTS[:2]))
     with pytest.raises(CorpusError, match="the held-out split is empty: tiny has 2 documents"):
         prepare(tiny, tmp_path / "a", vocab_size=300, heldout_fraction=1e-9)
-    with pytest.raises(CorpusError, match=r"share of 1\.5 is not between 0 and 1"):
+    with pytest.raises(CorpusError, match=r"fraction 1\.5 is not between 0 and 1"):
         prepare(tiny, tmp_path / "a", vocab_size=300, heldout_fraction=1.5)
 
 

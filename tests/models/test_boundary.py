@@ -126,13 +126,13 @@ def test_only_projectors_are_retracted() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"boundary": "none"}, 'model.boundary_dim = 8 means nothing with model.boundary = "none"'),
+        ({"boundary": "none"}, 'model.boundary_dim = 8 has no effect with model.boundary = "none"'),
         ({"boundary": "maxmin"}, "boundary"),
         ({"boundary_dim": 0}, "model.boundary_dim = 0 must be from 1 to model.dim − 1 = 31"),
         ({"boundary_dim": 32}, "model.boundary_dim = 32 must be from 1"),
         ({"boundary": "maxout", "boundary_dim": 5}, "model.boundary_dim = 5 does not divide model.dim = 32"),
-        ({"cuts": ()}, 'model.boundary = "bottleneck" has no boundary to stand at'),
-        ({"residual": "subspace", "subspace_dim": 4}, 'model.residual = "subspace" is narrow already'),
+        ({"cuts": ()}, 'model.boundary = "bottleneck" has no effect without a cut'),
+        ({"residual": "subspace", "subspace_dim": 4}, 'model.residual = "subspace" is already narrow'),
     ],
 )
 def test_keys_that_do_not_fit_are_named(changes: dict[str, object], reason: str) -> None:

@@ -16,7 +16,7 @@ def test_no_other_cut_has_a_cheaper_dearest_stage(layers, stages, embed, layer, 
     model = ModelSection(layers=layers, cuts=())
     costs = Costs(embed, layer, head)
     if stages > layers:
-        with pytest.raises(ValueError, match=f"ask for 1 to {layers} stages"):
+        with pytest.raises(ValueError, match=f"use 1 to {layers} stages"):
             propose_cuts(model, stages, costs)
         return
 

@@ -118,7 +118,7 @@ def test_counting_allocates_nothing_and_adds_up():
 
 
 def test_a_stage_that_does_not_exist_is_named():
-    with pytest.raises(ValueError, match=r"stage 3 does not exist: model\.cuts = \[1, 3\] make 3 stages"):
+    with pytest.raises(ValueError, match=r"stage 3 does not exist: model\.cuts = \[1, 3\] gives 3 stages"):
         build_stage(MODEL, 3, seed=0)
 
 
@@ -159,7 +159,7 @@ def test_a_tied_head_is_an_untied_one_of_the_same_values():
         ({"anchor": "frozen"}, 'does not fit model.anchor = "frozen", .*: set model.tie_embeddings = false'),
         (
             {"kind": "resnet", "classes": 10, "heads": 6, "kv_heads": 2, "ffn_dim": 512, "rope_theta": 10_000.0},
-            'model.tie_embeddings = True means nothing with model.kind = "resnet"',
+            'model.tie_embeddings = True has no effect with model.kind = "resnet"',
         ),
     ],
 )

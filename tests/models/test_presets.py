@@ -32,5 +32,5 @@ def test_small_presets_take_a_step(name):
 
 
 def test_an_unknown_preset_lists_the_known_ones():
-    with pytest.raises(ValueError, match="no preset named '7b': there are 1m, 2m, 5m"):
+    with pytest.raises(ValueError, match="no preset is named '7b': use one of 1m, 2m, 5m"):
         preset("7b")

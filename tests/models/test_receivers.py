@@ -196,7 +196,7 @@ def test_the_id_names_an_anchor_that_is_not_the_usual_one() -> None:
         ),
         ("dense", {"token_table_dim": 33}, "model.token_table_dim = 33 is more than model.dim = 32"),
         ("dense", {"receiver_hidden": -1}, "receiver_hidden"),
-        ("subspace", {"anchor": "none"}, 'model.anchor = "none" leaves model.residual = "subspace" nothing'),
+        ("subspace", {"anchor": "none"}, 'with model.anchor = "none", model.residual = "subspace" has no component'),
         ("maxout", {"anchor": "frozen"}, 'model.anchor = "frozen" does not fit model.boundary = "maxout"'),
         ("dense", {"anchor": "learned"}, "anchor"),
     ],

@@ -61,5 +61,5 @@ def test_the_grid_is_part_of_the_definition() -> None:
     "x", [torch.zeros(4, 2), torch.full((4, 2), 0.5), torch.tensor([[1.0, 0.0], [0.0, float("inf")]])]
 )
 def test_columns_that_depend_on_each_other_are_refused(x: Tensor) -> None:
-    with pytest.raises(RankError, match=r"a projector of .* is not finite or not of full rank"):
+    with pytest.raises(RankError, match=r"a projector of .* is not finite or does not have full rank"):
         retract(x)

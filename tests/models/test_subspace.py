@@ -201,9 +201,9 @@ def test_what_a_writer_writes_is_as_long_in_the_subspace_as_in_the_tail() -> Non
         ({"subspace_dim": 0}, "model.subspace_dim = 0 must be from 1 to model.dim − 1 = 31"),
         ({"subspace_dim": 32}, "model.subspace_dim = 32 must be from 1"),
         ({"tail_layers": 2}, "model.tail_layers = 2 must lie in the last stage, which has 1 of the 4 layers"),
-        ({"residual": "dense"}, 'model.subspace_dim = 4 means nothing with model.residual = "dense"'),
-        ({"residual": "dense", "subspace_dim": 0}, "model.subspace_seed = 5 means nothing"),
-        ({"residual": "dense", "subspace_dim": 0, "subspace_seed": 0}, "model.tail_layers = 1 means nothing"),
+        ({"residual": "dense"}, 'model.subspace_dim = 4 has no effect with model.residual = "dense"'),
+        ({"residual": "dense", "subspace_dim": 0}, "model.subspace_seed = 5 has no effect"),
+        ({"residual": "dense", "subspace_dim": 0, "subspace_seed": 0}, "model.tail_layers = 1 has no effect"),
     ],
 )
 def test_keys_that_do_not_fit_are_named(changes: dict[str, object], reason: str) -> None:

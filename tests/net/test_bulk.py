@@ -96,7 +96,7 @@ async def chunks(sizes: list[int], fault: Exception | None = None) -> AsyncGener
         (100, [50], BulkError("the shard is gone"), "the shard is gone"),
         (100, [50], OSError("disk error"), "OSError: disk error"),
         (100, [50], None, "ended after 50 of 100 bytes"),
-        (100, [50, 51], None, "longer than the 100 bytes announced"),
+        (100, [50, 51], None, "longer than the announced 100 bytes"),
     ],
 )
 async def test_an_error_half_way_is_told_in_band(
@@ -115,7 +115,7 @@ async def test_an_error_half_way_is_told_in_band(
 
 async def test_a_request_can_be_refused_by_name_and_an_announcement_over_the_limit_is(pair: Pair) -> None:
     a, b = await pair.start()
-    with pytest.raises(BulkError, match="serves nothing but the manifest"):
+    with pytest.raises(BulkError, match="serves only the manifest"):
         await a.fetch(b.me, b"state")
 
     async def handler(_requester: Actor, request: bytes) -> Transfer:
@@ -126,7 +126,7 @@ async def test_a_request_can_be_refused_by_name_and_an_announcement_over_the_lim
     b.serve(handler)
     with pytest.raises(BulkError, match="I hold version 4"):
         await a.fetch(b.me, b"state 3")
-    with pytest.raises(BulkError, match=f"{1 << 60} bytes are announced; at most 1000"):
+    with pytest.raises(BulkError, match=f"{1 << 60} bytes; at most 1000"):
         await a.fetch(b.me, b"state 4", max_bytes=1000)
 
 
@@ -145,7 +145,7 @@ async def test_a_donor_that_vanishes_breaks_the_transfer(pair: Pair) -> None:
     transfer = await a.fetch(b.me, b"x")
     assert len(await anext(transfer.chunks)) == 1000
     await pair.cut()
-    with pytest.raises(BulkError, match="broke after 1000 of 2000 bytes"):
+    with pytest.raises(BulkError, match="broke off after 1000 of 2000 bytes"):
         await anext(transfer.chunks)
 
 
@@ -157,7 +157,7 @@ async def test_an_asker_that_takes_nothing_is_given_up(pair: Pair, monkeypatch: 
     transfer = await a.fetch(b.me, b"x", max_bytes=NBYTES)
     async with asyncio.timeout(DEADLINE_S):
         await endless.ended.wait()
-        with pytest.raises(BulkError, match="the transfer broke after"):
+        with pytest.raises(BulkError, match="the transfer broke off after"):
             async for _ in transfer.chunks:
                 pass
 
@@ -178,7 +178,7 @@ async def test_a_donor_that_only_drips_is_given_up(pair: Pair) -> None:
     stream = await a._dialler.open(b.me.peer, b.me.incarnation, Channel.BULK)
     transfer = await bulk.request(stream, b"x", idle_timeout=1.0, least_rate=1000.0)
     async with asyncio.timeout(DEADLINE_S):
-        with pytest.raises(TooSlow, match=r"of 1048576 bytes came in 1 s, at least 1000 a second are wanted"):
+        with pytest.raises(TooSlow, match=r"of 1048576 bytes in 1 s; the lowest accepted rate is 1000"):
             await transfer.read()
 
 
@@ -215,7 +215,7 @@ async def test_only_so_many_transfers_are_answered_at_once(
 
     b.serve(handler)
     under_way = [await a.fetch(b.me, b"x") for _ in range(bulk.MAX_ANSWERS_PER_PEER)]
-    with pytest.raises(bulk.Busy, match="4 transfers to you are under way"):
+    with pytest.raises(bulk.Busy, match="4 transfers to you are already in progress"):
         await a.fetch(b.me, b"x")
     finish.set()
     assert [await transfer.read() for transfer in under_way] == bulk.MAX_ANSWERS_PER_PEER * [b"x"]
@@ -311,7 +311,7 @@ async def test_an_asker_that_takes_little_at_a_time_is_given_up(pair: Pair, monk
     b.serve(handler)
     transfer = await a.fetch(b.me, b"x", max_bytes=1 << 40, least_rate=0.001)
     async with asyncio.timeout(DEADLINE_S):
-        with pytest.raises(BulkError, match="the transfer broke after"):
+        with pytest.raises(BulkError, match="the transfer broke off after"):
             async for _ in transfer.chunks:
                 await asyncio.sleep(0.05)
         await ended.wait()
@@ -343,7 +343,7 @@ async def test_a_guest_fetches_the_manifest_by_hash_and_nothing_else(
     for shown in (b"state 3", b"certificate"):
         stream = await guest.open_stream(host.peer_id, PROTOCOL)
         await introduce(stream, enrols, host.peer_id)
-        with pytest.raises(BulkError, match="a guest may ask for the manifest and its own certificate only"):
+        with pytest.raises(BulkError, match="a guest may request only the manifest and its own certificate"):
             await bulk.request(stream, shown)
 
     async def registrar(peer: str, given: Pass, block: str) -> bytes:
@@ -386,10 +386,10 @@ async def test_a_forged_manifest_is_refused(make_host: Callable[[], Awaitable[Ho
     with pytest.raises(ManifestError, match="the invite names run"):
         await fetch_manifest(guest, host.peer_id, where, me)
     sent = honest.model_copy(update={"public_key": b"short"})
-    with pytest.raises(ManifestError, match="bad signature"):
+    with pytest.raises(ManifestError, match="no valid signature"):
         await fetch_manifest(guest, host.peer_id, where, me)
     sent = honest.model_copy(update={"signature": bytes(64)})
-    with pytest.raises(ManifestError, match="bad signature"):
+    with pytest.raises(ManifestError, match="no valid signature"):
         await fetch_manifest(guest, host.peer_id, where, me)
 
 

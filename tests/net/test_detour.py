@@ -87,7 +87,7 @@ async def test_state_comes_through_a_coordinator(three: Three) -> None:
         await asker.fetch(hidden.me, b"gossip")
     with pytest.raises(BulkError, match="incarnation"):
         await asker.fetch(Actor(hidden.me.peer, hidden.me.incarnation + 1), b"state")
-    with pytest.raises(BulkError, match=f"{len(STATE)} bytes are announced"):
+    with pytest.raises(BulkError, match=f"{len(STATE)} bytes; at most"):
         await asker.fetch(hidden.me, b"state", max_bytes=1000)
 
 
@@ -107,12 +107,12 @@ async def test_what_is_not_passed_on(three: Three) -> None:
     again = Detour(hidden.me.peer, None, Detour(hidden.me.peer, None, b"state").encode())
     masked = Detour(hidden.me.peer, None, PassedOn(guide.me, b"state").encode())
     stranger = Detour("12D3KooWNoSuchPeer", None, b"state")
-    reasons = "not passed on again", "not passed on again", "is not connected here either"
+    reasons = "cannot be forwarded again", "cannot be forwarded again", "is not connected to this coordinator either"
     for request, reason in zip((again, masked, stranger), reasons, strict=True):
         with pytest.raises(BulkError, match=reason):
             await asker.fetch(guide.me, request.encode())
     asker.serve(serve_state)
-    with pytest.raises(BulkError, match="only coordinators ask for others"):
+    with pytest.raises(BulkError, match="only coordinators may forward requests of others"):
         await guide.fetch(asker.me, PassedOn(hidden.me, b"state").encode())
 
 
@@ -120,7 +120,7 @@ async def test_what_is_not_passed_on(three: Three) -> None:
 async def test_peers_pass_nothing_on(three: Three) -> None:
     asker, hidden, guide = three
     asker.go_round_by([guide.me])
-    with pytest.raises(BulkError, match="only coordinators pass requests on"):
+    with pytest.raises(BulkError, match="only coordinators forward requests"):
         await asker.fetch(hidden.me, b"state")
 
 

@@ -124,7 +124,7 @@ def test_the_newest_incarnation_of_a_peer_shuts_out_the_older_ones() -> None:
         hello.sender.incarnation = incarnation
         verdicts.append(admission.judge(hello.SerializeToString(), "somebody"))
     assert [isinstance(v, Introduction) for v in verdicts] == [True, True, True, False]
-    assert verdicts[-1] == (Refusal.STALE_INCARNATION, "you are incarnation 2, 3 was here already")
+    assert verdicts[-1] == (Refusal.STALE_INCARNATION, "you are incarnation 2; 3 has connected")
 
 
 def test_strangers_without_end_do_not_shut_out_who_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_strangers_without_end_do_not_shut_out_who_comes_next(monkeypatch: pytes
     for peer in ("old", "quiet", "old", "new"):
         assert isinstance(judge(peer, 5), Introduction)
     assert isinstance(judge("old", 6), Introduction)
-    assert judge("old", 5) == (Refusal.STALE_INCARNATION, "you are incarnation 5, 6 was here already")
+    assert judge("old", 5) == (Refusal.STALE_INCARNATION, "you are incarnation 5; 6 has connected")
     assert isinstance(judge("quiet", 4), Introduction)  # forgotten, as the one not heard of for longest
 
 

@@ -146,7 +146,7 @@ async def test_malformed_frames_are_refused_by_name_and_the_stream_goes_on(pair:
         await stream.write_frame(*encoder.encode(message))
     reasons = [(await pair.two.next_of(pair.two.refused_frames))[1] for _ in range(4)]
     assert "not a protobuf" in reasons[0]
-    assert "Released does not belong on the activation channel" in reasons[1]
+    assert "Released is not allowed on the activation channel" in reasons[1]
     assert reasons[2] == "non-finite values"
     assert "Frame does not belong" in reasons[3]
     assert network.refused_frames[me] == 4
@@ -279,7 +279,7 @@ async def test_an_actor_that_refuses_us_is_lost_for_good_with_its_reason(pair: P
     a, b = await pair.start(second={"run": "cd" * 32})
     a.send(b.me, m.Released(PASS, 1, ()))
     actor, reason = await pair.one.next_of(pair.one.lost)
-    assert actor == b.me and reason.startswith("pass not valid: your pass is of another run")
+    assert actor == b.me and reason.startswith("pass not valid: your pass is for another run")
     with pytest.raises(Refused, match="pass not valid"):
         await a.fetch(b.me.peer, b"anything")
 

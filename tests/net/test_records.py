@@ -55,7 +55,7 @@ async def test_records_are_found_by_every_member_and_the_newest_counts(
         assert await records.lookup(host, "cd" * 32, everybody) == []
     # the DHT itself refuses a value that is no record, and one signed by another
     assert not await first.dht.store("anything", b"value", get_dht_time() + 30)
-    with pytest.raises(PublicRecordError, match="cannot be signed by"):
+    with pytest.raises(PublicRecordError, match="cannot publish the record of"):
         await records.publish(first, mine)
 
 
@@ -159,7 +159,7 @@ def test_what_is_as_large_as_is_allowed_is_taken_and_one_more_is_not(tmp_path: P
     filling = records.MAX_RECORD - len(raw) - 3  # an unknown field: its tag, its length in two bytes
     whole = raw + bytes([15 << 3 | 2, filling & 0x7F | 0x80, filling >> 7]) + bytes(filling)
     assert len(whole) == records.MAX_RECORD and open_record(whole) == record
-    with pytest.raises(PublicRecordError, match="a record of 4097 bytes; at most 4096"):
+    with pytest.raises(PublicRecordError, match="the record has 4097 bytes; at most 4096"):
         open_record(whole + b"\0")
 
 

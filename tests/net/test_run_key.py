@@ -16,7 +16,7 @@ KEY = Authority().run_key(RUN)
 def test_it_is_the_same_after_a_restart_and_another_for_each_run_and_organiser() -> None:
     assert Authority().run_key(RUN) == KEY
     assert len({KEY.secret, Authority().run_key("cd" * 32).secret, Authority(2).run_key(RUN).secret}) == 3
-    with pytest.raises(ValueError, match="a run key of 31 bytes"):
+    with pytest.raises(ValueError, match="the run key has 31 bytes"):
         RunKey(bytes(KEY_BYTES - 1))
     assert KEY.secret.hex() not in repr(KEY) and str(KEY.secret) not in repr(KEY), "a log does not show it"
 

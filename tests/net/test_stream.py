@@ -48,7 +48,7 @@ async def test_half_a_frame_ends_the_stream(
     one, two = ends
     await one.write(begun)
     async with asyncio.timeout(DEADLINE_S):
-        with pytest.raises(StreamClosed, match="the rest of a frame has not come"):
+        with pytest.raises(StreamClosed, match="the rest of a frame has not arrived"):
             await two.read_frame(100, 100)
         await one.wait_ended()
 

@@ -137,7 +137,7 @@ def test_a_donor_that_differs_from_the_replicas_is_refused(tmp_path: Path) -> No
     writer = archive.receive(0, 10, honest.hash)
     for chunk in iter_chunks(state(2.0000002), meta(0, 10)):  # claims the right digest
         writer.feed(chunk)
-    with pytest.raises(StateError, match="the replicas said"):
+    with pytest.raises(StateError, match="the replicas have"):
         writer.commit()
     writer.abort()
     assert files(tmp_path / "archive") == []

@@ -119,7 +119,7 @@ def test_a_model_is_replaced_whole_and_only_by_force(
         lambda: export_hf(states, manifest, tokenizer_path, out),
         lambda: export_native(states, manifest, tokenizer_path, out),
     ):
-        with pytest.raises(StateError, match=r"holds a model already \(config.json\): .*--force"):
+        with pytest.raises(StateError, match=r"already contains a model \(config.json\): .*--force"):
             export()
     assert sorted(path.name for path in out.iterdir()) == before
     export_native(states, manifest, tokenizer_path, out, force=True)

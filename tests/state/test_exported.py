@@ -72,7 +72,7 @@ def _halved(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
         (_changed(lambda tensors, metadata: metadata.update(run_hash="ab" * 32)), "run_hash is abab"),
         (_changed(lambda tensors, metadata: tensors.pop("model.norm.weight")), "tensor model.norm.weight is missing"),
         (_changed(_narrowed), r"tensor model.norm.weight has shape \[31\], expected \[32\]"),
-        (_changed(_halved), "tensor model.norm.weight is F16, parameters are F32"),
+        (_changed(_halved), "tensor model.norm.weight is F16, expected F32"),
     ],
     ids=["none", "no model", "no tensors", "manifest", "tokenizer", "other run", "fewer", "narrower", "halves"],
 )

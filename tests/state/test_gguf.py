@@ -209,12 +209,12 @@ def test_a_quantised_model_is_what_its_blocks_stand_for(
     ("changes", "message"),
     [
         ({"general.architecture": "qwen2"}, 'general.architecture = "qwen2"'),
-        ({"llama.block_count": 3}, "says it has 3 layers, its tensors are of 2"),
+        ({"llama.block_count": 3}, "says that it has 3 layers, but has tensors of 2 layers"),
         ({"llama.block_count": 0}, "llama.block_count must be a number above 0, it is 0"),
         ({"llama.embedding_length": "wide"}, "llama.embedding_length must be a number above 0, it is 'wide'"),
         ({"llama.attention.head_count_kv": [2, 1]}, r"head_count_kv = \[2, 1\]"),
         ({"llama.rope.scaling.type": "yarn"}, "llama.rope.scaling.type = 'yarn'"),
-        ({"llama.rope.dimension_count": 4}, "llama.rope.dimension_count = 4: a head is 8 wide"),
+        ({"llama.rope.dimension_count": 4}, "llama.rope.dimension_count = 4: expected 8"),
         ({"llama.attention.key_length": 16}, "llama.attention.key_length = 16"),
         ({"llama.expert_count": 8}, "llama.expert_count = 8"),
         ({"llama.attention.sliding_window": 8}, "sliding_window = 8"),
@@ -243,16 +243,20 @@ def test_tensors_that_are_wrong_are_named(values: dict[str, np.ndarray], tokeniz
         with pytest.raises(StateError, match=match):
             open_pretrained(path, tokenizer_path)
 
-    refused("blk.0.attn_q.weight is Q4_K, known are F32, F16, BF16", **{"blk.0.attn_q.weight": ((32, 32), 12, b"")})
+    refused("blk.0.attn_q.weight is Q4_K, supported are F32, F16, BF16", **{"blk.0.attn_q.weight": ((32, 32), 12, b"")})
     refused("is of type 99", **{"blk.0.attn_q.weight": ((32, 32), 99, b"")})
-    refused("rows of 33, Q8_0 has blocks of 32", **{"blk.0.ffn_up.weight": ((64, 33), 8, bytes(9999))})
+    refused("rows of 33 values, but Q8_0 has blocks of 32", **{"blk.0.ffn_up.weight": ((64, 33), 8, bytes(9999))})
     refused("rope_freqs.weight scales positions", **{"rope_freqs.weight": ((4,), 0, bytes(16))})
     refused(
-        "tensor blk.0.attn_q.bias has no place|self_attn.q_proj.bias", **{"blk.0.attn_q.bias": ((32,), 0, bytes(128))}
+        "tensor blk.0.attn_q.bias is not supported|self_attn.q_proj.bias",
+        **{"blk.0.attn_q.bias": ((32,), 0, bytes(128))},
     )
-    refused("says it has 2 layers, its tensors are of 3", **{"blk.20000.attn_q.weight": ((32, 32), 0, bytes(4096))})
-    refused("ends at byte .* it is torn", torn=32)
-    refused("GGUF of version 1, known are 2, 3", version=1)
+    refused(
+        "says that it has 2 layers, but has tensors of 3 layers",
+        **{"blk.20000.attn_q.weight": ((32, 32), 0, bytes(4096))},
+    )
+    refused("ends at byte .* it is incomplete", torn=32)
+    refused("GGUF of version 1; supported: 2, 3", version=1)
     refused(r"q_proj.weight is \[8, 32\], expected", **{"blk.0.attn_q.weight": ((8, 32), 0, bytes(1024))})
     refused("has 9 rows, which do not make pairs for 4 heads", **{"blk.0.attn_q.weight": ((9, 32), 0, bytes(1152))})
 
@@ -332,7 +336,7 @@ def test_tokenizers_that_would_be_guessed_are_refused(tokenizer_path: Path, tmp_
     refused('pre "qwen2"', pre="qwen2")
     refused("pre .* cannot be built", pre=["gpt-2", "gpt-2"])
     tokens = good["tokenizer.ggml.tokens"]
-    refused("tokens has some tokens twice", tokens=[*tokens[:-1], tokens[0]])
+    refused("tokens contains some tokens twice", tokens=[*tokens[:-1], tokens[0]])
     refused("tokens is not a list of texts", tokens=[1, 2])
     refused("token_type is not a list", token_type=[1])
     refused("lacks byte 0x61", tokens=["~~" if token == "a" else token for token in tokens])
@@ -374,7 +378,7 @@ def test_a_part_that_is_not_there_is_named(
     paths[missing].unlink()
     for path in paths:
         if path.exists():
-            with pytest.raises(StateError, match=f"one of 3 parts of a model, and {paths[missing].name}"):
+            with pytest.raises(StateError, match=f"one of 3 parts of a model, but {paths[missing].name}"):
                 open_pretrained(path, tokenizer_path)
 
 

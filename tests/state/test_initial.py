@@ -44,11 +44,11 @@ def test_one_bit_or_another_model_is_refused(tensors: dict[str, LazyTensor], tmp
     whole = write_initial(tmp_path, tensors)
     with pytest.raises(StateError, match=r"initial.sha256 is 00000000"):
         InitialParameters(tmp_path, MODEL, "0" * 64)
-    with pytest.raises(StateError, match=r"model.layers.3.* is missing, which the \[model\]"):
+    with pytest.raises(StateError, match=r"model.layers.3.* is missing, but the \[model\]"):
         InitialParameters(tmp_path, MODEL.model_copy(update={"layers": 4}), whole)
     with pytest.raises(StateError, match=r"model.layers.2.* is not part of"):
         InitialParameters(tmp_path, MODEL.model_copy(update={"layers": 2, "cuts": (1,)}), whole)
-    with pytest.raises(StateError, match=r"lm_head.weight is \[32, 16\], \[model\] makes it \[40, 16\]"):
+    with pytest.raises(StateError, match=r"lm_head.weight is \[32, 16\], but \[model\] needs \[40, 16\]"):
         InitialParameters(tmp_path, MODEL.model_copy(update={"vocab_size": 40}), whole)
     (path,) = tmp_path.iterdir()
     raw = bytearray(path.read_bytes())
@@ -57,7 +57,7 @@ def test_one_bit_or_another_model_is_refused(tensors: dict[str, LazyTensor], tmp
     with pytest.raises(StateError, match="the parameters hash to"):
         InitialParameters(tmp_path, MODEL, whole)
     path.write_bytes(raw[:-4])
-    with pytest.raises(StateError, match="import again"):
+    with pytest.raises(StateError, match="import the model again"):
         InitialParameters(tmp_path, MODEL, whole)
     path.unlink()
     with pytest.raises(StateError, match="`swarm-peer import`"):
@@ -75,5 +75,5 @@ def test_names_and_shapes_are_part_of_the_hash(tensors: dict[str, LazyTensor], t
 
 def test_values_that_are_not_finite_are_named(tensors: dict[str, LazyTensor], tmp_path: Path) -> None:
     tensors["model.norm.weight"] = LazyTensor((16,), lambda: torch.full((16,), float("nan")))
-    with pytest.raises(StateError, match=r"model.norm.weight: holds NaN"):
+    with pytest.raises(StateError, match=r"model.norm.weight: contains NaN"):
         write_initial(tmp_path, tensors)

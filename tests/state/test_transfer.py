@@ -56,7 +56,7 @@ def test_a_shard_may_be_as_large_as_the_stage_makes_it_and_no_larger() -> None:
     whole = ChunkReader(RUN, 1, 40, size, Nowhere(), "peer Qm123")
     whole.feed(raw)
     assert whole.finish().size == size
-    with pytest.raises(StateError, match=f"a shard of {size} bytes, this stage has at most {size - 1}"):
+    with pytest.raises(StateError, match=f"a shard of {size} bytes; this stage has at most {size - 1}"):
         ChunkReader(RUN, 1, 40, size - 1, Nowhere(), "peer Qm123").feed(raw)
 
 
@@ -165,7 +165,7 @@ def test_state_that_is_not_finite_is_refused() -> None:
     receiving.feed(wire(bad))
     shard = receiving.finish()
     assert shard.tensors["param/w"].isfinite().all()
-    with pytest.raises(StateError, match="peer Qm123: tensor param/b holds NaN"):
+    with pytest.raises(StateError, match="peer Qm123: tensor param/b contains NaN"):
         shard.tensors["param/b"]
 
 

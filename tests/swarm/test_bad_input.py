@@ -90,7 +90,7 @@ def of_somebody_else(manifest: RunManifest, key: Ed25519PrivateKey) -> SignedMan
 @pytest.mark.parametrize(
     ("serve", "says"),
     [
-        (forged, "has a bad signature for key"),
+        (forged, "has no valid signature of the key"),
         (of_somebody_else, "the invite names organiser"),
     ],
     ids=["bad-signature", "other-organiser"],

@@ -71,7 +71,7 @@ def with_nan(body: bytes) -> bytes:
 
 JUNK = [
     Junk("no such token", Channel.ACTIVATION, "token id 65535", lambda f: forward(patched(tokens(f), b"\xff\xff"))),
-    Junk("truncated", Channel.ACTIVATION, "token ids alone end at", lambda f: forward(tokens(f)[:-5])),
+    Junk("truncated", Channel.ACTIVATION, "token ids end at", lambda f: forward(tokens(f)[:-5])),
     Junk(
         "wrong shape",
         Channel.GRADIENT,
@@ -84,11 +84,11 @@ JUNK = [
         "finite",
         lambda f: backward(with_nan(gradient(f))),
     ),
-    Junk("random body", Channel.ACTIVATION, "unknown kind of body", lambda f: forward(b"\xff" + os.urandom(499))),
+    Junk("random body", Channel.ACTIVATION, "of unknown kind", lambda f: forward(b"\xff" + os.urandom(499))),
     Junk("random frame", Channel.CONTROL, "", lambda f: struct.pack("<II", 300, 0) + os.urandom(300)),
-    Junk("oversized", Channel.GRADIENT, "is announced", lambda f: struct.pack("<II", 10, 1 << 30)),
+    Junk("oversized", Channel.GRADIENT, "the payload of the frame has", lambda f: struct.pack("<II", 10, 1 << 30)),
     Junk("random bytes", Channel.REDUCE, "", lambda f: os.urandom(4096)),
-    Junk("wrong channel", Channel.ACTIVATION, "does not belong on", lambda f: backward(gradient(f))),
+    Junk("wrong channel", Channel.ACTIVATION, "is not allowed on", lambda f: backward(gradient(f))),
     Junk("empty", Channel.CONTROL, "unknown kind", lambda f: struct.pack("<II", 0, 0)),
 ]
 
@@ -186,11 +186,11 @@ def test_peers_of_another_run_release_or_life_are_refused_by_name(
 
     async def call(stranger: Rogue, target: PeerRecord) -> None:
         p0 = swarm.peers["p0"]
-        with pytest.raises(Refused, match="other run: you take part in run abababababababab"):
+        with pytest.raises(Refused, match="other run: your run is abababababababab"):
             await stranger.open(target, Channel.CONTROL, run_hash="ab" * 32)
         await said(p0, PeerRefused, "other run")
         (await stranger.open(target, Channel.CONTROL, incarnation=5)).abort()
-        with pytest.raises(Refused, match="stale incarnation: you are incarnation 3, 5 was here already"):
+        with pytest.raises(Refused, match="stale incarnation: you are incarnation 3; 5 has connected"):
             await stranger.open(target, Channel.CONTROL, incarnation=3)
         await said(p0, PeerRefused, "stale incarnation")
         monkeypatch.setattr(handshake, "PROTOCOL_VERSION", 99)

@@ -1,4 +1,4 @@
-"""Types of tensors in GGUF files, as fp32: plain floats, and blocks of 32 values with a scale.
+"""Decodes the tensor types of GGUF files to fp32: plain floats, and blocks of 32 values with a scale.
 
 The formulas are those of ggml's reference (ggml-quants.c): value = d·q, or d·q + m, with d and m in fp16 and q a small
 integer. All arithmetic is in fp32, so every reader of a file gets the same bits.
@@ -22,7 +22,7 @@ class Block:
     nbytes: int
     """Bytes of a block."""
     decode: Callable[[np.ndarray], np.ndarray]
-    """Whole blocks, uint8 → their values in order, fp32."""
+    """Decodes whole blocks, uint8, to their values in order, fp32."""
 
 
 def _f32(raw: np.ndarray) -> np.ndarray:
@@ -70,7 +70,7 @@ def _q5_1(raw: np.ndarray) -> np.ndarray:
 
 
 def _half(blocks: np.ndarray, at: int) -> np.ndarray:
-    """The fp16 at a byte of each block: (blocks, 1) fp32."""
+    """The fp16 number at byte `at` of each block: (blocks, 1) fp32."""
     return np.ascontiguousarray(blocks[:, at : at + 2]).view("<f2").astype(np.float32)
 
 
@@ -81,7 +81,7 @@ def _nibbles(packed: np.ndarray) -> np.ndarray:
 
 
 def _fifth(packed: np.ndarray) -> np.ndarray:
-    """(blocks, 4) bytes → (blocks, 32) fp32, 16 where a value's fifth bit is set."""
+    """(blocks, 4) bytes → (blocks, 32) fp32: 16 if the fifth bit of a value is set, else 0."""
     bits: np.ndarray = np.unpackbits(packed, axis=1, bitorder="little").astype(np.float32) * 16
     return bits
 
@@ -108,4 +108,4 @@ UNKNOWN: dict[int, str] = {
     20: "IQ4_NL",
     23: "IQ4_XS",
 }
-"""Names of the most common types that are refused."""
+"""Names of common types that are not supported."""

@@ -1,6 +1,7 @@
-"""The tokenizer in a GGUF file's metadata, as a tokenizer.json: byte-level BPE with a known text splitter.
+"""Builds a tokenizer.json from the metadata of a GGUF file: byte-level BPE with a known text splitter.
 
-Only kinds that need no guess are built. For all others the error asks for the model's own tokenizer.json.
+It builds only kinds of tokenizers that the metadata defines completely. For others, the error asks for the model's
+tokenizer.json.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ def _smollm() -> pre_tokenizers.PreTokenizer:
 
 
 _RARE = frozenset({*range(32), 0x7F, 0xC0, 0xC1, *range(0xF1, 0x100)} - {*b"\t\n\r"})
-"""Control characters, and bytes of no used character. SmolLM2 lacks some: it drops them from a text."""
+"""Control characters, and bytes that occur in no assigned character. SmolLM2 lacks some, and drops them from a text."""
 
 _SPLITTERS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {"gpt-2": _gpt2, "smollm": _smollm}
-"""By `tokenizer.ggml.pre`."""
+"""The text splitters, by `tokenizer.ggml.pre`."""
 
 
 def byte_level_bpe(metadata: Mapping[str, Any], path: Path) -> bytes:
@@ -49,7 +50,7 @@ def byte_level_bpe(metadata: Mapping[str, Any], path: Path) -> bytes:
         raise StateError(path, f"tokenizer.ggml.token_type is not a list of {len(tokens)} numbers: {_ADVICE}")
     vocabulary = {token: number for number, token in enumerate(tokens)}
     if len(vocabulary) != len(tokens):
-        raise StateError(path, f"tokenizer.ggml.tokens has some tokens twice: {_ADVICE}")
+        raise StateError(path, f"tokenizer.ggml.tokens contains some tokens twice: {_ADVICE}")
     absent = [byte for byte, letter in _letters().items() if letter not in vocabulary and byte not in _RARE]
     if absent:
         raise StateError(path, f"its tokenizer lacks byte {absent[0]:#04x}, so not all text has ids: {_ADVICE}")
@@ -68,7 +69,7 @@ def byte_level_bpe(metadata: Mapping[str, Any], path: Path) -> bytes:
 
 
 def _letters() -> dict[int, str]:
-    """The character for each byte in byte-level BPE: itself if it is printable, else the next from 256."""
+    """The character for each byte in byte-level BPE: the byte itself if printable, else the next one from 256 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}

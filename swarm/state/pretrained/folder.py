@@ -1,6 +1,6 @@
-"""A Hugging Face folder of a Llama: config.json, *.safetensors with or without an index, tokenizer.json.
+"""Opens a Hugging Face folder of a Llama: config.json, *.safetensors with or without an index, tokenizer.json.
 
-Tensor names equal ours. A key of config.json that this program's Llama does not support is refused by name.
+The tensor names are equal to ours. A value in config.json that this program's Llama does not support is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FIXED: Mapping[str, tuple[Any, tuple[Any, ...], str]] = {
     "partial_rotary_factor": (1.0, (1.0,), "the whole head is rotated"),
     "quantization_config": (None, (None,), "weights must be F32, F16 or BF16"),
 }
-"""{key: (default, allowed, why)}"""
+"""{key of config.json: (default, supported values, reason)}"""
 
 _SHAPE = {
     "vocab_size": "vocab_size",
@@ -44,11 +44,11 @@ _SHAPE = {
     "intermediate_size": "ffn_dim",
     "max_position_embeddings": "context",
 }
-"""Required keys of config.json, and ours."""
+"""{required key of config.json: our key}"""
 
 
 def open_folder(folder: Path, tokenizer: Path | None = None) -> PretrainedModel:
-    """Raises StateError, OSError. The tensors stay in their files until they are used."""
+    """The model in a folder; its tensors are read on demand. Raises StateError, OSError."""
     path = folder / "config.json"
     config = _read_json(path)
     shape = _shape(config, path)
@@ -63,7 +63,7 @@ def open_folder(folder: Path, tokenizer: Path | None = None) -> PretrainedModel:
 
 
 def _shape(config: Mapping[str, Any], path: Path) -> dict[str, object]:
-    """Keys of [model]. Raises StateError for a property that this program's Llama does not support."""
+    """The keys of [model]. Raises StateError for a property that this program's Llama does not support."""
     for key, (default, allowed, why) in _FIXED.items():
         value = config.get(key, default)
         if value not in allowed or isinstance(value, bool) != isinstance(allowed[0], bool):
@@ -87,7 +87,7 @@ def _shape(config: Mapping[str, Any], path: Path) -> dict[str, object]:
 
 
 def _rope_theta(config: Mapping[str, Any], path: Path) -> object:
-    """The base of the rotary embedding, in the places of several transformers releases. Scaling is refused."""
+    """The base of the rotary embedding, wherever the releases of transformers store it. Scaling is refused."""
     theta = config.get("rope_theta", 10_000.0)
     for key in ("rope_scaling", "rope_parameters"):
         rope = config.get(key)
@@ -95,7 +95,7 @@ def _rope_theta(config: Mapping[str, Any], path: Path) -> object:
             continue
         plain = isinstance(rope, dict) and rope.get("rope_type", rope.get("type", "default")) == "default"
         if not plain or rope.get("partial_rotary_factor", 1.0) != 1.0:
-            raise StateError(path, f"{key} = {json.dumps(rope)}: positions are rotated as they are, without scaling")
+            raise StateError(path, f"{key} = {json.dumps(rope)}: scaling of the rotary embedding is not supported")
         theta = rope.get("rope_theta", theta)
     return theta
 
@@ -103,9 +103,9 @@ def _rope_theta(config: Mapping[str, Any], path: Path) -> object:
 def _tensors(folder: Path) -> dict[str, LazyTensor]:
     index = folder / _INDEX
     if (folder / _ADAPTER).exists():
-        raise StateError(folder / _ADAPTER, "is here: an adapter is not a model; merge it into its model first")
+        raise StateError(folder / _ADAPTER, "exists: an adapter is not a model; merge it into its model first")
     if index.exists() and (folder / _ONE_FILE).exists():
-        raise StateError(folder, f"both {_ONE_FILE} and {_INDEX} are here: remove the one that is not the model")
+        raise StateError(folder, f"contains both {_ONE_FILE} and {_INDEX}: remove the one that is not the model")
     places: dict[str, str] = {}
     if index.exists():
         told = _read_json(index).get("weight_map")
@@ -118,7 +118,7 @@ def _tensors(folder: Path) -> dict[str, LazyTensor]:
     elif any(folder.glob("*.bin")) or any(folder.glob("*.pt*")):
         raise StateError(folder, NO_PICKLE)
     else:
-        raise StateError(folder, f"neither {_ONE_FILE} nor {_INDEX} is here")
+        raise StateError(folder, f"contains neither {_ONE_FILE} nor {_INDEX}")
     found: dict[str, LazyTensor] = {}
     for file in files:
         for name, tensor in _open(folder / file).items():
@@ -127,7 +127,7 @@ def _tensors(folder: Path) -> dict[str, LazyTensor]:
             found[name] = tensor
     for name, file in places.items():
         if name not in found:
-            raise StateError(folder / file, f"has no tensor {name}, though {_INDEX} says so: the copy is not whole")
+            raise StateError(folder / file, f"has no tensor {name}, but {_INDEX} names it: the copy is incomplete")
     return found
 
 
@@ -161,7 +161,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             raw = file.read(_MAX_JSON_BYTES + 1)
         if len(raw) > _MAX_JSON_BYTES:
-            raise StateError(path, f"more than {_MAX_JSON_BYTES} bytes")
+            raise StateError(path, f"has more than {_MAX_JSON_BYTES} bytes")
         tree = json.loads(raw)
     except FileNotFoundError:
         raise StateError(path, "is missing: name the folder of a Hugging Face model, or a GGUF file") from None

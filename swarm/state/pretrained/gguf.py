@@ -3,8 +3,8 @@
     "GGUF" | version u32 | tensors u64 | entries u64 | entries: key, type u32, value | tensors: name, dims, type, place
     | padding | values of each tensor at its place, aligned
 
-This parser is our own, because it is short, and it checks every claim of a file against the file's size before it
-allocates anything. (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md)
+We wrote our own parser because it is short, and it checks every size in a file against the file's length before it
+allocates memory. (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md)
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _DEFAULT_ALIGNMENT = 32
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
     shape: tuple[int, ...]
-    """Outermost dimension first, as everywhere but in the file."""
+    """Outermost dimension first; the file stores the dimensions in reverse order."""
     block: Block
     raw: np.ndarray
-    """Its bytes, uint8, mapped."""
+    """The tensor's bytes, uint8, mapped from the file."""
 
     def values(self) -> np.ndarray:
-        """fp32, of `shape`."""
+        """The decoded values: fp32, of `shape`."""
         return self.block.decode(self.raw).reshape(self.shape)
 
 
@@ -49,7 +49,7 @@ class Gguf:
 
 
 def read_gguf(path: Path) -> Gguf:
-    """Raises StateError naming the defect of the file, or an unknown tensor type; OSError."""
+    """Open a GGUF file. Raises StateError for a malformed file or an unknown tensor type; OSError."""
     size = path.stat().st_size
     if size < 24:
         raise StateError(path, f"{size} bytes is too short for a GGUF file")
@@ -58,7 +58,7 @@ def read_gguf(path: Path) -> Gguf:
         raise StateError(path, "is not a GGUF file")
     if (version := cursor.number("<I")) not in _VERSIONS:
         raise StateError(
-            path, f"GGUF of version {version}, known are {', '.join(map(str, _VERSIONS))}: convert it anew"
+            path, f"is GGUF of version {version}; supported: {', '.join(map(str, _VERSIONS))}: convert the model again"
         )
     count, entries = cursor.count(24), cursor.count(12)
     metadata: dict[str, Any] = {}
@@ -73,7 +73,7 @@ def read_gguf(path: Path) -> Gguf:
     tensors: dict[str, GgufTensor] = {}
     for name, shape, kind, offset in heads:
         if name in tensors:
-            raise StateError(path, f"tensor {name} is there twice")
+            raise StateError(path, f"contains tensor {name} twice")
         tensors[name] = _tensor(path, cursor.data, name, shape, kind, start + offset)
     return Gguf(metadata, tensors)
 
@@ -81,7 +81,7 @@ def read_gguf(path: Path) -> Gguf:
 def _tensor_head(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
     name, dims = cursor.text(), cursor.number("<I")
     if not 1 <= dims <= _MAX_DIMS:
-        raise StateError(cursor.path, f"tensor {name} has {dims} dimensions, from 1 to {_MAX_DIMS} are known")
+        raise StateError(cursor.path, f"tensor {name} has {dims} dimensions; 1 to {_MAX_DIMS} are supported")
     shape = tuple(cursor.number("<Q") for _ in range(dims))
     return name, shape[::-1], cursor.number("<I"), cursor.number("<Q")
 
@@ -92,18 +92,22 @@ def _tensor(path: Path, data: np.ndarray, name: str, shape: tuple[int, ...], kin
         known = ", ".join(found.name for found in BLOCKS.values())
         raise StateError(
             path,
-            f"tensor {name} is {UNKNOWN.get(kind, f'of type {kind}')}, known are {known}: use one of those",
+            f"tensor {name} is {UNKNOWN.get(kind, f'of type {kind}')}, supported are {known}: use one of these types",
         )
     if shape[-1] % block.values:
-        raise StateError(path, f"tensor {name} has rows of {shape[-1]}, {block.name} has blocks of {block.values}")
+        raise StateError(
+            path, f"tensor {name} has rows of {shape[-1]} values, but {block.name} has blocks of {block.values}"
+        )
     nbytes = math.prod(shape) // block.values * block.nbytes
     if begin + nbytes > len(data):
-        raise StateError(path, f"tensor {name} ends at byte {begin + nbytes}, the file at {len(data)}: it is torn")
+        raise StateError(
+            path, f"tensor {name} ends at byte {begin + nbytes}, but the file at {len(data)}: it is incomplete"
+        )
     return GgufTensor(shape, block, data[begin : begin + nbytes])
 
 
 class _Cursor:
-    """Reads the head in order. A read beyond the end of the file raises StateError."""
+    """Reads the head sequentially. Raises StateError beyond the end of the file."""
 
     def __init__(self, path: Path, data: np.ndarray) -> None:
         self.path = path
@@ -113,7 +117,10 @@ class _Cursor:
     def take(self, nbytes: int) -> np.ndarray:
         end = self.position + nbytes
         if end > len(self.data):
-            raise StateError(self.path, f"its head wants {nbytes} bytes at {self.position} of {len(self.data)}: torn")
+            raise StateError(
+                self.path,
+                f"its head needs {nbytes} bytes at {self.position} of {len(self.data)}: the file is incomplete",
+            )
         part = self.data[self.position : end]
         self.position = end
         return part
@@ -122,7 +129,7 @@ class _Cursor:
         return struct.unpack(form, self.take(struct.calcsize(form)).tobytes())[0]
 
     def count(self, least_bytes: int) -> int:
-        """A number of items, each of which takes at least `least_bytes` of the rest."""
+        """Read a number of items, each of which needs at least `least_bytes` bytes of the rest of the file."""
         count = int(self.number("<Q"))
         if count * least_bytes > len(self.data) - self.position:
             raise StateError(self.path, f"its head announces {count} entries, more than the file has room for")
@@ -141,12 +148,12 @@ class _Cursor:
         if kind in _NUMBERS:
             return self.number(_NUMBERS[kind])
         if kind != _ARRAY:
-            raise StateError(self.path, f"its head has a value of type {kind}, which is not known")
+            raise StateError(self.path, f"its head contains a value of unknown type {kind}")
         inner = self.number("<I")
         if inner == _STRING:
             return [self.text() for _ in range(self.count(8))]
         if inner not in _NUMBERS:
-            raise StateError(self.path, f"its head has a list of type {inner}, which is not known")
+            raise StateError(self.path, f"its head contains a list of unknown type {inner}")
         form = _NUMBERS[inner]
         width = struct.calcsize(form)
         raw = self.take(self.count(width) * width)

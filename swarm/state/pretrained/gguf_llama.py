@@ -1,7 +1,7 @@
-"""A Llama in a GGUF file: its metadata as our keys, its tensors under our names and in our order of rows.
+"""Opens a Llama in a GGUF file: converts metadata to our keys, tensor names to ours, and rows to our order.
 
-llama.cpp rotates neighbouring pairs of a head's values, we the two halves of a head (as Hugging Face does). Its
-converter permutes the rows of the query and key projections to compensate; that is undone here.
+llama.cpp rotates neighbouring pairs of a head's values; we rotate pairs that are half a head apart (as Hugging Face
+does). Its converter permutes the rows of the query and key projections accordingly; this file reverses that.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ _SHAPE = {
     "feed_forward_length": "ffn_dim",
     "attention.head_count": "heads",
 }
-"""Required keys below `llama.`, and ours."""
+"""{required key after `llama.`: our key}"""
 
 
 def open_gguf(path: Path, tokenizer: Path | None = None) -> PretrainedModel:
-    """Raises StateError, OSError. Without `tokenizer` it is built from the metadata, if that is possible."""
+    """The model in a file. `tokenizer` None: build it from the metadata, if possible. Raises StateError, OSError."""
     file = read_parts(path)
     shape = _shape(file, path)
     heads = {"attn_q": shape["heads"], "attn_k": shape["kv_heads"]}
     tensors = {}
     for name, tensor in file.tensors.items():
         if name == "rope_freqs.weight":
-            raise StateError(path, f"tensor {name} scales positions, which this program's Llama does not")
+            raise StateError(path, f"tensor {name} scales positions, which this program's Llama does not support")
         part = name.split(".")[2] if name.startswith("blk.") and name.count(".") == 3 else ""
         permuted = heads.get(part, 0) if name.endswith(".weight") else 0
         tensors[_our_name(name)] = _lazy(tensor, permuted, path, name)
@@ -102,7 +102,7 @@ def _shape(file: Gguf, path: Path) -> dict[str, Any]:
     head_dim = shape["dim"] // shape["heads"]
     for key in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
         if get(key, head_dim) != head_dim:
-            raise StateError(path, f"llama.{key} = {get(key)}: a head is {head_dim} wide, and all of it is rotated")
+            raise StateError(path, f"llama.{key} = {get(key)}: expected {head_dim}, the width of a head")
     for key, allowed in (
         ("rope.scaling.type", (None, "none")),
         ("rope.scale_linear", (None, 1.0)),
@@ -111,17 +111,17 @@ def _shape(file: Gguf, path: Path) -> dict[str, Any]:
         ("attention.clamp_kqv", (None, 0.0)),
     ):
         if get(key) not in allowed:
-            raise StateError(path, f"llama.{key} = {get(key)!r:.80}: this program's Llama has nothing like it")
+            raise StateError(path, f"llama.{key} = {get(key)!r:.80} is not supported by this program's Llama")
     return shape
 
 
 def _decimal(value: object) -> object:
-    """The intended decimal, such as 1e-5, of an fp32 in the file."""
+    """The decimal number, such as 1e-5, whose fp32 rounding is in the file."""
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
 def _our_name(name: str) -> str:
-    """Our name of a tensor. A tensor without one keeps its own name, and is refused by it."""
+    """Our name for a tensor. An unknown tensor keeps its name, and is refused later under this name."""
     if name in _NAMES:
         return _NAMES[name]
     block, _, rest = name.partition(".")

@@ -1,7 +1,7 @@
-"""A GGUF model in several files, as llama-gguf-split writes them: NAME-00001-of-00003.gguf and so on.
+"""Opens a GGUF model in several files, as llama-gguf-split writes them: NAME-00001-of-00003.gguf and so on.
 
-The first part has the metadata, and each part a share of the tensors. A part alone looks like a model with missing
-tensors; without its head it looks like a model whose head is its embedding.
+The first part has the metadata; each part has some of the tensors. All parts must be present: a model without its last
+part could lack its head, and look like a model that uses its embedding as head.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def read_parts(path: Path) -> Gguf:
     names = [f"{named['name']}-{number:05d}-of-{told:05d}{path.suffix}" for number in range(1, told + 1)]
     missing = [name for name in names if not (path.parent / name).is_file()]
     if missing:
-        raise StateError(path, f"is one of {told} parts of a model, and {missing[0]} is not beside it")
+        raise StateError(path, f"is one of {told} parts of a model, but {missing[0]} is not in the same folder")
     return _joined(path, [(path.parent / name, read_gguf(path.parent / name)) for name in names])
 
 
@@ -45,9 +45,9 @@ def _joined(path: Path, parts: list[tuple[Path, Gguf]]) -> Gguf:
             raise StateError(where, f"its metadata says part {told} (split.no counts from 0): parts of other models?")
         for name, tensor in part.tensors.items():
             if name in whole.tensors:
-                raise StateError(where, f"tensor {name} is in another part too")
+                raise StateError(where, f"tensor {name} is also in another part")
             whole.tensors[name] = tensor
     expected = whole.metadata.get("split.tensors.count", len(whole.tensors))
     if expected != len(whole.tensors):
-        raise StateError(path, f"its parts have {len(whole.tensors)} tensors, {expected!r:.20} are announced")
+        raise StateError(path, f"its parts have {len(whole.tensors)} tensors, but {expected!r:.20} are announced")
     return whole

@@ -21,11 +21,11 @@ HEAD = "lm_head.weight"
 @dataclass(frozen=True)
 class PretrainedModel:
     section: ModelSection
-    """Its shape, not cut."""
+    """Its shape, without cuts."""
     tensors: dict[str, LazyTensor]
-    """By name, all tensors of `section`."""
+    """All tensors of `section`, by name."""
     tokenizer: bytes
-    """tokenizer.json"""
+    """The content of tokenizer.json."""
     notes: tuple[str, ...] = ()
     """Notes for the user about how it was read."""
 
@@ -55,18 +55,18 @@ def assemble(
     tokenizer: bytes,
     end: EndOfText | None,
 ) -> PretrainedModel:
-    """Check that `tensors`, of `layers` layers, are those of a Llama of `shape` (keys of ModelSection).
+    """Check that `tensors`, of `layers` layers, are those of a Llama of `shape` (keys of ModelSection); make the model.
 
-    The counts in a file's head are only claims: nothing is built from them before the tensors confirm them. `end`: the
-    token that ends a text, as the model's own files say. A head that differs from the embedding is kept, even if the
-    configuration says that they are tied: it was trained.
+    The numbers in a file's head are not trusted until the tensors confirm them. `end`: the end-of-text token according
+    to the model's files. If the head differs from the embedding, both are kept even if the configuration says that they
+    are tied, because the head was trained.
     """
     notes = []
     if tied and HEAD in tensors and not _same(tensors[HEAD], tensors.get(EMBEDDING)):
         tied = False
         notes.append(
-            "the configuration says that embedding and head are tied, but the file has a separate head, which "
-            "differs: both were imported"
+            "the configuration says that embedding and head are tied, but the file has a different head: both were "
+            "imported"
         )
     if end is not None:
         tokenizer = mark(tokenizer, end.number)
@@ -74,12 +74,12 @@ def assemble(
     try:
         section = ModelSection(**{"cuts": (), "tie_embeddings": tied, **shape})  # type: ignore[arg-type]
     except ValueError as error:
-        raise StateError(where, f"not a Llama of this program: {explain(error)}") from None
+        raise StateError(where, f"is not a Llama that this program supports: {explain(error)}") from None
     if section.layers != layers:
-        raise StateError(where, f"says it has {section.layers} layers, its tensors are of {layers}")
+        raise StateError(where, f"says that it has {section.layers} layers, but has tensors of {layers} layers")
     if EMBEDDING in tensors and (shape_of := tensors[EMBEDDING].shape) != (section.vocab_size, section.dim):
         raise StateError(where, f"tensor {EMBEDDING} is {list(shape_of)}, expected {[section.vocab_size, section.dim]}")
-    if tied:  # some files hold the one matrix twice
+    if tied:  # some files contain the shared matrix twice
         tensors = {name: tensor for name, tensor in tensors.items() if name != HEAD}
     wanted = parameter_shapes(section, 0)
     for name in sorted(wanted.keys() | tensors.keys()):
@@ -87,7 +87,7 @@ def assemble(
             raise StateError(where, f"tensor {name} is missing")
         if name not in wanted:
             raise StateError(
-                where, f"tensor {name} has no place in this program's Llama, which has no biases and nothing added"
+                where, f"tensor {name} is not supported: this program's Llama has no biases and no additional tensors"
             )
         if tensors[name].shape != wanted[name]:
             raise StateError(where, f"tensor {name} is {list(tensors[name].shape)}, expected {list(wanted[name])}")
@@ -95,12 +95,13 @@ def assemble(
     if built.guesses:
         raise StateError(
             where,
-            f"its tokenizer has {', '.join(built.guesses)}, and no eos_token_id says which one ends a text",
+            f"its tokenizer has {', '.join(built.guesses)}, but no eos_token_id says which of them ends a text",
         )
     known = built.vocab_size
     if known > section.vocab_size:
         raise StateError(
-            where, f"its tokenizer has {known} tokens, its embedding {section.vocab_size}: name the right --tokenizer"
+            where,
+            f"its tokenizer has {known} tokens, but its embedding {section.vocab_size}: name the right --tokenizer",
         )
     return PretrainedModel(section, tensors, tokenizer, tuple(notes))
 
@@ -110,7 +111,7 @@ def _same(head: LazyTensor, embedding: LazyTensor | None) -> bool:
 
 
 def read_tokenizer(path: Path) -> bytes:
-    """A tokenizer.json. Raises StateError naming the option that gives another."""
+    """The content of a tokenizer.json. Raises StateError if the file does not exist."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -118,5 +119,5 @@ def read_tokenizer(path: Path) -> bytes:
 
 
 def count_layers(names: list[str]) -> int:
-    """Number of layers in our names: never more than there are names, whatever numbers they contain."""
+    """Number of different layers in tensor names; at most the number of names, whatever numbers they contain."""
     return len({name.split(".")[2] for name in names if name.startswith("model.layers.")})

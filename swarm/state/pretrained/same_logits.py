@@ -1,7 +1,7 @@
-"""Checks that an imported model equals its source: both compute the logits of a short text.
+"""Checks that an imported model equals its source, by comparing the logits of both for a short text.
 
-It checks the whole import against an independent program: transformers, if it is installed and can open the source
-folder. So it finds differences that no list of keys does.
+transformers computes the logits of the source, if it is installed and can open the folder. So the check also finds
+differences that no comparison of configuration keys would find.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from swarm.state.pretrained.model import PretrainedModel
 
 TOKENS = 24
 TOLERANCE = 2e-3
-"""Of the largest logit: other kernels round differently."""
+"""Largest allowed difference, relative to the largest logit: different kernels round differently."""
 
 
 def compare_logits(source: Path, found: PretrainedModel, free_bytes: int) -> str:
-    """The result in words. Raises StateError when the logits differ: it is not the same model.
+    """Compare the logits; returns the result in words. Raises StateError if they differ: the models are not the same.
 
-    `free_bytes`: memory that may be used; both models are held at once.
+    `free_bytes`: memory that may be used; both models are in memory at the same time.
     """
     if not source.is_dir():
-        return "not compared: only folders can be opened by transformers as well"
+        return "not compared: transformers can open only folders"
     if importlib.util.find_spec("transformers") is None:
         return "not compared: transformers is not installed (pip install 'swarm-peer[hf]')"
     needed = 2 * sum(4 * _count(tensor.shape) for tensor in found.tensors.values())
     if needed > free_bytes:
-        return f"not compared: that takes {needed / 1e9:.1f} GB of memory"
+        return f"not compared: the comparison needs {needed / 1e9:.1f} GB of memory"
     ids = _ids(found.section.vocab_size, min(TOKENS, found.section.context))
     try:
         theirs = _theirs(source, ids)
@@ -46,14 +46,14 @@ def compare_logits(source: Path, found: PretrainedModel, free_bytes: int) -> str
     if not worst <= TOLERANCE:
         raise StateError(
             source,
-            f"transformers computes other logits from it than this program (they differ by {worst:.2g} of the largest):"
-            " it has something that this program's Llama does not support",
+            f"transformers computes other logits than this program (the difference is {worst:.2g} of the largest): the "
+            "model has a property that this program's Llama does not support",
         )
-    return f"compared with transformers: the logits are the same, but for {worst:.1g} of the largest"
+    return f"compared with transformers: the logits are equal, except for {worst:.1g} of the largest"
 
 
 def _ids(vocab_size: int, length: int) -> torch.Tensor:
-    """(1, time), spread over the vocabulary."""
+    """(1, time): token ids spread over the vocabulary."""
     return (torch.arange(1, length + 1) * 7919 % vocab_size)[None]
 
 

@@ -1,4 +1,4 @@
-"""The source of a pretrained model: a Hugging Face folder or a GGUF file, recognised by its content."""
+"""Opens a pretrained model: a Hugging Face folder or a GGUF file, recognised by its content."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ def open_pretrained(source: Path, tokenizer: Path | None = None) -> PretrainedMo
         return open_gguf(source, tokenizer)
     if source.suffix in (".bin", ".pt", ".pth", ".pkl", ".ckpt"):
         raise StateError(source, NO_PICKLE)
-    raise StateError(source, f"neither a folder nor a GGUF file: it begins with {magic!r}")
+    raise StateError(source, f"is neither a folder nor a GGUF file: it begins with {magic!r}")
