@@ -182,7 +182,7 @@ def test_no_choice_makes_a_larger_frame_than_a_stranger_may_send() -> None:
         ((CodecPair("int2", "int8"),), "the codecs 'int2' forward and 'int8' backward cannot be chosen"),
         ((CodecPair("int8", "topk-shared"),), "backward cannot be chosen"),
         ((CodecPair("delta:4", "int8"),), "need the same release"),
-        ((START, START), "for 2 boundaries, which does not fit codec.forward = 'auto'"),
+        ((START, START), "for 2 boundaries; the run has 1, with codec.forward = 'auto'"),
     ],
 )
 def test_a_choice_that_this_run_does_not_have_is_refused(codecs: tuple[CodecPair, ...], text: str) -> None:
@@ -191,7 +191,7 @@ def test_a_choice_that_this_run_does_not_have_is_refused(codecs: tuple[CodecPair
 
 
 def test_a_run_that_names_its_codecs_takes_no_others() -> None:
-    with pytest.raises(UnknownCodec, match="codecs for 1 boundaries"):
+    with pytest.raises(UnknownCodec, match="chosen for 1 boundaries; the run has 1, with codec.forward = 'none'"):
         BodyFormat(manifest("none")).of_pass((START,))
 
 

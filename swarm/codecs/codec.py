@@ -68,7 +68,7 @@ class Codec(abc.ABC):
     """Base of all codecs, with header, checks and checksum. Stateless and thread-safe.
 
     A codec for gradients may use the forward frame of the same boundary and microbatch, which both ends have:
-    `beside(frame)` is the codec for this one gradient.
+    `beside(frame)` returns a codec for the gradient that belongs to that forward frame.
 
     Every codec is deterministic to the bit for any number of threads, so encoding the same tensor again gives the same
     frame. A subclass defines `name`, `codec_id`, `version` and the methods `payload_bytes`, `pack` and `unpack`; the

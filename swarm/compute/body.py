@@ -394,9 +394,8 @@ def _chosen(manifest: RunManifest, chosen: Sequence[CodecPair]) -> tuple[tuple[c
     forward, backward = ladder.names(manifest)
     if not manifest.codec.auto or len(chosen) != manifest.model.stages - 1:
         raise codecs.UnknownCodec(
-            f"codecs were chosen for {len(chosen)} boundaries, which does not fit codec.forward = "
-            f"{manifest.codec.forward!r}, codec.backward = {manifest.codec.backward!r} and "
-            f"{manifest.model.stages - 1} boundaries"
+            f"codecs were chosen for {len(chosen)} boundaries; the run has {manifest.model.stages - 1}, with "
+            f"codec.forward = {manifest.codec.forward!r} and codec.backward = {manifest.codec.backward!r}"
         )
     for pair in chosen:
         if pair.forward not in forward or pair.backward not in backward:

@@ -88,7 +88,7 @@ def told_in(folder: Path, raw: bytes, origin: str) -> EndOfText | None:
         return EndOfText(known[by_name], by_name, _BY_NAME)
     unfit += [f"{_BY_NAME}: eos_token = {named!r}"] if named is not None else []
     if named is not None:
-        raise CorpusError(f"{' and '.join(unfit)}, which is not a special token of {origin}: name the right tokenizer")
+        raise CorpusError(f"{origin} has no such special token ({', '.join(unfit)}): name the right tokenizer")
     return None
 
 

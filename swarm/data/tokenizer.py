@@ -53,7 +53,7 @@ class Tokenizer:
             )
         if (highest := max(vocabulary.values())) >= _MAX_TOKENS:
             raise CorpusError(
-                f"{origin} has a token {highest}; the limit is {_MAX_TOKENS} tokens: use another tokenizer"
+                f"{origin} has token id {highest}; the largest one allowed is {_MAX_TOKENS - 1}: use another tokenizer"
             )
         self._inner = inner
         self._origin = origin

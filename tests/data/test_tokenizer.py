@@ -65,7 +65,7 @@ def test_bad_tokenizers_are_named(tmp_path: Path):
         Tokenizer.load(path)
     words = {"type": "WordLevel", "vocab": {"a": 0, "<|endoftext|>": 1, "<s>": 1 << 24}, "unk_token": "[UNK]"}
     path.write_text(json.dumps({**tree, "added_tokens": [], "model": words}))
-    with pytest.raises(CorpusError, match=r"has a token 16777216; the limit is"):
+    with pytest.raises(CorpusError, match=r"has token id 16777216; the largest one allowed is"):
         Tokenizer.load(path)
     del words["vocab"]["<s>"]
     path.write_text(json.dumps({**tree, "added_tokens": [], "model": words}))

@@ -37,7 +37,7 @@ class MemberDisk:
         return Stored(self.ballot, self.vote, self.committed, standing, tuple(starts), tail)
 
     def append(self, order: SendEntries) -> Append:
-        """The message that a driver makes from the order."""
+        """Return the message that a real driver would make from the core's order to send entries."""
         before = order.first - 1
         entries = tuple(self.entries[before : before + BATCH])
         ballot = self.entries[before - 1].ballot if before else 0

@@ -83,7 +83,7 @@ class Rebalancing:
         self._warn()
 
     def _warn(self) -> None:
-        """Warn once if a peer dies in many reductions. The planned number of replicas stays the same."""
+        """Warn once if many reductions lose a peer. A warning does not change the planned number of replicas."""
         reduce_s, planned = self._reduces.quantile(0.5), self._settings.replicas
         if self._warned or reduce_s is None:
             return
