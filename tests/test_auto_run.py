@@ -191,7 +191,7 @@ def test_a_choice_that_this_run_does_not_have_is_refused(codecs: tuple[CodecPair
 
 
 def test_a_run_that_names_its_codecs_takes_no_others() -> None:
-    with pytest.raises(UnknownCodec, match="chosen for 1 boundaries; the run has 1, with codec.forward = 'none'"):
+    with pytest.raises(UnknownCodec, match=r"chosen for 1 boundaries; the run has 1, with codec.forward = 'none'"):
         BodyFormat(manifest("none")).of_pass((START,))
 
 
