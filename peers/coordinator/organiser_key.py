@@ -15,7 +15,8 @@ class KeyDamaged(ValueError):
 
 
 def organiser_key(home: Home) -> Ed25519PrivateKey:
-    """The key that signs the run's manifest, made at first use. Whoever has it is the organiser: back it up.
+    """The key that signs the run's manifest. It is made at first use. Whoever has this key controls the run: back it
+    up.
 
     Raises KeyDamaged, OSError.
     """

@@ -1,7 +1,7 @@
-"""The optimizer of a stage: AdamW with warm-up and cosine, fed with the reduced sum of gradients.
+"""The optimizer of a stage: AdamW with warm-up and cosine decay, applied to the reduced sum of gradients.
 
-Projectors are retracted after the step, so that they are orthonormal again (swarm/models/retraction.py). Whatever the
-machine, the same sums lead from the same state to the same bits (swarm/compute/adamw.py).
+After the step, projectors are retracted, so that they are orthonormal again (swarm/models/retraction.py). The same
+state and the same sums give the same bits on every machine (swarm/compute/adamw.py).
 """
 
 from __future__ import annotations
@@ -29,50 +29,50 @@ KINDS = ("param", "exp_avg", "exp_avg_sq")
 
 
 MOST_USABLE = 2.0**42
-"""The product of three larger numbers, as in a gated layer, is beyond fp32. No parameter that trains is as large."""
+"""The product of three larger numbers, as in a gated layer, overflows fp32. No parameter in training gets as large."""
 
 
 class Condition(NamedTuple):
-    """Of parameters and moments."""
+    """The condition of parameters and moments."""
 
     spoilt: bool
-    """Some are not finite: nothing can be learned from there."""
+    """Some numbers are not finite, so training cannot continue from this state."""
     unusable: bool
-    """Some are not finite, or parameters are so large that nothing finite can be computed with them."""
+    """Some numbers are not finite, or parameters are so large that results computed with them are not finite."""
 
 
 class OptimizerError(ValueError):
-    """A state that does not fit the stage, or holds what no run could have made."""
+    """A state that does not fit the stage, or holds values that no run could have produced."""
 
 
 @dataclass(frozen=True)
 class StageState:
-    """Everything a replica must hold to continue: CPU copies that share nothing with a live stage, in memory or in a
-    file that is read tensor by tensor.
+    """Everything that a replica needs to continue. The tensors are CPU copies, in memory or in a file that is read
+    tensor by tensor, and share no memory with a live stage.
     """
 
     version: int
-    """Steps applied, skipped ones included."""
+    """Number of applied steps, including skipped ones."""
     updates: int
-    """Steps that moved the parameters."""
+    """Number of steps that changed the parameters."""
     chain: str
-    """Chain digest of everything applied, hex."""
+    """Chain digest of all applied steps, hex."""
     tensors: Mapping[str, Tensor]
     """"param/<name>", "exp_avg/<name>", "exp_avg_sq/<name>": fp32, by name in parameter order."""
     subspace_id: str = ""
-    """The subspace the parameters mean something in (ModelSection.subspace_id)."""
+    """Identifies the subspace to which the parameters refer (ModelSection.subspace_id)."""
 
     def digest(self) -> str:
         return state_digest(self.version, self.updates, self.tensors)
 
     @property
     def spoilt(self) -> bool:
-        """Whether some of it is not finite."""
+        """True if some numbers are not finite."""
         return not all_finite(self.tensors.values())
 
 
 class StageOptimizer:
-    """Owns the optimizer state of `parameters` and the version they are at."""
+    """Owns the optimizer state of `parameters`, and their version."""
 
     def __init__(
         self,
@@ -83,7 +83,9 @@ class StageOptimizer:
         subspace_id: str = "",
         on_cpu: bool = False,
     ) -> None:
-        """`on_cpu`: steps are made there, wherever the parameters are. See swarm/compute/self_test.py."""
+        """`on_cpu`: steps are computed on the CPU, whatever device holds the parameters. See
+        swarm/compute/self_test.py.
+        """
         self.version = 0
         self.updates = 0
         self.chain = chain
@@ -93,7 +95,7 @@ class StageOptimizer:
         self._subspace_id = subspace_id
         self._on_cpu = on_cpu
         self.torn = False
-        """A state was loaded in part: it is of no version."""
+        """True if a load failed halfway, so the state belongs to no version."""
         self._moments = {
             kind: {name: torch.zeros_like(p) for name, p in self._parameters.items()}
             for kind in ("exp_avg", "exp_avg_sq")
@@ -102,9 +104,11 @@ class StageOptimizer:
     def apply(
         self, reduced: Tensor, scale: float, update: Update, *, unit: float = 1.0, digest: str | None = None
     ) -> None:
-        """One step from the reduced sums (layout.length,) in their `unit`, a power of two. `digest`: theirs, if known.
+        """Apply one step from the reduced sums, shape (layout.length,), in `unit`, a power of two. `digest`: their
+        digest, if known.
 
-        Scale 0 skips: only version and chain move. An exception leaves the state void. Raises RankError.
+        With scale 0 the step is skipped: only version and chain change. An exception leaves the state invalid. Raises
+        RankError.
         """
         chain = next_chain(self.chain, digest or reduced_digest(reduced), scale, update)
         if scale != 0.0:
@@ -125,43 +129,44 @@ class StageOptimizer:
 
     @property
     def second_moments(self) -> list[Tensor]:
-        """By parameter."""
+        """The second moments, one tensor for each parameter."""
         return list(self._moments["exp_avg_sq"].values())
 
     def _where(self, tensor: Tensor) -> Tensor:
-        """It, or a copy of it, where steps are made."""
+        """The tensor, or its copy on the device that computes steps."""
         return tensor.cpu() if self._on_cpu else tensor
 
     def digest(self) -> str:
-        """Digest of the full state, equal to `state().digest()` without the copy."""
+        """Digest of the full state. It equals `state().digest()`, but needs no copy."""
         return state_digest(self.version, self.updates, self._live())
 
     def checksum(self, key: int = 0) -> int:
-        """Of parameters and moments as they lie in memory now: equal on all replicas, and quickly made."""
+        """Checksum of parameters and moments as they are in memory now. It is equal on all replicas, and fast."""
         return checksum(self._live().values(), key)
 
     def condition(self) -> Condition:
-        """Whether the parameters and moments are of use. Reads each once."""
+        """Tell whether parameters and moments are usable. Reads each of them once."""
         moments = (tensor for tensors in self._moments.values() for tensor in tensors.values())
         largest = magnitude(parameter.detach() for parameter in self._parameters.values())
         spoilt = not (math.isfinite(largest) and all_finite(moments))
         return Condition(spoilt, spoilt or largest >= MOST_USABLE)
 
     def state(self) -> StageState:
-        """A consistent copy on the CPU."""
+        """Return a consistent copy on the CPU."""
         tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._live().items()}
         return StageState(self.version, self.updates, self.chain, tensors, self._subspace_id)
 
     def hold(self, holds: Holds) -> HeldState:
-        """This version as it lies in memory, for who copies it. It must not be changed before `holds` is settled."""
+        """Return this version for copying, without a copy in memory. It must not change before `holds` is settled."""
         held = HeldState(holds, self._live(), self.version, self.updates, self.chain, self._subspace_id)
         holds.add(held)
         return held
 
     def load(self, state: StageState) -> None:
-        """Take over `state`. Raises OptimizerError and changes nothing unless subspace, names, shapes and values fit.
+        """Replace the state by `state`. Raises OptimizerError, with nothing changed, unless subspace, names, shapes
+        and values fit.
 
-        If it is in a file which cannot be read all of a sudden, this is `torn`.
+        If the state is in a file and reading fails halfway, the optimizer is `torn`.
         """
         if state.subspace_id != self._subspace_id:
             raise OptimizerError(
@@ -185,7 +190,7 @@ class StageOptimizer:
 
 
 def decays(name: str, parameter: Tensor) -> bool:
-    """Whether weight decay pulls at a parameter: at matrices that are neither embeddings nor projectors."""
+    """Return True if weight decay applies to a parameter: to matrices that are neither embeddings nor projectors."""
     return parameter.ndim >= 2 and "embed" not in name and not is_projector(name)
 
 
@@ -210,7 +215,7 @@ def _check_state(state: StageState, expected: Mapping[str, Tensor]) -> None:
             )
         if not tensor.numel():
             continue
-        lowest, highest = (bound.item() for bound in torch.aminmax(tensor))  # NaN wins; faster than isfinite()
+        lowest, highest = (bound.item() for bound in torch.aminmax(tensor))  # NaN if any is; faster than isfinite()
         if not (math.isfinite(lowest) and math.isfinite(highest)):
             raise OptimizerError(f"{name} holds NaN or infinity")
         if name.startswith("exp_avg_sq/") and lowest < 0:

@@ -1,7 +1,7 @@
-"""The reduce of one stage: buckets of the flat vector, parts, sums, and the separate buffer they end in.
+"""The reduction of one stage: buckets of the flat vector, parts, sums, and the separate buffer for the result.
 
-Exact parts and sums are packed (packing.py): fewer bytes, the same numbers. With mode "fp32" they are raw little-endian
-numbers, whose size follows from the bucket. What numbers the reduced vector is made of: totals.py.
+Exact parts and sums are packed (packing.py), which takes fewer bytes for the same numbers. In mode "fp32" they are raw
+little-endian numbers, whose size follows from the bucket. totals.py defines the numbers of the reduced vector.
 """
 
 from __future__ import annotations
@@ -33,29 +33,30 @@ from swarm.protocol.peer.io import Assembled, EncodePart, SumBucket
 from swarm.protocol.sketch import added, seal_of, written
 
 BUCKET_ELEMENTS = 1 << 18
-"""A multiple of packing.BLOCK."""
+"""Elements of a bucket; a multiple of packing.BLOCK."""
 _MOST_UNITS = 2.0**52
-"""Of a float that is made a whole number for a sketch."""
+"""The largest magnitude of a float that is rounded to a whole number for a sketch."""
 
 assert sys.byteorder == "little", "parts, sums and digests are defined over little-endian bytes"
 
 
 def largest_exact(sums: SumSection) -> int:
-    """Bytes of a part or sum at most, where nothing is compressed."""
+    """The largest size in bytes of a part or sum in a run without compression."""
     return packing.largest(BUCKET_ELEMENTS) if sums.mode == "exact" else 4 * BUCKET_ELEMENTS
 
 
 class Buckets:
-    """How a flat vector of `length` elements is divided; a function of the manifest and the stage.
+    """The division of a flat vector of `length` elements. It follows from the manifest and the stage.
 
-    What another stage holds too has buckets of its own, the first `shared`, which are the same in both stages.
+    Parameters that another stage holds too have their own buckets, the first `shared`, which are the same in both
+    stages.
     """
 
     first_round = 0
-    """So many of the buckets are reduced before the others can be computed."""
+    """The number of buckets that are reduced before the others can be computed."""
 
     def __init__(self, layout: Layout, sums: SumSection, *, reduced: bool = False) -> None:
-        """`reduced`: of the reduced vector, uncompressed, not of what replicas exchange."""
+        """`reduced`: divide the reduced vector, uncompressed, instead of the vector that replicas exchange."""
         ends = (layout.shared_length, layout.length)
         self._starts = [start for part in pairwise((0, *ends)) for start in range(*part, BUCKET_ELEMENTS)] or [0]
         self.shared = -(-layout.shared_length // BUCKET_ELEMENTS)
@@ -83,10 +84,10 @@ class Buckets:
         return int(where.stop - where.start)
 
     def check(self, bucket: int, payload: object) -> None:
-        """Raise FrameError unless `payload` is a part or sum of `bucket` that peers can have summed.
+        """Raise FrameError unless `payload` is a part or sum of `bucket` that honest peers could have made.
 
-        Larger numbers would make the honest reducer fail. NaN and infinity pass: a diverged run is for all to see, and
-        is skipped by decision.
+        Larger numbers would make the honest reducer fail. NaN and infinity are allowed: all peers must see that a run
+        diverged, and the decision then skips the step.
         """
         count = self._numbers(bucket)
         if not isinstance(payload, bytes | bytearray | memoryview):
@@ -101,7 +102,9 @@ class Buckets:
             raise FrameError(f"bucket {bucket} of {error}") from None
 
     def read(self, bucket: int, payload: object, out: Tensor | None = None) -> Tensor:
-        """The numbers of a bucket, on the CPU, in `out` or a new tensor. Raises FrameError, with `out` undefined."""
+        """Decode the numbers of a bucket on the CPU, into `out` or a new tensor. Raises FrameError; `out` is then
+        undefined.
+        """
         if not self._packed:
             self.check(bucket, payload)
             numbers = torch.from_numpy(np.frombuffer(payload, dtype=self._raw).copy())  # type: ignore[call-overload]
@@ -117,21 +120,22 @@ class Buckets:
         return numbers
 
     def write(self, numbers: Tensor) -> memoryview:
-        """The payload of a bucket's numbers, which lie on the CPU. A view of them where nothing is packed."""
+        """Encode a bucket's numbers, which must be on the CPU. The result is a view of them unless the run packs."""
         if self._packed:
             return memoryview(packing.pack(numbers.numpy(), self._grid_bits)).toreadonly()
         return numbers.numpy().data.cast("B").toreadonly()
 
 
 class Reduction:
-    """Runs attempts one after another. On a device with memory of its own the reduced vector exists only from an
-    attempt's first sum to its step."""
+    """Runs attempts one after another. On a device with its own memory, the reduced vector exists only from the first
+    sum of an attempt to its step.
+    """
 
     def __init__(self, accumulator: Accumulator, buckets: Buckets, sums: SumSection) -> None:
         self._accumulator = accumulator
         self._buckets = buckets
         self._whole = Buckets(accumulator.layout, sums, reduced=True)
-        """Of the reduced vector, as it is sent where nothing is compressed."""
+        """The buckets of the reduced vector, as it is sent uncompressed."""
         self._sums = sums
         self._dtype = reduced_dtype(sums)
         packed = sums.mode == "exact" and sums.averaging == "none"
@@ -139,25 +143,29 @@ class Reduction:
         self._device = (
             None if found is None else DevicePacking(found, accumulator.numbers, buckets.slices, sums.grid_bits)
         )
-        """None: the CPU reduces, wherever the sums are."""
+        """None: the CPU reduces, whatever device holds the sums."""
         self.coming: Callable[[], Sequence[EncodePart | SumBucket]] = tuple
-        """Orders that are to follow the one in hand, as far as they are known: a device begins with them at once."""
+        """The known orders that follow the current one. A device begins with them at once."""
         where = "cpu" if self._device is None else accumulator.device
         kernel(torch.device(where))  # compiled now, not in the first step
         self._where = torch.device(where)
         self.gives_back = self._where.type != "cpu"
-        """Whether its memory is for graphs between reduces. A CPU's heap would have a hole there, and so grow."""
+        """True if the memory is freed for graphs between reductions. On a CPU, freeing it would fragment the heap,
+        which would grow.
+        """
         self._held = None if self.gives_back else self._vector()
-        """The reduced vector, while there is one."""
+        """The reduced vector, while it exists."""
         self._digest: str | None = None
-        """Of the reduced vector, since it is complete."""
+        """Digest of the reduced vector, once it is complete."""
         self._attempt: Attempt | None = None
         self._stored: set[int] = set()
         self._summed: set[int] = set()
-        """Buckets that were summed here and lie in the reduced vector already, but are not ordered to be stored yet."""
+        """Buckets that were summed here and are already in the reduced vector, but whose store is not ordered yet."""
 
     def part(self, action: EncodePart) -> memoryview:
-        """Own sums of a bucket. With "fp32" on the CPU a view of the accumulator: valid while the attempt lives."""
+        """This peer's sums of a bucket. In mode "fp32" on the CPU: a view of the accumulator, valid while the attempt
+        lives.
+        """
         if self._device is not None:
             return self._device.part(
                 self._key(action.attempt),
@@ -171,7 +179,8 @@ class Reduction:
         return self._buckets.write(self._accumulator.numbers(self._buckets.slice(action.bucket)).cpu())
 
     def sum(self, action: SumBucket) -> memoryview:
-        """Own sums plus the others' parts, in the order given; empty without others, as nobody receives it then.
+        """This peer's sums plus the others' parts, in the given order. Empty without others, since then nobody
+        receives it.
 
         Raises FrameError, SumOverflow.
         """
@@ -184,14 +193,16 @@ class Reduction:
             self._reduced[where] = self._own(own)
             self._summed.add(action.bucket)
             return memoryview(b"")
-        parts = (self._buckets.read(action.bucket, part) for part in action.parts)  # each is read once it is added
+        parts = (self._buckets.read(action.bucket, part) for part in action.parts)  # each is decoded when it is added
         total = combine(own, parts, self._sums, out=self._reduced[where])
         self._summed.add(action.bucket)
-        # with "fp32" a view is written, and the next attempt may change it while it is still being sent
+        # in mode "fp32" a view is written, and the next attempt may change it while it is still being sent
         return self._buckets.write(total if self._accumulator.exact else total.clone())
 
     def _sum_on_device(self, action: SumBucket) -> memoryview:
-        """And of what is coming, as far as its parts can be used: what is wrong with the others is told in its turn."""
+        """Sum a bucket on the device, together with the coming orders whose parts are usable. Errors in the others are
+        reported in their turn.
+        """
         assert self._device is not None
         key, order = self._key(action.attempt), (action.bucket, action.parts)
         if not self._device.is_begun(key, order):  # type: ignore[arg-type]
@@ -209,17 +220,17 @@ class Reduction:
         return payload
 
     def _checked(self, action: SumBucket) -> Order:
-        """Raises FrameError."""
+        """Check the parts of an order. Raises FrameError."""
         for part in action.parts:
             self._buckets.check(action.bucket, part)
         return action.bucket, action.parts  # type: ignore[return-value]
 
     def _key(self, attempt: Attempt) -> object:
-        """Another one when own sums may be others."""
+        """A key that changes when this peer's sums may have changed."""
         return attempt, self._accumulator.revision
 
     def store(self, attempt: Attempt, bucket: int, payload: object) -> None:
-        """Raises FrameError."""
+        """Store the sum of a bucket in the reduced vector. Raises FrameError."""
         if attempt == self._attempt and bucket in self._summed:
             self._summed.discard(bucket)
         elif self._device is not None:
@@ -233,7 +244,7 @@ class Reduction:
         self._stored.add(bucket)
 
     def assemble(self, attempt: Attempt) -> Assembled:
-        """Raises ValueError when a bucket is missing."""
+        """Complete the reduced vector. Raises ValueError if a bucket is missing."""
         reduced = self.reduced(attempt)
         hashing = None if self._digest else Hashing(reduced)
         squared = squared_norm(reduced, self._accumulator.layout, self.unit)
@@ -245,17 +256,18 @@ class Reduction:
         return Assembled(attempt, self.digest(attempt), squared, loss, finite, of_shared)
 
     def sketched(self, done: Assembled, *, outlined: bool) -> Assembled:
-        """`done`, with sketches of own sums and of all: the same microbatches must lie in the accumulator.
+        """Return `done` with sketches of this peer's sums and of the total. The accumulator must hold the same
+        microbatches.
 
-        The signs follow from the digest: nobody knows them before all have given their sums.
-        outlined: with signs that are the same when the step is computed again, too.
+        The signs follow from the digest, so no peer knows them before all have contributed their sums.
+        `outlined`: also add sketches whose signs stay the same when the step is computed again.
         """
         if not done.finite:
             return done
         reduced, attempt = self.reduced(done.attempt), done.attempt
         layout, of_step = self._accumulator.layout, (f"step {attempt.pass_id.step}",) if outlined else ()
         wholes = [(slice(layout.shared_length, layout.length - layout.with_loss), f"sums {done.digest}")]
-        if layout.shared:  # which the other stage has the same digest of
+        if layout.shared:  # whose digest is the same in the other stage
             wholes.append((slice(0, layout.shared_length), f"sums {done.shared}"))
         own, every, outlines = [], [], []
         for where, seed in wholes:
@@ -272,14 +284,14 @@ class Reduction:
         )
 
     def digest(self, attempt: Attempt) -> str:
-        """Of the reduced vector, which is read once. Raises ValueError when it is not here."""
+        """Digest of the reduced vector, which is read once. Raises ValueError if the vector is not here."""
         reduced = self.reduced(attempt)
         if self._digest is None:
             self._digest = reduced_digest(reduced)
         return self._digest
 
     def reduced(self, attempt: Attempt) -> Tensor:
-        """The complete reduced vector of `attempt`. Raises ValueError when it is not here."""
+        """The complete reduced vector of `attempt`. Raises ValueError if it is not here."""
         missing = self._buckets.count - len(self._stored)
         if attempt != self._attempt or missing:
             raise ValueError(f"the reduced sums of attempt {attempt} are not here: holding {self._attempt}, {missing=}")
@@ -289,18 +301,18 @@ class Reduction:
 
     @property
     def unit(self) -> float:
-        """What a 1 in the reduced vector stands for."""
+        """The value that a 1 in the reduced vector stands for."""
         return unit_of(self._dtype, self._sums)
 
     def written(self, attempt: Attempt) -> Iterator[Buffer]:
-        """All of the reduced vector, uncompressed, bucket by bucket, for those who catch up."""
+        """The whole reduced vector, uncompressed, bucket by bucket, for peers that catch up."""
         reduced = self.reduced(attempt)
         if self._device is not None:
             return self._device.written(reduced, self._whole.slices)
         return (self._whole.write(reduced[self._whole.slice(b)]) for b in range(self._whole.count))
 
     def restore(self, attempt: Attempt, written: Sequence[object]) -> None:
-        """Take over what another peer's `written` gave. Raises FrameError."""
+        """Store the buckets that another peer's `written` produced. Raises FrameError."""
         if len(written) != self._whole.count:
             raise FrameError(f"{len(written)} buckets, the stage has {self._whole.count}")
         self._turn_to(None)
@@ -319,20 +331,20 @@ class Reduction:
             self._turn_to(None)
 
     def applied(self, attempt: Attempt, *, skipped: bool) -> None:
-        """The decision of `attempt` is applied. Its sums are not here any more."""
+        """The decision of `attempt` is applied, so its sums are dropped."""
         self._turn_to(None)
 
     def forget(self) -> None:
-        """Another state is loaded: nothing of earlier steps counts."""
+        """Drop everything of earlier steps, since another state is loaded."""
 
     def _take(self, attempt: Attempt, bucket: int) -> None:
-        """A bucket of `attempt` comes. If it is here already, it is from another donor, as all others will be."""
+        """Register a new bucket of `attempt`. If it is already here, a new donor sends all buckets, this one first."""
         if bucket in self._stored:
             self._turn_to(None)
         self._turn_to(attempt)
 
     def _turn_to(self, attempt: Attempt | None) -> None:
-        """What lies in the reduced vector is of this attempt; None: there is none."""
+        """Assign the reduced vector to this attempt; None: to no attempt."""
         self._digest = None
         if attempt != self._attempt:
             if self._device is not None:
@@ -345,7 +357,7 @@ class Reduction:
 
     @property
     def _reduced(self) -> Tensor:
-        """With anything in it where no bucket is stored yet."""
+        """The reduced vector. Buckets that are not stored yet hold arbitrary values."""
         if self._held is None:
             self._held = self._vector()
         return self._held
@@ -354,7 +366,7 @@ class Reduction:
         return torch.empty(self._accumulator.layout.length, dtype=self._dtype, device=self._where)
 
     def _own(self, numbers: Tensor) -> Tensor:
-        """Own sums as a roster of one reduces them."""
+        """This peer's sums in the form in which a roster of one reduces them."""
         total = combine(numbers, (), self._sums)
         return in_floats(total, self._sums) if self._sums.compresses else total
 
@@ -362,7 +374,7 @@ class Reduction:
         return self._in_units(self._accumulator.numbers(where))
 
     def _in_units(self, numbers: Tensor) -> Tensor:
-        """Whole numbers in units of the grid, as sketches are made of; of floats about so."""
+        """Whole numbers in units of the grid, from which sketches are computed; for floats, rounded."""
         if not numbers.is_floating_point():
             return numbers
         scaled = numbers.to(torch.float64).mul_(2.0**self._sums.grid_bits)

@@ -1,11 +1,14 @@
-"""One stage on one device: its parameters, graphs, sums and optimizer. The compute thread owns it; nothing here locks.
+"""One stage on one device: its parameters, graphs, sums and optimizer. Only the compute thread uses it; there are no
+locks.
 
-A forward keeps its autograd graph while the budget lasts. Beyond it only the received body is kept and the forward is
-computed again in backward. Both run the same operations in the same grad mode, so the results are the same bits.
+A forward keeps its autograd graph while the memory budget lasts. After that, only the received body is kept, and the
+backward computes the forward again. Both cases run the same operations in the same grad mode, so the results are
+bit-identical.
 
-A GPU is given work without waiting for it. `launch_forward`, `launch_backward` and `launch_weights` return what the
-compute thread calls once the device has done all that. It settles the sums, and returns what any thread may call: that
-joins the body and gives what to tell. `forward`, `backward` and `weights` wait.
+The thread does not wait while a GPU works. `launch_forward`, `launch_backward` and `launch_weights` return a function
+that the compute thread calls once the device has finished. That function completes the sums, and returns a second
+function, which any thread may call: it joins the body and returns the input for the core. `forward`, `backward` and
+`weights` wait for all this.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
-import torch.fx.experimental.symbolic_shapes  # torch's first backward would: half a second of a core, while all wait
+import torch.fx.experimental.symbolic_shapes  # saves half a second of the first backward
 from torch import Tensor
 
 from swarm.buffer import Buffer
@@ -55,11 +58,13 @@ from swarm.protocol.peer.io import (
 
 _Value = TypeVar("_Value")
 _FAR_TOO_LARGE = 1e38
-"""Finite in fp32; sums of products with it are not."""
+"""Finite in fp32, but sums of products with it are not."""
 
 
 class Stage:
-    """`initialised` False leaves the parameters undefined until `optimizer.load`."""
+    """The model part, sums and optimizer of one stage. If `initialised` is False, the parameters are undefined until
+    `optimizer.load`.
+    """
 
     def __init__(
         self,
@@ -76,11 +81,11 @@ class Stage:
         splits: bool = False,
         recomputes_layers: bool = False,
     ) -> None:
-        """`precision` None: what is usual on the device. `clock`: that of `device`.
+        """`precision` None: the device's default. `clock`: the clock of `device`.
 
-        `compiled`: torch compiles the layers. `splits`: a backward leaves the weights' gradients due, while there is
-        memory for what they are made of; compiled layers cannot. `recomputes_layers`: a kept graph holds only what goes
-        into each layer, and a backward computes one layer after another again.
+        `compiled`: torch compiles the layers. `splits`: a backward defers the gradients of the weights while there is
+        memory for the tensors they are computed from; impossible with compiled layers. `recomputes_layers`: a kept
+        graph holds only the input of each layer, and a backward recomputes one layer after another.
         """
         assert not (compiled and splits), "compiled layers give all gradients at once"
         assert not (compiled and recomputes_layers), "they would not be compiled when they are computed again"
@@ -97,7 +102,7 @@ class Stage:
             self._module.compile_layers()
         self.parameters = self._weights.masters
         self._fixed = [*self._weights.leaves.values(), *self._module.buffers()]
-        """Tensors that no graph has of its own."""
+        """Tensors that all graphs share."""
         self._split = SplitBackward() if splits else None
         if self._split is not None:
             self._split.attach(self._module)
@@ -107,15 +112,17 @@ class Stage:
         self._accumulator = Accumulator(layout, manifest.sums, device, self._grid)
         self._graphs = _GraphStash(graph_budget_bytes)
         self._adding = False
-        """Something is half in the sums."""
-        self._received: dict[Microbatch, Buffer] = {}  # forward bodies that a gradient is yet to be packed beside
+        """True while the gradients of a microbatch are only partly added to the sums."""
+        self._received: dict[Microbatch, Buffer] = {}  # forward bodies whose gradient is not packed yet
         self.sent: dict[Microbatch, Buffer] = {}
-        """Forward bodies that a gradient is yet to come beside; empty where the codec needs none. Any thread reads."""
+        """Forward bodies whose gradient has not arrived yet; empty if the codec does not need them. Any thread may
+        read it.
+        """
         self.turned: Mark = 0.0
-        """Where the last stage went from forward to backward, in the last microbatch it trained on."""
+        """The time at which the last stage switched from forward to backward, in its last microbatch of training."""
         self.bases = BaseStore()
         self.overflows = False
-        """Gradients for the stage before are sent finite and far too large: a rehearsal."""
+        """True to send finite but far too large gradients to the previous stage: a rehearsal of a fault."""
         self.reduction = reduction_of(self._accumulator, manifest.sums, self._grid)
         self.optimizer = StageOptimizer(
             self.parameters,
@@ -127,9 +134,10 @@ class Stage:
         )
 
     def begin(self, chosen: Sequence[CodecPair] = (), nonfinite: bool = False) -> None:
-        """A new pass, with codecs as in Open: nothing of an older one stays. Raises codecs.UnknownCodec.
+        """Begin a new pass, with the codecs named in Open, and drop everything of older passes. Raises
+        codecs.UnknownCodec.
 
-        `nonfinite`: what is not finite crosses the boundaries too.
+        `nonfinite`: non-finite values may cross the boundaries too.
         """
         self._format = self._format.of_pass(chosen, nonfinite)
         self._accumulator.zero()
@@ -141,14 +149,15 @@ class Stage:
         self.bases.begin()
 
     def limit_graphs(self, budget_bytes: int) -> None:
-        """From any thread: of those that are kept already none is given up."""
+        """Change the memory budget of the graphs. May be called from any thread. Graphs that are already kept stay."""
         self._graphs.budget_bytes = budget_bytes
 
     def relieve(self) -> tuple[int, int]:
-        """No memory is left: give up all graphs, whose forwards are computed again, and keep half as many from now on.
+        """Free memory: drop all graphs (their forwards will be computed again), and keep at most half as many from now
+        on.
 
-        Returns how many were, and may be, kept. No backward leaves anything due any more, and one layer is computed
-        again after another.
+        Returns the number of graphs that were kept, and that may be kept. From now on, no backward defers gradients,
+        and backwards recompute one layer after another.
         """
         self._split = None
         self._module.recomputes_layers = not self._compiled
@@ -156,12 +165,12 @@ class Stage:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether due weights' gradients leave no room for the graph of one more microbatch."""
+        """True if deferred gradients of weights leave no room for the graph of one more microbatch."""
         return bool(self._due) and not self._graphs.has_room(self._due.nbytes)
 
     @property
     def intact(self) -> bool:
-        """Whether a forward or backward that has failed can be done again: nothing of it is in the sums."""
+        """True if a failed forward or backward can be repeated, since the sums contain no part of it."""
         return not self._adding
 
     def discard(self, action: Discard) -> None:
@@ -173,7 +182,7 @@ class Stage:
         self.bases.discard(action.pass_id.step, microbatch)
 
     def loaded(self) -> None:
-        """The parameters are others than before."""
+        """Call it when the parameters have been replaced."""
         self._weights.refresh()
         self._turn_grid()
 
@@ -182,18 +191,20 @@ class Stage:
         return self._waited(self.launch_forward(action))()
 
     def backward(self, action: Backward) -> BackwardDone:
-        """Add a forwarded microbatch to the sums, or leave its weights' gradients due.
+        """Add the gradients of a forwarded microbatch to the sums, or defer those of the weights.
 
         Raises FrameError, codecs.CodecError, SumOverflow, LookupError.
         """
         return self._waited(self.launch_backward(action))()
 
     def weights(self, action: Weights) -> WeightsDone:
-        """Add the weights' gradients that the backward of a microbatch left due. Raises SumOverflow, LookupError."""
+        """Add the gradients of the weights that the backward of a microbatch deferred. Raises SumOverflow,
+        LookupError.
+        """
         return self._waited(self.launch_weights(action))()
 
     def warm_up(self, manifest: RunManifest) -> None:
-        """Compute a microbatch for nothing: layers are compiled when they are first needed, which takes a while."""
+        """Compute a microbatch without effect. Layers are compiled at their first use, which takes a while."""
         batch, width = manifest.batch, manifest.model.boundary_width
         tokens = torch.zeros(batch.sequences, batch.sequence_length + 1, dtype=torch.int64)
         hidden = torch.zeros(batch.sequences, batch.sequence_length, width, device=self._device)
@@ -204,9 +215,10 @@ class Stage:
     def launch_forward(
         self, action: Forward, copy: Buffer | None = None
     ) -> Callable[[], Callable[[], ForwardDone | BackwardDone | ResultDone]]:
-        """`forward`, of which the device may do its part later. This and both results raise what `forward` does.
+        """Like `forward`, but the device may do its part later. This call and both returned functions raise what
+        `forward` raises.
 
-        copy: of the body, in memory that the device reads by itself. It stays there until the device has done all that.
+        `copy`: a copy of the body in memory that the device itself reads. It must stay until the device has finished.
         """
         body = self._unpacked(action, copy)
         if action.kind is not PassKind.TRAIN:
@@ -237,12 +249,12 @@ class Stage:
         return finish
 
     def launch_backward(self, action: Backward, copy: Buffer | None = None) -> Callable[[], Callable[[], BackwardDone]]:
-        """`backward`, of which the device may do its part later. copy: as in `launch_forward`."""
+        """Like `backward`, but the device may do its part later. `copy`: as in `launch_forward`."""
         kept = self._graphs.get(action.microbatch)
         if kept is None:
             raise LookupError(f"backward of microbatch {action.microbatch}, which is not forwarded here")
         graph = kept.graph or self._run(self._unpacked(kept.order))
-        kept.graph = None  # it is used up, whatever comes of it
+        kept.graph = None  # the backward consumes it, even if it fails
         sent = self.sent.get(action.microbatch)
         payload: Buffer = action.payload if copy is None else copy  # type: ignore[assignment]
         gradient = self._format.unpack_backward(self._index + 1, payload, sent, self._device)
@@ -252,7 +264,7 @@ class Stage:
         return finish
 
     def launch_weights(self, action: Weights, copy: Buffer | None = None) -> Callable[[], Callable[[], WeightsDone]]:
-        """`weights`, of which the device may do its part later. There is no body, so no copy of one."""
+        """Like `weights`, but the device may do its part later. `copy` is not used, since there is no body."""
         added = self._add(self._due.of(action.microbatch), action)
         self._due.drop(action.microbatch)
 
@@ -263,7 +275,7 @@ class Stage:
         return finish
 
     def apply(self, action: Apply) -> AppliedStep:
-        """Raises ValueError when the reduced sums or the version are not those of the decision."""
+        """Apply a decided step. Raises ValueError if the reduced sums or the version are not those of the decision."""
         if action.decision.step != self.optimizer.version:
             raise ValueError(f"decision of step {action.decision.step} at version {self.optimizer.version}")
         decision = action.decision
@@ -274,7 +286,7 @@ class Stage:
         return AppliedStep(action.decision.step, self.optimizer.chain)
 
     def _turn_grid(self) -> None:
-        """To that of the version that is held."""
+        """Set the grid of the sums to that of the held version."""
         if self._grid is not None:
             self._grid.follow(self.optimizer.second_moments, self.optimizer.version)
 
@@ -284,7 +296,9 @@ class Stage:
         return self._format.unpack_forward(self._index, payload, action.kind, base, self._device)
 
     def _sent(self, action: Forward, body: ForwardBody, hidden: Tensor) -> Callable[[], ForwardDone]:
-        """The frame of a training pass. If it may be a change: also whole, and what the next stage makes of it."""
+        """Return the frame of a training pass. If the codec sends changes, also return the whole frame, and keep what
+        the next stage reconstructs from it.
+        """
         base = self.bases.of(action.encode_with)
         packing = self._frame(body, hidden, base)
         if not self._format.remembers:
@@ -308,7 +322,7 @@ class Stage:
         return build_stage(manifest.model, self._index, device=self._device, seed=seed)
 
     def _run(self, body: ForwardBody, run: Callable[[Tensor, Tensor], Tensor] | None = None) -> Graph:
-        """`run` None: the module."""
+        """Run `run` on the body, or the module if `run` is None, and return the graph."""
         tokens = to_device(body.inputs.contiguous(), self._device)
         source = None if body.hidden is None else body.hidden.requires_grad_()
         with self._precision.autocast(self._device):
@@ -318,22 +332,22 @@ class Stage:
         return self._format.begin_forward(self._index + 1, body.kind, body.tokens, hidden, base)
 
     def _held_by(self, run: Callable[[], Graph]) -> tuple[Graph, int]:
-        """The graph that `run` makes, and the bytes that it holds."""
+        """Return the graph that `run` makes, and the bytes that it holds."""
         if not self._module.recomputes_layers:
             return saved_bytes(run, lambda graph: graph.output, self._fixed)
-        live = LiveBytes(beyond=self._fixed)  # what goes into a layer is not saved as other tensors are
+        live = LiveBytes(beyond=self._fixed)  # `saved_bytes` misses the layers' inputs
         with live:
             graph = run()
         return graph, live.now
 
     def _waited(self, finish: Callable[[], _Value]) -> _Value:
-        """What it gives once the device has come so far."""
+        """Wait until the device has finished its work so far, then return the result of `finish`."""
         if self._device.type != "cpu":
             torch.accelerator.synchronize(self._device)
         return finish()
 
     def _forward_only(self, action: Forward, body: ForwardBody) -> Callable[[], ForwardDone | ResultDone]:
-        # such passes have other shapes, and no graph: for them alone nothing is compiled
+        # these passes have other shapes and no graph, so compiling for them alone is not worth it
         eager = torch.compiler.set_stance("force_eager") if self._compiled else contextlib.nullcontext()
         with torch.no_grad(), eager:
             output = self._run(body).output
@@ -386,7 +400,7 @@ class Stage:
                 refused = error.with_traceback(None)
 
             def complete() -> BackwardDone:
-                payload = None if packing is None else packing()  # what cannot be sent is told first
+                payload = None if packing is None else packing()  # a body that cannot be sent is reported first
                 if refused is not None:
                     raise refused
                 return BackwardDone(action.pass_id, action.microbatch, payload, received=crossed, weights_due=waits)
@@ -396,7 +410,7 @@ class Stage:
         return finish
 
     def _add(self, due: Due, action: Forward | Backward | Weights) -> Callable[[], None]:
-        """Begin to add the gradients of a microbatch. The result ends it, and raises SumOverflow, as this does."""
+        """Begin to add the gradients of a microbatch; the returned function completes it. Both raise SumOverflow."""
         scale, step = self._precision.gradient_scale, action.pass_id.step
         gradients = due.computed(tuple(self._weights.leaves.values()))
         if scale != 1.0:
@@ -420,51 +434,51 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A forward whose backward has yet to come."""
+    """A forward whose backward has not run yet."""
 
     source: Tensor | None
-    """The leaf that the gradient for the stage before is taken of; None at stage 0."""
+    """The leaf tensor whose gradient goes to the previous stage; None at stage 0."""
     output: Tensor
 
 
 @dataclass(slots=True)
 class _Kept:
     order: Forward
-    """What it is computed from."""
+    """The order that the graph was computed from."""
     graph: Graph | None
 
 
 class _GraphStash:
-    """What microbatches in flight keep: their order, and their graph while `budget_bytes` lasts."""
+    """Keeps the orders of microbatches in flight, and their graphs while `budget_bytes` lasts."""
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
         self._usual = 0
-        """Graphs that were kept at once, at most."""
-        self._graph_bytes: int | None = None  # of one graph: all microbatches of a run have one shape
+        """The largest number of graphs that were kept at once."""
+        self._graph_bytes: int | None = None  # of one graph: all microbatches of a run have the same shape
         self._most: int | None = None
-        """As many graphs are kept at most, since there was no memory for more. None: as many as fit."""
+        """The largest number of graphs that may be kept, set after memory ran out. None: as many as fit."""
         self._kept: dict[Microbatch, _Kept] = {}
 
     def measured(
         self, run: Callable[[], Graph], measure: Callable[[Callable[[], Graph]], tuple[Graph, int]]
     ) -> tuple[Graph, int]:
-        """The graph that `run` makes, and the bytes it holds. Only the first is measured."""
+        """Return the graph that `run` makes, and the bytes it holds. Only the first graph is measured."""
         if self._graph_bytes is not None:
             return run(), self._graph_bytes
         graph, self._graph_bytes = measure(run)
         return graph, self._graph_bytes
 
     def fits(self, beside: int) -> bool:
-        """Whether `beside` bytes have room in addition to the graphs that are kept."""
+        """Return True if `beside` bytes fit in addition to the kept graphs."""
         return self._count * (self._graph_bytes or 0) + beside <= self.budget_bytes
 
     def has_room(self, beside: int) -> bool:
-        """Whether one more graph and `beside` other bytes have room."""
+        """Return True if one more graph and `beside` other bytes fit."""
         return self.fits(beside + (self._graph_bytes or 0))
 
     def keep(self, microbatch: Microbatch, graph: Graph, nbytes: int, action: Forward, beside: int) -> bool:
-        """Keep the graph if there is room for it and for `beside` other bytes. Returns whether it was kept."""
+        """Keep the graph if it fits together with `beside` other bytes. Return True if it was kept."""
         graphs = self._count
         fits = self.fits(beside + nbytes) and (self._most is None or graphs < self._most)
         self._kept[microbatch] = _Kept(action, graph if fits else None)
@@ -472,7 +486,7 @@ class _GraphStash:
         return fits
 
     def halve(self) -> tuple[int, int]:
-        """Give up all graphs. Returns how many were kept at once, and half of that: the most from now on."""
+        """Drop all graphs. Return the number kept at once so far, and half of it: the maximum from now on."""
         for kept in self._kept.values():
             kept.graph = None
         before, self._most = self._usual, self._usual // 2
@@ -494,5 +508,5 @@ class _GraphStash:
 
 
 def _named(action: Forward | Backward, end: End) -> BaseKey:
-    """What crosses in a microbatch of this step, as the base of a later one."""
+    """Return the key under which a reconstruction of this microbatch is kept as the base of a later visit."""
     return BaseKey(action.pass_id.step, action.microbatch, end)
