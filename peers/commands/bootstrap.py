@@ -1,4 +1,4 @@
-"""`swarm-peer bootstrap`: a DHT node that others enter by."""
+"""`swarm-peer bootstrap`: a DHT node through which other nodes join the network."""
 
 from __future__ import annotations
 

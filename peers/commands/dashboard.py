@@ -1,4 +1,4 @@
-"""`swarm-peer dashboard`: a run in the browser, live or afterwards."""
+"""`swarm-peer dashboard`: shows a run in the browser, live or afterwards."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _words(
     token_file: Path | None,
     tensorboard: Path | None,
 ) -> list[str]:
-    """The options of the dashboard that shows the copies."""
+    """The options for the dashboard process that shows the copies."""
     valued: list[tuple[str, object]] = [("--address", address), *(("--host", name) for name in host or ())]
     valued += [("--database", database), ("--token-file", token_file), ("--tensorboard", tensorboard)]
     given = [word for name, value in valued if value is not None for word in (name, str(value))]
@@ -130,7 +130,7 @@ def _words(
 
 
 def _observe(text: str, keep_in: Path | None, words: list[str], open_browser: bool, as_json: bool) -> NoReturn:
-    """Copy the coordinators' logs as they grow, and have a second process show them."""
+    """Copy the coordinators' logs as they grow, while a second process shows them."""
     from peers.dashboard.companion import Companion
     from peers.observer.errands import run
     from peers.observer.process import observe

@@ -1,4 +1,4 @@
-"""`swarm-peer demo`: a whole swarm on this machine, one peer killed, the result checked."""
+"""`swarm-peer demo`: runs a whole swarm on this machine, kills one peer, and checks the result."""
 
 from __future__ import annotations
 

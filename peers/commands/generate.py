@@ -1,4 +1,4 @@
-"""`swarm-peer generate`: text from a trained model."""
+"""`swarm-peer generate`: continues a text with a trained model."""
 
 from __future__ import annotations
 

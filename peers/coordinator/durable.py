@@ -107,9 +107,7 @@ def _archive(manifest: RunManifest, home: OpenHome, log: EventLog, several: bool
         home.archive,
         manifest.hash,
         stages,
-        max(manifest.checkpoint.keep, 2)
-        if several
-        else manifest.checkpoint.keep,  # in a group, the newest checkpoint may not be committed yet
+        max(manifest.checkpoint.keep, 2) if several else manifest.checkpoint.keep,  # the newest may be uncommitted
         shard_limits=[shard_limit(parameter_shapes(manifest.model, stage)) for stage in range(stages)],
         keep_first=bool(manifest.initial.sha256),
         on_refused=lambda path, reason: log.append(CheckpointRefused(str(path), reason)),

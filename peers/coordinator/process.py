@@ -125,9 +125,7 @@ class CoordinatorProcess:
             door,
             Role.COORDINATOR,
             _Observer(self),
-            max_payload=largest_payload(
-                manifest
-            ),  # the coordinator relays such payloads between peers that cannot reach each other
+            max_payload=largest_payload(manifest),  # it relays them between peers that cannot reach each other
             reconnect_grace_s=settings.reconnect_grace_s,
             manifest=signed,
             uplink=None if options.max_rate is None else Uplink(options.max_rate),

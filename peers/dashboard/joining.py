@@ -1,4 +1,4 @@
-"""The command line that peers join with, in the form that each system needs."""
+"""The command line with which peers join, in the form for each operating system."""
 
 from __future__ import annotations
 

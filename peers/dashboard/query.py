@@ -1,4 +1,4 @@
-"""Query: a viewer's request, read from the address and bounded."""
+"""Query: the parameters of a viewer's request, parsed from the URL and limited."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peers.dashboard.access import Denied
 MOST_LISTED = 200
 MOST_POINTS = 4_000
 _LONGEST = 128
-_GREATEST = 1 << 53  # beyond, JavaScript's numbers are not exact
+_GREATEST = 1 << 53  # JavaScript's numbers are exact up to here
 
 
 @dataclass(frozen=True, slots=True)

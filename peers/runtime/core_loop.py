@@ -109,10 +109,7 @@ class CoreLoop(Generic[Input, Action]):
             try:
                 for action in self._core.handle(event, self._loop.time()):
                     self._carry_out(action)
-            except (
-                ValueError,
-                ArithmeticError,
-            ) as error:  # this program's own ValueErrors report a user's mistake; inside the loop they are bugs
+            except (ValueError, ArithmeticError) as error:  # elsewhere a user's mistake, here a bug
                 raise CoreFault(f"{type(error).__name__} at {type(event).__name__}: {error}") from error
 
     def outcome(self) -> str:

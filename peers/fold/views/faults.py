@@ -26,7 +26,7 @@ WORDS = {
 
 
 def faults_view(state: RunState, *, offset: int = 0, limit: int = 200) -> dict[str, Any]:
-    """`total` counts those that are kept: the last 500. `lost` counts all so far."""
+    """`total`: number of incidents that are kept, at most the last 500. `lost`: the losses of all incidents so far."""
     items = list(reversed(state.faults.items))
     return {
         "total": len(items),
