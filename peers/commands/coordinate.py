@@ -95,9 +95,9 @@ def command(
     if no_dashboard and (dashboard or tensorboard):
         raise typer.BadParameter("there is no dashboard to serve or to write for", param_hint="--no-dashboard")
     if gpu is not None and not dry_run:
-        raise typer.BadParameter("it is for --dry-run alone", param_hint="--gpu")
+        raise typer.BadParameter("it has an effect only with --dry-run", param_hint="--gpu")
     if line is not None and gpu is None:
-        raise typer.BadParameter("say on which cards too, with --gpu", param_hint="--line")
+        raise typer.BadParameter("also name the cards, with --gpu", param_hint="--line")
     place = None if dashboard is None else Place.parse(dashboard)
     run = resolve_run(path, overrides or ())
     console = Console(highlight=False)

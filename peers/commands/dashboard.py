@@ -69,11 +69,13 @@ def command(
         os.nice(10)
     if homes and is_invite(str(homes[0])):
         if len(homes) > 1:
-            raise typer.BadParameter("give one invite, and no home beside it", param_hint="INVITE")
+            raise typer.BadParameter("give one invite and no home", param_hint="INVITE")
         words = _words(address, host, public, database, token_file, tensorboard)
         _observe(str(homes[0]), keep_in, words, open_browser, as_json)
     if keep_in is not None:
-        raise typer.BadParameter("it is for an invite alone: name a home without it", param_hint="--home")
+        raise typer.BadParameter(
+            "it has an effect only with an invite: leave it out to name a home", param_hint="--home"
+        )
     found = tuple(homes) if homes else (logged_home(None).path,)
     for home in found:
         if not home.is_dir():

@@ -201,7 +201,7 @@ def command(
             console.print(f"this peer computes on the CPU: {picked.why}", markup=False)
     watches = max_temp is not None or when_busy
     if temp_file is not None and max_temp is None:
-        raise typer.BadParameter("nothing is done with that temperature: give --max-temp too", param_hint="--temp-file")
+        raise typer.BadParameter("that temperature has no effect: also give --max-temp", param_hint="--temp-file")
     machines: list[Machine] = []
     watched: list[Watched | None] = []
     for picked in devices:

@@ -35,8 +35,8 @@ def check_place(manifest: RunManifest, home: OpenHome) -> None:
     group, me = manifest.coordinator.group, Identity.load(home.identity).peer_id
     if group and me not in group:
         raise CharterError(
-            f"this machine is {me} with --home {home.path}, which is not in coordinator.group of RUN.toml: put there "
-            "what `swarm-peer id` prints on each of the organiser's machines"
+            f"this machine is {me} with --home {home.path}, which is not in coordinator.group of RUN.toml: list there "
+            "the id that `swarm-peer id` prints on each of the organiser's machines"
         )
 
 
@@ -45,9 +45,13 @@ def way_in(home: OpenHome, given: Invite | None) -> Invite | None:
     path = home.path / "invite"
     if given is not None:
         if given.ticket is None:
-            raise invites.InviteError("an address is no invite: give --invite what the other coordinator has printed")
+            raise invites.InviteError(
+                "an address is not an invite: give --invite the invite that the other coordinator printed"
+            )
         if given.observes:
-            raise invites.InviteError("an observer's invite: give --invite what the other coordinator has printed")
+            raise invites.InviteError(
+                "an observer's invite: give --invite the invite that the other coordinator printed"
+            )
         return given
     return invites.parse(path.read_text()) if path.exists() else None
 

@@ -114,9 +114,9 @@ class ControlSocket:
             return _error(f"no request came within {REQUEST_S:g} s")
         user = _user(writer.get_extra_info("socket"))
         if user not in (0, os.geteuid()):
-            return _error(f"user {user} may not steer this run: ask the organiser, whose coordinator it is")
+            return _error(f"user {user} may not control this run: ask the organiser, who runs the coordinator")
         if self._open > MOST:
-            return _error(f"{MOST} other programs are asking just now: try again")
+            return _error(f"{MOST} other requests are being answered: try again")
         try:
             request = Request.decode(line)
         except ValueError as error:
@@ -176,7 +176,7 @@ def _remove(path: Path) -> None:
     except OSError:
         return
     if not stat.S_ISSOCK(kind):
-        raise ControlSocketError(f"{path} is in the way, and no socket: move it elsewhere")
+        raise ControlSocketError(f"{path} is not a socket, but at the place of the control socket: move it elsewhere")
     path.unlink(missing_ok=True)
 
 

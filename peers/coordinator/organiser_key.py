@@ -26,7 +26,7 @@ def organiser_key(home: Home) -> Ed25519PrivateKey:
             return Ed25519PrivateKey.from_private_bytes(path.read_bytes())
         except ValueError:
             raise KeyDamaged(
-                f"{path} is no Ed25519 key: restore it from your backup, or move it away and invite anew"
+                f"{path} is not an Ed25519 key: restore it from your backup, or move it away and make new invites"
             ) from None
     key = Ed25519PrivateKey.generate()
     with atomic_file(path) as file:

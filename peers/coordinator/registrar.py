@@ -89,7 +89,7 @@ class Registrar:
             raise BulkError("this run has let in as many devices as it can: ask the organiser for an invite")
         if wait := self._turnstile.wait_s(block, time.monotonic()):
             when = f"{math.ceil(wait / 60)} minutes" if wait > 90 else f"{math.ceil(wait)} seconds"
-            raise BulkError(f"this open run takes only so many new devices at a time: come back in {when}")
+            raise BulkError(f"this open run limits how many new devices join at a time: try again in {when}")
 
     async def _recorded(self, device: Device, name: str) -> AnswerControl:
         """Record a device. Concurrent requests of one device are recorded once."""

@@ -111,6 +111,6 @@ class Gate:
             return max(access, self._opening.to_all)
         client = request.client.host if request.client is not None else ""
         if wait := self._attempts.wait_s(client):
-            raise Denied(429, "this token is wrong too, like many before it: wait a little", wait)
+            raise Denied(429, "too many wrong tokens: wait a little", wait)
         self._attempts.failed(client)
-        raise Denied(401, "this token is not the one of this dashboard")
+        raise Denied(401, "this is not a token of this dashboard")

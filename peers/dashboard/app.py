@@ -283,4 +283,4 @@ async def _status(request: Request, error: Exception) -> Response:
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": "the dashboard failed at this: its output says why"}, 500)
+    return JSONResponse({"error": "the dashboard failed to answer: its output says why"}, 500)

@@ -45,7 +45,7 @@ class Place:
         except ValueError:
             raise PlaceError(f"{address!r} is not an IP address of this machine") from None
         if port and int(port) > 65_535:
-            raise PlaceError(f"port {port}: there are ports up to 65535")
+            raise PlaceError(f"port {port}: the largest port is 65535")
         return cls(address, int(port) if port else PORT, not port)
 
     @property

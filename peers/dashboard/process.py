@@ -161,10 +161,10 @@ def _parts(options: DashboardOptions, database: Path, gate: Gate) -> Parts:
         return f"{facts['live']} {facts['cut_off']} {control.there} {exports.revision}"
 
     def about_run(answer: dict[str, Any]) -> dict[str, Any]:
-        reading = [] if reader.caught_up else ["the logs are still being read: this is the past"]
+        reading = [] if reader.caught_up else ["the logs are still being read, so this is an earlier state"]
         told = {"live": facts["live"], "control": facts["live"] and control.there}
         if facts["live"] and facts["cut_off"]:
-            reading.append(f"{facts['cut_off']}: this is what was known then")
+            reading.append(f"{facts['cut_off']}, so this is the state at that time")
         return told | {"warnings": [*answer["warnings"], *reading]}
 
     facts: dict[str, Any] = {"live": False, "cut_off": ""}

@@ -77,5 +77,5 @@ def _count(given: Mapping[str, str], key: str, otherwise: int, most: int) -> int
     if value is None:
         return otherwise
     if value < 0 or value != int(value):
-        raise Denied(400, f"{key}: not a whole number from 0 on")
+        raise Denied(400, f"{key}: not a whole number of at least 0")
     return min(int(value), most)

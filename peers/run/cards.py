@@ -62,7 +62,7 @@ def parse_cards(text: str) -> list[str]:
             close = difflib.get_close_matches(name, CARDS, n=1)
             meant = f": did you mean {close[0]!r}?" if close else "."
             raise UnknownCard(
-                f"{name!r} is no card whose figures are known{meant} Known are {', '.join(CARDS)}; {MINE!r} is the "
+                f"{name!r} is not a card with known figures{meant} Known are {', '.join(CARDS)}; {MINE!r} is the "
                 "processor of this machine, which is measured then"
             )
         if not re.fullmatch(r"[0-9]{0,4}", number) or not 1 <= int(number or 1) <= MOST_CARDS:

@@ -258,7 +258,8 @@ class OpenHome(Home):
             number = _number(text)
             if number is None:
                 raise HomeError(
-                    f"{self._counter} holds {text[:20]!r}, not a number: delete that file, the clock gives the next one"
+                    f"{self._counter} holds {text[:20]!r}, not a number: delete that file; the next number "
+                    "then follows from the clock"
                 )
             last = number
         # The clock is a lower bound, so that a lost counter file does not bring back a number that peers have fenced.

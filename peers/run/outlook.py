@@ -213,13 +213,13 @@ def show(found: Outlook, console: Console) -> None:
     console.print(ways)
     _say(console, _advice(found))
     if not any(each.card == MINE for each in found.placements):
-        _say(console, "cards are reckoned from published figures, and were not measured: docs/gpu.md says how")
+        _say(console, "the times of cards are computed from published figures, not measured: see docs/gpu.md")
 
 
 def _advice(found: Outlook) -> str:
     way = found.advice
     if way is None:
-        return f"no way of these reaches an efficiency of {GOOD_EFFICIENCY}: the line is too slow for this model"
+        return f"none of these reaches an efficiency of {GOOD_EFFICIENCY}: the line is too slow for this model"
     how = "the run as it is" if way is found.own else f'codec "{way.codec}" both ways and averaging "{way.averaging}"'
     return f"an efficiency of {GOOD_EFFICIENCY} is reached by {how}, with batch.microbatches = {way.enough} or more"
 

@@ -145,7 +145,9 @@ def _exchange(home: Path, request: Request) -> dict[str, Any]:
     except ValueError:
         reply = None
     if not isinstance(reply, dict):
-        raise Unanswered(f"the coordinator of {home} has answered {line[:80]!r}, which is not a reply: is it as new?")
+        raise Unanswered(
+            f"the coordinator of {home} has answered {line[:80]!r}, which is not a reply: is it of the same release?"
+        )
     return reply
 
 

@@ -57,7 +57,9 @@ def pick_device(name: str, precision: str = "auto", compiled: bool = False) -> P
             reason = _broken(found)
             picked = replace(picked, why=f"{accelerator.type} cannot compute ({reason})") if reason else found
     if picked.name == "cpu" and (reason := _broken(picked)):
-        raise DeviceError(f"--precision {precision}: the processor cannot multiply in it ({reason}); try fp32")
+        raise DeviceError(
+            f"--precision {precision}: the processor cannot multiply in this precision ({reason}); try fp32"
+        )
     if compiled and (lacking := _lacks_compiler(picked.name)):
         raise DeviceError(
             f"--compile: torch needs {lacking} to compile for {picked.name}; install it, or leave this out"

@@ -60,7 +60,7 @@ async def received_rate(transfer: Transfer, limit_s: float = LIMIT_S) -> float:
                 break
     took = loop.time() - began
     if not received or took <= 0:
-        raise BulkError("the probe brought nothing to measure")
+        raise BulkError("the probe received too little to measure")
     return received / took
 
 

@@ -56,7 +56,8 @@ def says_shut_out(refusal: str) -> bool:
 async def _admitted(host: Host, home: Home, invite: Invite) -> Admitted:
     if invite.ticket is None or invite.run_hash is None:
         raise InviteError(
-            "an address alone lets nobody in: ask the organiser for an invite (swarm3-…); `swarm-peer invite` makes one"
+            "an address is not enough to join: ask the organiser for an invite (swarm3-…); `swarm-peer "
+            "invite` makes one"
         )
     guest = Introduction(invite.run_hash, Actor(host.peer_id, 0), Role.GUEST, None, Channel.BULK)
     kept = _kept(home.certificate, invite.ticket, host.peer_id)

@@ -44,7 +44,7 @@ def copy_state(
 
     def copy(held: HeldState) -> Draft:
         if held.version != version:
-            raise StateError("state", f"version {version} is over, this peer is at {held.version}")
+            raise StateError("state", f"version {version} is no longer held: this peer is at version {held.version}")
         try:
             return write(held)
         finally:

@@ -164,7 +164,7 @@ class Gathering:
                     del working[task]
                     task.result()
                 if all(self._known[actor].failures >= _GONE for actor in usable):
-                    raise Unavailable(self._what, "its donors do not answer any more")
+                    raise Unavailable(self._what, "its donors no longer answer")
         finally:
             for task in working:
                 task.cancel()
@@ -260,7 +260,7 @@ class Gathering:
             whole = bytes(memoryview(come)[:size])
             del come[:size]
         if whole is not None and not index.fits(number, whole):
-            raise StateError(what, "it does not have its hash")
+            raise StateError(what, "its hash is wrong")
         return whole
 
     def _in_turn(self, usable: list[Actor]) -> list[Actor]:

@@ -132,7 +132,9 @@ class IndexInquiry:
         reason = "its index differs from that of most people's donors"
         first = next(donor.actor for donor in donors if donor.actor in found.tellers)
         if found.is_tied:
-            reason = f"its index differs, and nobody can tell who is right: {first}, longer in the stage, is believed"
+            reason = (
+                f"its index differs; there is no majority, so {first}, which has been in the stage longer, is believed"
+            )
         for actor in told.keys() - found.tellers:
             self.donors.refuse(actor, reason)
         return Index.decode(told[first], self.limit, "the donors")

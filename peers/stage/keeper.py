@@ -146,7 +146,7 @@ class Keeper:
 
     def _check_initial(self, order: LoadState) -> None:
         if order.version:
-            raise StateError("the coordinator", f"names nobody who has version {order.version} of stage {order.stage}")
+            raise StateError("the coordinator", f"names no source of version {order.version} of stage {order.stage}")
         if self._manifest.initial.sha256:
             raise StateError("the coordinator", f"orders new parameters for stage {order.stage}; they are imported")
 

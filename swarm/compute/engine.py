@@ -411,7 +411,7 @@ class StageEngine:
         stage = self._held()
         if self._starved and isinstance(action, Forward | Backward):
             self._starved -= 1
-            raise MemoryError("a rehearsal: no memory is left")
+            raise MemoryError("a rehearsal: out of memory")
         match action:
             case Begin():
                 self._clock.set()

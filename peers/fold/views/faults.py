@@ -18,8 +18,8 @@ WORDS = {
     "rolled back": "steps undone",
     "expelled": "expelled",
     "waiting": "nothing could start",
-    "diverged": "nothing was finite any more",
-    "out of memory": "no memory for a microbatch",
+    "diverged": "no result was finite any more",
+    "out of memory": "not enough memory for a microbatch",
     "restart": "coordinator died",
     "failover": "another coordinator took over",
 }

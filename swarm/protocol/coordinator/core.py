@@ -203,7 +203,7 @@ class CoordinatorCore:
         """(reason, deadline) while this process is stopping: it opens no further pass."""
         self._stopped = False
         self._stop_reason = ""
-        self._why_new_term = "what was said so far is void"
+        self._why_new_term = "all earlier messages are void"
         self._last_word: Decide | Halt | None = None
         """The message that all peers get once the run is over, until they have disconnected."""
         self._tables_told = TablesReport(self.members, stage_costs, self._out)
@@ -387,7 +387,7 @@ class CoordinatorCore:
         self._checkpoints.note(member, status, now)
         self._proofs.look(member, now)
         pauses = self._on_pause(member, status.paused, now)
-        leaves = status.leaving and self._departures.announced(member, "asked to by its owner", now)
+        leaves = status.leaving and self._departures.announced(member, "asked to leave by its owner", now)
         if self.open_pass is not None:
             self.open_pass.on_status(status, now)
             if leaves or pauses:
@@ -745,7 +745,7 @@ class CoordinatorCore:
                 self._failure_history.probation.strike(actor.peer, pass_id)
                 if (member := self.members.get(actor)) is not None:
                     member.drifted(term)
-        self._redo(pass_state, "replicas computed it with unlike states")
+        self._redo(pass_state, "replicas computed it with different states")
 
     def _doubt(self, doubted: Doubted) -> None:
         """The statements of one stage about itself are in doubt: its peers load their state again, or other peers
@@ -838,7 +838,7 @@ class CoordinatorCore:
         if self._stopping is None and self.phase in (Phase.OPEN, Phase.DECIDING):
             self._stopping = (reason, now + self.settings.leave_s)
             self._out.emit(
-                RunPaused(f"{reason}: stops when the open pass is over, in {self.settings.leave_s:g} s at most")
+                RunPaused(f"{reason}: stops when the open pass is over, after at most {self.settings.leave_s:g} s")
             )
         else:
             self._stop(reason)
@@ -877,14 +877,14 @@ class CoordinatorCore:
         paused = history.controls.paused
         if self.phase is Phase.FINISHED:
             if isinstance(self._last_word, Halt):
-                return "stopping", f"the run cannot go on: {self._last_word.reason}"
+                return "stopping", f"the run cannot continue: {self._last_word.reason}"
             return "finished", "all steps are decided, applied and archived"
         if self._stopping is not None:
             return "stopping", self._stopping[0]
         if self._stopped:
             return "stopping", self._stop_reason
         if not self._started:
-            return "starting", "takes up the decision record"
+            return "starting", "reads the decision record"
         if self.open_pass is not None:
             match self.open_pass.pass_state.kind:
                 case PassKind.TRAIN if paused is not None:
@@ -898,12 +898,12 @@ class CoordinatorCore:
                 case PassKind.GENERATE:
                     return "sampling", f"version {history.version}"
         if self.phase is Phase.STARTING:
-            return "waiting", f"a new term is taken: {self._why_new_term}"
+            return "waiting", f"a new term begins: {self._why_new_term}"
         if paused is not None and self._scheduler.due() is not None:
             return "paused", signed("paused", paused)
         if over:
             return "finishing", self._waits_for or f"checkpoint {history.version} is on its way to the archive"
-        return "waiting", self._waits_for or f"peers take up version {history.version}"
+        return "waiting", self._waits_for or f"peers load version {history.version}"
 
     # ------------------------------------------------------------ time
 
