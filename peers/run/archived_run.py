@@ -105,7 +105,5 @@ def open_archived(directory: Path, version: int | None, on_refused: OnRefused) -
         raise StateError(directory, f"holds no complete checkpoint of run {manifest.hash[:16]}…; {why}")
     if version not in found:
         held = ", ".join(map(str, found)) or "none"
-        raise StateError(
-            directory, f"holds no version {version} of run {manifest.hash[:16]}…; the complete versions are: {held}"
-        )
+        raise StateError(directory, f"holds no version {version} of run {manifest.hash[:16]}…; complete are: {held}")
     return ArchivedRun(manifest, archive, version, directory / TOKENIZER_FILE)
