@@ -1,8 +1,8 @@
-"""`swarm-peer`: the command line. Commands are loaded when they are called, so that help is instant.
+"""`swarm-peer`: the command line. A command's module is imported when the command is called, so help is instant.
 
-Exit codes: 0 done, 1 an internal error, 2 something the user can fix (explained in one line), 130 Ctrl-C; `reference`
-and `demo` use 3 for digests that differ; `coordinate` and `join` use 4 for a run that cannot continue, or whose
-coordinator stayed away.
+Exit codes: 0 done, 1 an internal error, 2 an error that the user can fix (explained in one line), 130 Ctrl-C.
+`reference` and `demo` exit with 3 if digests differ. `coordinate` and `join` exit with 4 if the run cannot continue,
+or if the coordinator stayed unreachable.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         finally:
             streams.flush()
     except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # the reader is gone (`| head`): not an error
+        if isinstance(end.__context__, BrokenPipeError):  # the reader has gone (`| head`): not an error
             raise SystemExit(0) from None
         raise
     except KeyboardInterrupt:
@@ -55,9 +55,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def is_user_error(error: BaseException) -> bool:
-    """Errors that name a value and its fix: our own Value- and ArithmeticErrors, and OSErrors about a named path.
-
-    Errors of any disk, and of too few descriptors, count too.
+    """True for errors that name a value and its fix: this program's own ValueErrors and ArithmeticErrors, OSErrors
+    about a named path, errors of any disk, and too few file descriptors.
     """
     if isinstance(error, OSError) and (error.filename is not None or error.errno in (*_DISK, *_FILES)):
         return True
@@ -66,7 +65,7 @@ def is_user_error(error: BaseException) -> bool:
 
 
 class _LazyGroup(TyperGroup):
-    """Lists commands from their rows; imports a command's module only to run it."""
+    """Lists the commands from a table. Imports a command's module only to run the command."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -86,7 +85,7 @@ class _LazyGroup(TyperGroup):
 
 
 def _with_places(args: Sequence[str]) -> list[str]:
-    """`--dashboard` may stand alone: its ADDRESS:PORT is then an empty one, which means the default."""
+    """`--dashboard` may stand without a value. Insert an empty ADDRESS:PORT there, which means the default."""
     from peers.dashboard.place import is_place
 
     following = [*args[1:], ""][: len(args)]

@@ -25,7 +25,7 @@ def parse_bytes(text: str) -> int:
 
 
 def is_invite(text: str) -> bool:
-    """True if an argument is an invite, as `read_invite` takes it, and not a home."""
+    """True if an argument is an invite, in a form that `read_invite` accepts, and not a home."""
     return text == "-" or text.startswith("@") or re.match(r"swarm\d+-", text) is not None
 
 
@@ -44,7 +44,9 @@ def parse_rate(text: str) -> int:
 
 
 def parse_line(text: str) -> Line:
-    """`80Mbit,50ms` or `80Mbit/20Mbit,50ms`: down, up if that is less, and one way to another. Raises BadParameter."""
+    """Parse `80Mbit,50ms` or `80Mbit/20Mbit,50ms`: download rate, upload rate if it is lower, one-way delay. Raises
+    BadParameter.
+    """
     rates, _, delay = text.partition(",")
     found = re.fullmatch(r"\s*([0-9]{1,5}(?:\.[0-9]{1,5})?)\s*ms\s*", delay)
     if found is None:
@@ -58,7 +60,7 @@ def parse_line(text: str) -> Line:
 
 
 def parse_pace(text: str) -> LeastPace:
-    """The pace of `0.1,0.2`: seconds of a microbatch's forward and backward. Raises typer.BadParameter."""
+    """Parse a pace such as `0.1,0.2`: seconds of a microbatch's forward and backward. Raises typer.BadParameter."""
     try:
         forward_s, backward_s = map(float, text.split(","))
         return LeastPace(forward_s, backward_s)
@@ -77,7 +79,7 @@ class Schedule(enum.StrEnum):
 
 
 def parse_precision(text: str) -> str:
-    """Raises typer.BadParameter."""
+    """Parse a precision. Raises typer.BadParameter."""
     known = ("auto", "fp32", "bf16", "fp16")
     if text not in known:
         raise typer.BadParameter(f"{text!r} is not a precision: write one of {', '.join(known)}")

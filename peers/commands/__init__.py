@@ -1,9 +1,9 @@
 """The commands of `swarm-peer`.
 
-To add one: write `peers/commands/<name>.py` with a function `command` (typer annotations, see `peers/options.py`),
-and add its row here. The module is imported only when the command runs or its own help is shown; import torch and
-hivemind inside the function. Errors that users can fix are ValueErrors of our own classes, or OSErrors about a path:
-they end in one line and exit code 2.
+To add one: write `peers/commands/<name>.py` with a function `command` (typer annotations, see `peers/options.py`), and
+add its row here. The module is imported only when the command runs or its own help is shown. Import torch and hivemind
+inside the function. Errors that users can fix are ValueErrors of this program's own classes, or OSErrors about a path:
+they are printed in one line, with exit code 2.
 """
 
 COMMANDS: dict[str, str] = {

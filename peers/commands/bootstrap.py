@@ -1,4 +1,4 @@
-"""`swarm-peer bootstrap`: a DHT node that others enter by."""
+"""`swarm-peer bootstrap`: a DHT node through which other nodes join the network."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def command(
 
     invite = None if run is None else read_invite(run)
     if invite is not None and invite.key is None:
-        raise typer.BadParameter("an address is no invite: give what `coordinate` or `invite` has printed")
+        raise typer.BadParameter("an address is not an invite: give the line that `coordinate` or `invite` printed")
     console = Console(highlight=False)
 
     def show(addresses: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""`swarm-peer chaos`: a swarm on an emulated internet, faults at named moments, a report."""
+"""`swarm-peer chaos`: runs a swarm on an emulated internet with faults at named moments, and reports the result."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def command(
 
 
 def user_name() -> str:
-    """Who gives a command, unless they say otherwise."""
+    """The default author of a command."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name

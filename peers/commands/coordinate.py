@@ -95,9 +95,9 @@ def command(
     if no_dashboard and (dashboard or tensorboard):
         raise typer.BadParameter("there is no dashboard to serve or to write for", param_hint="--no-dashboard")
     if gpu is not None and not dry_run:
-        raise typer.BadParameter("it is for --dry-run alone", param_hint="--gpu")
+        raise typer.BadParameter("it has an effect only with --dry-run", param_hint="--gpu")
     if line is not None and gpu is None:
-        raise typer.BadParameter("say on which cards too, with --gpu", param_hint="--line")
+        raise typer.BadParameter("also name the cards, with --gpu", param_hint="--line")
     place = None if dashboard is None else Place.parse(dashboard)
     run = resolve_run(path, overrides or ())
     console = Console(highlight=False)
@@ -119,7 +119,7 @@ def command(
     def show_invite(invite: str, given: Pass, fingerprint: str) -> None:
         for path in (Home(home).join_token, *([invite_file] if invite_file is not None else [])):
             with atomic_file(path) as file:
-                os.fchmod(file.fileno(), 0o600)  # whoever reads it can join
+                os.fchmod(file.fileno(), 0o600)  # everybody who can read it can join
                 write_whole(file, f"{invite}\n".encode())
         if not as_json:
             console.print(f"run {run.manifest.run.name} ({run.manifest.hash[:16]}…); peers join with\n", soft_wrap=True)
@@ -149,7 +149,7 @@ def command(
         on_invite=show_invite,
     )
     if invite_file is not None:
-        invite_file.parent.mkdir(parents=True, exist_ok=True)  # report its errors before the run begins
+        invite_file.parent.mkdir(parents=True, exist_ok=True)  # report errors about the file before the run begins
     shown = None if no_dashboard else companion(home, place, tensorboard, Console(highlight=False, stderr=as_json))
     with Home.open(home) as own, shown or nullcontext():
         raise typer.Exit(exit_code(coordinate(run.manifest, own, options)))

@@ -1,4 +1,4 @@
-"""`swarm-peer dashboard`: a run in the browser, live or afterwards."""
+"""`swarm-peer dashboard`: shows a run in the browser, live or afterwards."""
 
 from __future__ import annotations
 
@@ -69,11 +69,13 @@ def command(
         os.nice(10)
     if homes and is_invite(str(homes[0])):
         if len(homes) > 1:
-            raise typer.BadParameter("give one invite, and no home beside it", param_hint="INVITE")
+            raise typer.BadParameter("give one invite and no home", param_hint="INVITE")
         words = _words(address, host, public, database, token_file, tensorboard)
         _observe(str(homes[0]), keep_in, words, open_browser, as_json)
     if keep_in is not None:
-        raise typer.BadParameter("it is for an invite alone: name a home without it", param_hint="--home")
+        raise typer.BadParameter(
+            "it has an effect only with an invite: leave it out to name a home", param_hint="--home"
+        )
     found = tuple(homes) if homes else (logged_home(None).path,)
     for home in found:
         if not home.is_dir():
@@ -122,7 +124,7 @@ def _words(
     token_file: Path | None,
     tensorboard: Path | None,
 ) -> list[str]:
-    """The options of the dashboard that shows the copies."""
+    """The options for the dashboard process that shows the copies."""
     valued: list[tuple[str, object]] = [("--address", address), *(("--host", name) for name in host or ())]
     valued += [("--database", database), ("--token-file", token_file), ("--tensorboard", tensorboard)]
     given = [word for name, value in valued if value is not None for word in (name, str(value))]
@@ -130,7 +132,7 @@ def _words(
 
 
 def _observe(text: str, keep_in: Path | None, words: list[str], open_browser: bool, as_json: bool) -> NoReturn:
-    """Copy the coordinators' logs as they grow, and have a second process show them."""
+    """Copy the coordinators' logs as they grow, while a second process shows them."""
     from peers.dashboard.companion import Companion
     from peers.observer.errands import run
     from peers.observer.process import observe

@@ -1,4 +1,4 @@
-"""`swarm-peer demo`: a whole swarm on this machine, one peer killed, the result checked."""
+"""`swarm-peer demo`: runs a whole swarm on this machine, kills one peer, and checks the result."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def command(
     from the reference's.
     """
     if kill and replicas < 2:
-        raise typer.BadParameter("a stage with one peer has no peer to take over: use --replicas 2 or --no-kill")
+        raise typer.BadParameter(
+            "no other peer could take over the work of a killed peer: use --replicas 2 or --no-kill"
+        )
     if stay and no_dashboard:
         raise typer.BadParameter("there is no dashboard that could stay", param_hint="--stay")
 

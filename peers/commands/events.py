@@ -1,4 +1,4 @@
-"""`swarm-peer events`: an event log, whole or as it grows."""
+"""`swarm-peer events`: shows an event log, whole or as it grows."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def _check_kinds(kinds: frozenset[str]) -> None:
 
 
 def _lines(path: Path, follow: bool) -> Iterator[bytes]:
-    """Whole lines of all parts of the log. A torn last line is read again each time: a restarted writer replaces it."""
+    """Whole lines of all parts of the log. A torn last line is read again each time, since a restarted writer replaces
+    it.
+    """
     if not path.exists() and not parts_of(path):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     tail = LogTail(path)

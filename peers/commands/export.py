@@ -1,4 +1,4 @@
-"""`swarm-peer export`: a trained model as files that others can use."""
+"""`swarm-peer export`: writes a trained model as files that other programs read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`swarm-peer generate`: text from a trained model."""
+"""`swarm-peer generate`: continues a text with a trained model."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def command(
         exported = open_native(export)
         manifest, model, path = exported.manifest, exported.parameters, exported.tokenizer
     if manifest.data.kind != "text":
-        raise ManifestError(f"{manifest.data.name} holds {manifest.data.kind}: there is no text in it")
+        raise ManifestError(f"{manifest.data.name} holds {manifest.data.kind}, not text")
     text = generate(model, manifest, Tokenizer.load(path), prompt, tokens, temperature, seed, version=version)
     if as_json:
         print(json.dumps({"version": version, "prompt": prompt, "text": text, "refused": refused.texts}))

@@ -1,4 +1,4 @@
-"""`swarm-peer id`: the id of this machine in a run's manifest."""
+"""`swarm-peer id`: prints the id of this machine for a run's manifest."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`swarm-peer import`: a run that begins with a pretrained model.
+"""`swarm-peer import`: makes a run that begins with a pretrained model.
 
-The module's name is a keyword: it is loaded by name, as all commands are.
+The module's name is a Python keyword, so it is imported by name, like all commands.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 RUN_FILE = "RUN.toml"
 WRITTEN = ("parameters", "tokenizer.json", RUN_FILE)
-"""Files in `--out`. The run file comes last: without it there is no run."""
+"""Files in `--out`. The run file is written last, so the import is complete if it exists."""
 
 LEARNING_RATE = 2e-5
-"""Learning rate of fine-tuning: a fiftieth of that of training from scratch."""
+"""Learning rate of fine-tuning: a fiftieth of the rate for training from scratch."""
 
 
 def command(
@@ -117,7 +117,7 @@ def command(
 
 
 def _publish(side: Path, out: Path) -> None:
-    """Swap the new import in: the files of an earlier one are removed only now, its RUN.toml first."""
+    """Move the new import into place. The files of an earlier import are removed only now, its RUN.toml first."""
     from swarm.atomic import sync_folder
 
     for name in reversed(WRITTEN):

@@ -1,4 +1,4 @@
-"""`swarm-peer init`: a commented RUN.toml from a preset, cut into stages of equal cost."""
+"""`swarm-peer init`: writes a commented RUN.toml from a preset, cut into stages of equal cost."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def command(
 
 
 def _narrowed(boundary: Boundary | None, boundary_dim: int | None, subspace_dim: int | None) -> dict[str, object]:
-    """Keys of [model] for --boundary and --boundary-dim."""
+    """The keys of [model] that follow from --boundary and --boundary-dim."""
     if boundary is None:
         if boundary_dim is not None:
             raise ManifestError(f"--boundary-dim {boundary_dim} needs --boundary KIND")
@@ -135,18 +135,18 @@ def _preset(name: str) -> ModelSection:
 def _shape(
     model: ModelSection, preset: str, stages: int, subspace_dim: int | None, narrowed: dict[str, object]
 ) -> ModelSection:
-    """The preset with the changes of the options, not checked, with placeholder cuts for the number of stages."""
+    """The preset with the changes of the options, unchecked, with placeholder cuts for the number of stages."""
     model = model.model_copy(update={"cuts": tuple(range(1, stages)), **narrowed})
     if subspace_dim is None:
         return model
     if model.kind != "llama":
         raise ManifestError(f"--subspace-dim {subspace_dim}: preset {preset} is not a language model, leave it out")
-    # one layer of tail while cutting: it becomes the whole last stage
+    # one layer of tail during the cutting: it becomes the whole last stage
     return model.model_copy(update={"residual": "subspace", "subspace_dim": subspace_dim, "tail_layers": 1})
 
 
 def _check_shape(model: dict[str, Any], preset: str, stages: int, subspace_dim: int | None) -> None:
-    """Checks for errors of the options, rather than of keys. `model` is not checked yet."""
+    """Check for errors in the options, before errors in keys are reported. `model` is not checked yet."""
     layers, dim = model["layers"], model["dim"]
     if isinstance(layers, int) and stages > layers > 0:
         raise ManifestError(f"--stages {stages}: preset {preset} has {layers} layers, a stage needs at least one")
@@ -155,7 +155,9 @@ def _check_shape(model: dict[str, Any], preset: str, stages: int, subspace_dim: 
 
 
 def _cut(run: RunFile, stages: int, measure: bool, whole_tail: bool) -> tuple[ModelSection, list[float]]:
-    """The run's model with its cuts, and each stage's share of the cost. `whole_tail`: the last stage is all tail."""
+    """The run's model with its cuts, and each stage's share of the cost. `whole_tail`: the last stage consists of the
+    tail.
+    """
     from swarm.models import cuts
 
     model, batch = run.model, run.batch

@@ -1,4 +1,4 @@
-"""`swarm-peer invite`: make a pass for somebody, and print the line that they join with."""
+"""`swarm-peer invite`: makes a pass for a person, and prints the line with which that person joins."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def command(
     home: Home = COORDINATOR_HOME,
     as_json: Json = False,
 ) -> None:
-    """Make a pass, and print the line that its owner uses. The coordinator need not run, nor be told.
+    """Make a pass, and print the line that its owner uses. The coordinator need not be running, and need not be told.
 
-    A device is a home of `swarm-peer join` or of an observer; each further seat of a machine counts as one, too.
+    A device is a home of `swarm-peer join` or of an observer. Each further seat of a machine counts as a device too.
     """
     import time
 

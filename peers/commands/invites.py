@@ -1,4 +1,4 @@
-"""`swarm-peer invites`: the passes of a run, and who has joined with them."""
+"""`swarm-peer invites`: lists the passes of a run, and who has joined with them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TIME = "%Y-%m-%d %H:%M"
 def command(home: Home = COORDINATOR_HOME, as_json: Json = False) -> None:
     """List the passes that were made in a home: name, role, devices that have joined, expiry, revoked or not.
 
-    The decision record tells, whether or not a coordinator runs.
+    The list comes from the decision record, so the coordinator need not be running.
     """
     from peers.coordinator.invites import listed, role_of
     from swarm.net.passes import NEVER

@@ -1,4 +1,4 @@
-"""`swarm-peer join`: take part in a run."""
+"""`swarm-peer join`: takes part in a run."""
 
 from __future__ import annotations
 
@@ -154,14 +154,15 @@ def command(
 ) -> None:
     """Take part in a run: hold the stage that needs a peer most, or stand by until a peer is lost.
 
-    Ctrl-C hands on the work that this peer has begun and leaves, within 10 seconds; a second Ctrl-C leaves at once.
+    Ctrl-C hands over the work that this peer has begun, and leaves within 10 seconds; a second Ctrl-C leaves at once.
 
     Exit codes: 0 the run is finished or this peer has left, 1 something broke, 2 something you can fix, 4 the run
-    cannot continue, or the coordinator stayed away for longer than --patience, 130 Ctrl-C before it had joined.
+    cannot continue, or the coordinator was unreachable for longer than --patience, 130 Ctrl-C before the peer had
+    joined.
     """
     from peers.stage.heap import keep_freed_memory
 
-    keep_freed_memory()  # before torch is imported
+    keep_freed_memory()  # must be called before torch is imported
     from peers.dashboard.companion import companion
     from peers.dashboard.place import Place
     from peers.report.progress import Progress, print_json
@@ -200,7 +201,7 @@ def command(
             console.print(f"this peer computes on the CPU: {picked.why}", markup=False)
     watches = max_temp is not None or when_busy
     if temp_file is not None and max_temp is None:
-        raise typer.BadParameter("nothing is done with that temperature: give --max-temp too", param_hint="--temp-file")
+        raise typer.BadParameter("that temperature has no effect: also give --max-temp", param_hint="--temp-file")
     machines: list[Machine] = []
     watched: list[Watched | None] = []
     for picked in devices:

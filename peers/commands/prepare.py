@@ -1,4 +1,4 @@
-"""`swarm-peer prepare`: text → a tokenizer and hashed token shards; images → hashed shards."""
+"""`swarm-peer prepare`: turns text into a tokenizer and hashed token shards, or images into hashed shards."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def command(
 
 
 def _refuse(why: str, options: Mapping[str, object]) -> None:
-    """Refuse options that have no meaning here, if they were given."""
+    """Refuse options that have no meaning for this kind of input, if they were given."""
     given = [option for option, value in options.items() if value]
     if given:
         raise ManifestError(f"{why}: drop {' and '.join(given)}")

@@ -1,4 +1,4 @@
-"""`swarm-peer reference`: train the same run in one process, and compare."""
+"""`swarm-peer reference`: trains the same run in one process, and compares the results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def command(
 ) -> None:
     """Train the same run in one process, with plain torch and the whole model: the result that the swarm must equal.
 
-    It equals a swarm whose peers compute on the same kind of device, in the same precision, compiled or not.
+    The results are equal if the swarm's peers computed on the same kind of device, in the same precision, compiled or
+    not.
     """
     from peers.run.archived_run import Refused
     from peers.run.first_version import first_states

@@ -1,4 +1,4 @@
-"""`swarm-peer report`: a run as one HTML file."""
+"""`swarm-peer report`: writes a run as one HTML file."""
 
 from __future__ import annotations
 

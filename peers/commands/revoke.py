@@ -1,4 +1,4 @@
-"""`swarm-peer revoke`: a pass is not good any more, and its devices leave the run."""
+"""`swarm-peer revoke`: makes a pass invalid, and makes its devices leave the run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def command(
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for an answer.")] = 45.0,
     as_json: Json = False,
 ) -> None:
-    """Revoke a pass: nobody joins with it any more, and all peers drop the devices that have, within seconds.
+    """Revoke a pass: nobody can join with it any more, and within seconds all peers disconnect the devices that have.
 
-    The coordinator must run. It stands in the decision record, so restarts change nothing.
+    The coordinator must be running. The decision record keeps the revocation, so it also holds after restarts.
     """
     from peers.coordinator.invites import book_of
     from peers.runtime.control_client import send

@@ -1,4 +1,4 @@
-"""`swarm-peer simulate`: the protocol with seeded faults, in virtual time."""
+"""`swarm-peer simulate`: runs the protocol with seeded faults, in virtual time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def command(
 ) -> None:
     """Run the protocol under seeded crashes, stalls, losses and partitions and check every invariant at every event.
 
-    Exits with 1 when an invariant is broken, after printing the seed and the command that replays it.
+    Exits with 1 if an invariant is broken, after printing the seed and the command that replays it.
     """
     from swarm.simulation.runs.scenario import SCENARIOS
 

@@ -1,4 +1,6 @@
-"""`swarm-peer status`: the state of a peer or coordinator, from its home, or each person's contributions to the run."""
+"""`swarm-peer status`: shows the state of a peer or coordinator from its home, or each person's contributions to the
+run.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def command(
 ) -> None:
     """Show the state of a peer or coordinator, from its home: last step, loss, peers per stage, last trouble.
 
-    With an observer's invite: the state of the run, as its coordinator knows it.
+    With an observer's invite, show the state of the run as its coordinator reports it.
     """
     if invite is not None:
         if contributions:
@@ -84,7 +86,7 @@ def _show_state_of_run(text: str, home: Path | None, as_json: bool) -> None:
 
 
 def folded(log: Path) -> RunState:
-    """The state after the last event of `log`; records of other releases and a torn last line are skipped."""
+    """The state after the last event of `log`. Records of other releases and a torn last line are skipped."""
     state, source = RunState(), ""
     for line in LogTail(log).lines():
         if any(mark in line[:100] for mark in _MARKS):
@@ -102,7 +104,7 @@ def folded(log: Path) -> RunState:
 
 
 def _whole_run(home: Path) -> RunState:
-    """In a group of coordinators, a home holds copies of the others' logs too."""
+    """The state of the whole run. In a group of coordinators, a home also has copies of the others' logs."""
     state, logs = RunState(), Logs([home])
     logs.look()
     for line in logs.take():

@@ -1,1 +1,1 @@
-"""The coordinator: a light CPU process that feeds tokens, decides steps and keeps the run's history."""
+"""The coordinator: a light CPU process that supplies tokens, decides steps and keeps the run's history."""

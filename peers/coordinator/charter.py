@@ -1,7 +1,8 @@
-"""What the coordinators of a group must agree on before they start: their membership, and one signed manifest.
+"""The agreement of a group of coordinators before they start: its members, and one signed manifest.
 
-One of them signs the manifest with its organiser's key. The others are started with its invite: they take the manifest
-from it, if it matches their own RUN.toml and data, and store it and the invite for later starts.
+One coordinator signs the manifest with its organiser's key. The others are started with an invite from that
+coordinator: they fetch the manifest, check that it matches their own RUN.toml and data, and store it and the invite
+for later starts.
 """
 
 from __future__ import annotations
@@ -30,23 +31,27 @@ class CharterError(ValueError):
 
 
 def check_place(manifest: RunManifest, home: OpenHome) -> None:
-    """Raises CharterError if the manifest names a group without this machine."""
+    """Raises CharterError if the manifest names a group that does not include this machine."""
     group, me = manifest.coordinator.group, Identity.load(home.identity).peer_id
     if group and me not in group:
         raise CharterError(
-            f"this machine is {me} with --home {home.path}, which is not in coordinator.group of RUN.toml: put there "
-            "what `swarm-peer id` prints on each of the organiser's machines"
+            f"this machine is {me} with --home {home.path}, which is not in coordinator.group of RUN.toml: list there "
+            "the id that `swarm-peer id` prints on each of the organiser's machines"
         )
 
 
 def way_in(home: OpenHome, given: Invite | None) -> Invite | None:
-    """The invite of another coordinator: from now, or from an earlier start. Raises InviteError, OSError."""
+    """The invite of another coordinator, given now or stored at an earlier start. Raises InviteError, OSError."""
     path = home.path / "invite"
     if given is not None:
         if given.ticket is None:
-            raise invites.InviteError("an address is no invite: give --invite what the other coordinator has printed")
+            raise invites.InviteError(
+                "an address is not an invite: give --invite the invite that the other coordinator printed"
+            )
         if given.observes:
-            raise invites.InviteError("an observer's invite: give --invite what the other coordinator has printed")
+            raise invites.InviteError(
+                "an observer's invite: give --invite the invite that the other coordinator printed"
+            )
         return given
     return invites.parse(path.read_text()) if path.exists() else None
 
@@ -54,7 +59,7 @@ def way_in(home: OpenHome, given: Invite | None) -> Invite | None:
 async def signed_manifest(
     manifest: RunManifest, home: OpenHome, host: Host, invite: Invite | None, key: Ed25519PrivateKey
 ) -> SignedManifest:
-    """The manifest as another coordinator has signed it, if there is an invite; else signed with `key`.
+    """With an invite: the manifest that another coordinator has signed. Otherwise: the manifest signed with `key`.
 
     Raises CharterError, ManifestError, DialError, BulkError.
     """
@@ -82,7 +87,7 @@ async def signed_manifest(
 
 def _keep(path: Path, text: str) -> None:
     with atomic_file(path) as file:
-        os.fchmod(file.fileno(), 0o600)  # an invite holds a pass
+        os.fchmod(file.fileno(), 0o600)  # an invite contains a secret pass
         write_whole(file, f"{text}\n".encode())
 
 

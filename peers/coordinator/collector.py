@@ -1,6 +1,6 @@
-"""Collects one verified copy of every stage's checkpoint into the archive, from any replica that has it.
+"""Collects one verified copy of every stage's checkpoint into the archive, from any replica that holds it.
 
-In a group of coordinators, also from another coordinator's archive.
+In a group of coordinators, it also collects from the archives of other coordinators.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from swarm.state.error import StateError
 from swarm.state.transfer import HEADER_BYTES
 
 FIRST_RATE = 64 * 1024.0
-"""Bytes/s that a holder must send at first: a slower holder keeps others from being asked."""
+"""Bytes/s that a holder must send at first: while a slow holder sends, no other holder is asked."""
 _TOLD_S = 0.25
-"""Seconds between two reports that bytes come from a holder."""
+"""Seconds between two reports that bytes arrive from a holder."""
 
 
 class Collector:
-    """Asks one holder after another. If some were too slow and none was faster, all may be slower from then on.
+    """Asks one holder after another. If some holders were too slow and none was faster, the required rate is lowered.
 
-    `coming(holder)`: called while bytes of its copy come in. On a slow link they delay its other messages.
+    `coming(holder)`: called while bytes of its copy arrive. On a slow link, they delay the holder's other messages.
     """
 
     def __init__(
@@ -41,9 +41,10 @@ class Collector:
         self._least_rate = FIRST_RATE
 
     async def collect(self, order: CollectCheckpoint) -> tuple[str, ...]:
-        """Fetch the missing stages of a checkpoint; returns the digests of its stages, in order.
+        """Fetch the missing stages of a checkpoint. Returns the digests of its stages, in order.
 
-        Empty if some stage could not be fetched; each holder's reason is reported, and the core orders it again.
+        Returns an empty tuple if some stage could not be fetched. Each holder's reason is reported, and the core
+        repeats the order.
         """
         archive = self._archive
         archive.proven = order.proven
@@ -58,7 +59,7 @@ class Collector:
             return ()
 
     async def _have(self, holders: tuple[Actor, ...], request: CheckpointRequest, file_hash: str) -> bool:
-        """True if some holder's copy is archived now."""
+        """True if some holder's copy is now in the archive."""
         least_rate, slow = self._least_rate, False
         for holder in holders:
             try:
@@ -83,6 +84,6 @@ class Collector:
                 if (now := time.monotonic()) - told_at >= _TOLD_S:
                     told_at = now
                     self._coming(holder)
-            await to_its_end(writer.commit)  # after a cancellation the file must not appear later
+            await to_its_end(writer.commit)  # after a cancellation, the file must not appear later
         finally:
             writer.abort()

@@ -1,9 +1,9 @@
-"""The control socket: where the organiser's programs on this machine tell the coordinator what to do.
+"""The control socket: through it, the organiser's programs on this machine send commands to the coordinator.
 
-One connection, one line of JSON each way (`peers/runtime/control_client.py` writes them). Whoever connects must be the
-user of this process, or root: the kernel says who it is. The socket lies in the home. Where the home's path is too long
-for a socket, or its file system knows none, the socket lies in a folder of its own among the user's temporary files; a
-file in the home names that folder.
+Each connection carries one line of JSON in each direction (`peers/runtime/control_client.py` is the client). Only the
+user of this process and root may connect; the kernel tells who connects. The socket is in the home. If the home's path
+is too long for a socket, or its file system has no sockets, the socket is in a separate folder among the user's
+temporary files; a file in the home names that folder.
 """
 
 from __future__ import annotations
@@ -26,34 +26,36 @@ from swarm.atomic import atomic_file, write_whole
 REQUEST_S = 10.0
 """Seconds within which a whole request must have arrived."""
 MOST = 16
-"""Requests at a time."""
+"""Maximum number of concurrent requests."""
 _MOST_READ = 1 << 20
-"""Bytes of a line that is too long."""
+"""Maximum number of bytes that are read and dropped after a line that is too long."""
 
 _FOLDER = "swarm-peer-"
-"""How the folder of a socket begins that cannot lie in its home."""
+"""Name prefix of the folder for a socket that cannot be in its home."""
 
 Answer = Callable[[Request], Awaitable[dict[str, Any]]]
 
 
 class ControlSocketError(ValueError):
-    """There can be no socket here; the text says what to change."""
+    """No socket can be opened here; the text says what to change."""
 
 
 class ControlSocket:
-    """`open`, then `answer(request)` is called for every request of the organiser's, until `close`."""
+    """Call `open`. Then `answer(request)` is called for each request from the organiser, until `close`."""
 
     def __init__(self, home: Path, answer: Answer) -> None:
         self.path = home / "control.sock"
         self._home = home
         self._answer = answer
         self._folder: Path | None = None
-        """Made for a socket that cannot lie in the home."""
+        """The folder made for a socket that cannot be in the home."""
         self._server: asyncio.Server | None = None
         self._open = 0
 
     async def open(self) -> None:
-        """Open the socket, removing the remains of an earlier process (we hold the lock). Raises ControlSocketError."""
+        """Open the socket, and remove the socket that an earlier process left (this process holds the home's lock).
+        Raises ControlSocketError.
+        """
         left = socket_path(self._home)
         _remove(left)
         if left.parent.name.startswith(_FOLDER):
@@ -77,7 +79,7 @@ class ControlSocket:
             try:
                 return _bind(self.path)
             except OSError:
-                pass  # a file system without sockets
+                pass  # this file system has no sockets
         self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER, dir=_short_folder()))
         self.path = self._folder / "control.sock"
         try:
@@ -99,22 +101,22 @@ class ControlSocket:
             writer.write(json.dumps(reply).encode() + b"\n")
             await asyncio.wait_for(writer.drain(), REQUEST_S)
         except (OSError, TimeoutError):
-            pass  # it has gone
+            pass  # the client has disconnected
         finally:
             self._open -= 1
             writer.close()
 
     async def _reply(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, Any]:
         try:
-            async with asyncio.timeout(REQUEST_S):  # all of it, whoever sends it: else our reply is lost with the rest
+            async with asyncio.timeout(REQUEST_S):  # read it whole, or the reply is lost too
                 line = await _line(reader)
         except TimeoutError:
             return _error(f"no request came within {REQUEST_S:g} s")
         user = _user(writer.get_extra_info("socket"))
         if user not in (0, os.geteuid()):
-            return _error(f"user {user} may not steer this run: ask the organiser, whose coordinator it is")
+            return _error(f"user {user} may not control this run: ask the organiser, who runs the coordinator")
         if self._open > MOST:
-            return _error(f"{MOST} other programs are asking just now: try again")
+            return _error(f"{MOST} other requests are being answered: try again")
         try:
             request = Request.decode(line)
         except ValueError as error:
@@ -128,14 +130,16 @@ class ControlSocket:
 
 
 def _short_folder() -> str | None:
-    """The user's runtime folder, if a socket's path in it is short enough; None: where temporary files lie."""
+    """The user's runtime folder, if the path of a socket in it is short enough; None: use the folder for temporary
+    files.
+    """
     folder = os.environ.get("XDG_RUNTIME_DIR")
     longest = f"{folder}/{_FOLDER}12345678/control.sock"
     return folder if folder and os.path.isdir(folder) and len(os.fsencode(longest)) <= LONGEST_PATH else None
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
-    """Empty for what is no line, or too long a one."""
+    """Read a line. Empty if the data are not a line, or the line is too long."""
     try:
         return await reader.readuntil(b"\n")
     except asyncio.IncompleteReadError:
@@ -152,7 +156,7 @@ def _error(text: str) -> dict[str, Any]:
 
 
 def _bind(path: Path) -> socket.socket:
-    """Nobody else may connect, not even for a moment."""
+    """Bind a socket to which no other user can connect at any moment."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
@@ -166,13 +170,13 @@ def _bind(path: Path) -> socket.socket:
 
 
 def _remove(path: Path) -> None:
-    """A socket that is left over. Raises ControlSocketError for anything else."""
+    """Remove a socket that an earlier process left. Raises ControlSocketError if it is something else."""
     try:
         kind = path.lstat().st_mode
     except OSError:
         return
     if not stat.S_ISSOCK(kind):
-        raise ControlSocketError(f"{path} is in the way, and no socket: move it elsewhere")
+        raise ControlSocketError(f"{path} is not a socket, but at the place of the control socket: move it elsewhere")
     path.unlink(missing_ok=True)
 
 

@@ -1,4 +1,6 @@
-"""Doorman: repeatedly tells all peers which members the record shuts out, and drops the links to those members."""
+"""The doorman: regularly tells all peers which members the record shuts out, and drops the connections to those
+members.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,13 @@ from swarm.protocol.messages import MAX_BANNED, Banned
 
 LOOK_S = 0.5
 LAST_WORD_S = 2.0
-"""Between telling the peers and dropping our own links: who is shut out is told why."""
+"""Seconds between telling the peers and dropping connections, so that a member learns why it is shut out."""
 AGAIN_S = 20.0
-"""Until all are told once more: a message may be lost with its connection."""
+"""Seconds until all peers are told again, since a message may be lost with its connection."""
 
 
 class Doorman:
-    """`controls()`: what stands in the record. `known()`: peers that take part, as far as is known here."""
+    """`controls()`: the organiser's decisions in the record. `known()`: the members that this coordinator knows."""
 
     def __init__(
         self, network: Network, controls: Callable[[], Controls], known: Callable[[], Collection[Actor]]
@@ -29,9 +31,9 @@ class Doorman:
         self._controls = controls
         self._known = known
         self._told: dict[Actor, tuple[int, float]] = {}
-        """Number of the list that each peer was sent last, and when."""
+        """For each peer: the number of the list that was last sent to it, and the time."""
         self._number = 0
-        """Of the list that our own links obey, or will when `_due` comes."""
+        """Number of the list that decides about connections here, at the latest at `_due`."""
         self._due = math.inf
         self._shut()
 
@@ -42,7 +44,9 @@ class Doorman:
             await asyncio.sleep(LOOK_S)
 
     def look(self, now: float) -> None:
-        """Tell whoever has not been told, and drop links when that is due. Call it often, and after an admission."""
+        """Tell the peers that do not know the newest list, and drop connections when that is due. Call it often, and
+        after an admission.
+        """
         controls = self._controls()
         if controls.banned_at:
             self._tell(controls, now)

@@ -1,4 +1,4 @@
-"""Carries out the coordinator core's actions: tokens, durable records, the archive, the event log."""
+"""Executes the coordinator core's actions: tokens, durable records, the archive, the event log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from swarm.state.archive import Archive
 
 
 class CoordinatorDriver:
-    """`run` drives the core until it stops. The record is written by one thread, in order."""
+    """`run` drives the core until it stops. One thread writes the record, in order."""
 
     def __init__(
         self,
@@ -66,13 +66,13 @@ class CoordinatorDriver:
         self._writer = ThreadPoolExecutor(1, "record")
         self._collecting: dict[int, asyncio.Task[None]] = {}
         self._asked: dict[str, asyncio.Future[AnswerControl]] = {}
-        """By request: the future of the organiser's program that waits for the answer."""
+        """For each request: the future for which the organiser's program waits."""
         carry_out: Callable[[CoordinatorAction | GroupAction], None] = self._carry_out
         for fault in faults:
             carry_out = fault.watch(carry_out)
         self._group_writes = asyncio.Lock()
-        """One write after the other, each with its effect on the archive."""
-        # actions of a group member come only from its own core
+        """Held during a write, so that writes and their effects on the archive happen one after another."""
+        # actions of a group member come only from the member's own core
         either = cast(Core[CoordinatorInput | GroupInput, CoordinatorAction | GroupAction], core)
         self.loop = CoreLoop(either, carry_out)
 
@@ -95,7 +95,7 @@ class CoordinatorDriver:
             self._record.close()
 
     async def command(self, request: ControlRequested) -> AnswerControl:
-        """The result of a command. It may come late, or never."""
+        """Execute a command and return the result. The result may come late, or never."""
         answer = self._asked.setdefault(request.request, asyncio.get_running_loop().create_future())
         self.loop.post(request)
         try:
@@ -150,7 +150,7 @@ class CoordinatorDriver:
         self.loop.post(TermWritten(term))
 
     async def _leave_history(self, version: int) -> None:
-        """The archive goes back to `version`, and fetches of later versions are cancelled."""
+        """Set the archive back to `version`, and cancel the fetches of later versions."""
         void = [task for later, task in self._collecting.items() if later > version]
         for task in void:
             task.cancel()
@@ -184,7 +184,7 @@ class CoordinatorDriver:
             self.loop.post(CommandWritten(command))
 
     async def _recorded(self, write: Callable[[], None]) -> bool:
-        """Carry out a write of the record, in order. A disk that is full or fails ends the process, with a message."""
+        """Write to the record, in order. If the disk is full or fails, the process ends with a message."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._writer, write)
         except RecordError as error:

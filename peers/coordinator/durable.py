@@ -1,4 +1,4 @@
-"""Durable: the files in a coordinator's home, opened and checked: decision record, archive, event log."""
+"""The durable files in a coordinator's home, opened and checked: decision record, archive, event log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from swarm.state.archive import Archive
 from swarm.state.layout import shard_limit
 
 PART_BYTES = 64 << 20
-"""Of a part of the event log. No part is dropped."""
+"""Size of a part of the event log. No part is ever dropped."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,13 @@ class Durable:
     archive: Archive
     log: EventLog
     unlogged: tuple[Command, ...]
-    """Commands of the record that no coordinator's log reports: a coordinator died between the two writes."""
+    """Commands in the record that no coordinator has logged, because it died between the two writes."""
 
     @classmethod
     async def opened(cls, manifest: RunManifest, home: OpenHome, options: CoordinateOptions) -> Self:
-        """Raises CorpusError, RecordError, StateError and similar errors; nothing has started then."""
+        """Open and check the files. Raises CorpusError, RecordError, StateError and similar errors before anything is
+        started.
+        """
         several = len(members_of(manifest)) > 1
         reader = CorpusReader(options.corpus, manifest)
         tokenizer = Tokenizer.load(options.corpus / TOKENIZER_FILE) if manifest.data.kind == "text" else None
@@ -78,7 +80,7 @@ class Durable:
         return replace(Settings.of(self.manifest), **sizes, audit_secret=os.urandom(16))
 
     def core(self, me: Actor, settings: Settings) -> CoordinatorCore | GroupMember:
-        """The core, which continues where the record ends."""
+        """The core, which continues at the end of the record."""
         record, archive = self.record, self.archive
         newest = archive.newest()
         if isinstance(record, GroupRecord):
@@ -105,7 +107,7 @@ def _archive(manifest: RunManifest, home: OpenHome, log: EventLog, several: bool
         home.archive,
         manifest.hash,
         stages,
-        max(manifest.checkpoint.keep, 2) if several else manifest.checkpoint.keep,  # the newest may not count yet
+        max(manifest.checkpoint.keep, 2) if several else manifest.checkpoint.keep,  # the newest may be uncommitted
         shard_limits=[shard_limit(parameter_shapes(manifest.model, stage)) for stage in range(stages)],
         keep_first=bool(manifest.initial.sha256),
         on_refused=lambda path, reason: log.append(CheckpointRefused(str(path), reason)),

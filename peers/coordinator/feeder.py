@@ -1,4 +1,4 @@
-"""The feeder: the tokens of a microbatch as the body of a frame. They follow from manifest and step alone."""
+"""The feeder: makes the frame bodies with the tokens of microbatches, which follow from manifest and step alone."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from swarm.protocol.ids import Microbatch, PassId, PassKind
 
 
 class Feeder:
-    """Also keeps the text that a chain of GENERATE passes continues."""
+    """Makes the bodies, and keeps the text that a chain of GENERATE passes continues."""
 
     def __init__(self, manifest: RunManifest, reader: CorpusReader, tokenizer: Tokenizer | None) -> None:
-        """Without a tokenizer nothing is sampled."""
+        """`tokenizer` None: no samples are made."""
         self._format = BodyFormat(manifest)
         self._reader = reader
         self._tokenizer = tokenizer
@@ -23,7 +23,7 @@ class Feeder:
         self._prompt = [] if tokenizer is None else _prompt(tokenizer, manifest.evaluation.prompt)
         self._sample: list[int] = []
         self._sampled_at = -1
-        """The version that the sample comes from."""
+        """The version that generates the current sample."""
 
     def body(self, pass_id: PassId, kind: PassKind, m: Microbatch) -> bytes:
         """The payload of a boundary-0 frame."""
@@ -32,18 +32,18 @@ class Feeder:
         elif kind is PassKind.EVALUATE:
             tokens = self._reader.heldout(m)
         else:
-            if pass_id.version != self._sampled_at:  # the sample before may have been given up half-way
+            if pass_id.version != self._sampled_at:  # the previous sample may have been given up unfinished
                 self._sample, self._sampled_at = [], pass_id.version
             tokens = np.asarray([(self._prompt + self._sample)[-self._context :]])
         return self._format.pack_tokens(kind, tokens)
 
     def add_sampled(self, token: int) -> int:
-        """Continue the sample; returns its number of tokens."""
+        """Append a token to the sample; returns the sample's number of tokens."""
         self._sample.append(token)
         return len(self._sample)
 
     def finish_sample(self) -> str:
-        """The continuation as text; the next sample starts afresh."""
+        """Return the continuation as text. The next token begins a new sample."""
         assert self._tokenizer is not None, "a run without text has evaluation.sample_tokens = 0"
         text = self._tokenizer.decode(self._sample)
         self._sample = []

@@ -1,4 +1,4 @@
-"""Gallery: what observers may see, on request. Nothing that they send changes anything."""
+"""The gallery: answers the requests of observers, which change nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST_VERSIONS = 64
 class Gallery:
     """The gallery of one coordinator. `me`: its peer id; `others`: peer ids of the group's other coordinators.
 
-    `status()`: what is known of the run, as the organiser's programs are told.
+    `status()`: the state of the run, as the organiser's programs get it.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Gallery:
         self._status = status
 
     async def answer(self, observer: Actor, raw: bytes) -> Transfer:
-        """Raises BulkError to refuse."""
+        """Answer an observer. Raises BulkError to refuse."""
         try:
             request = ObserverRequest.decode(raw)
             if request is None:
@@ -71,7 +71,7 @@ class Gallery:
             raise BulkError("that is no coordinator of this run")
         try:
             if request.of != self._me and (not log.exists() or log.stat().st_size < request.offset):
-                return b""  # our copy is behind the observer's
+                return b""  # this coordinator's copy is behind the observer's
             return encode_part(chunk_of(log, request.want, MAX_PART_BYTES))
         except OSError as error:
             raise BulkError(f"the event log cannot be read: {error.strerror}") from None
@@ -82,7 +82,7 @@ class Gallery:
             try:
                 found[str(version)] = [archive.checkpoint(stage, version).hash for stage in range(archive.stages)]
             except StateError:
-                continue  # it is removed just now
+                continue  # the file was removed just now
         return {"versions": found}
 
     def _tokenizer(self) -> bytes:

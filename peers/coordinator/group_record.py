@@ -1,7 +1,7 @@
 """A group member's part of the decision record: its vote and the common log, in the same SQLite file.
 
-Entries that stand for good are written into the tables of terms, decisions, rollbacks and commands too, as one
-coordinator alone would: whoever reads a record need not know whether a group wrote it.
+Committed entries are also written into the tables of terms, decisions, rollbacks and commands, as a single coordinator
+would write them. So a reader of the record need not know whether a group wrote it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from swarm.protocol.raft.log import Standing, Stored
 from swarm.protocol.raft.raft import BATCH
 
 MAX_BATCH_BYTES = 256 << 10
-"""Of entries in a message, as they are on disk: well below what a control message may have."""
+"""Maximum size of the entries in one message, in bytes as stored: well below the limit of a control message."""
 
 
 class GroupRecord(DecisionRecord):
@@ -47,9 +47,9 @@ class GroupRecord(DecisionRecord):
         return Stored(ballot, vote, committed, standing, tuple(starts), tuple(tail))
 
     def write_group(self, order: WriteGroup) -> int | None:
-        """Returns when it is on disk: the version that a rollback among the entries went back to, None if none did.
+        """Write to disk, then return the version to which an entry rolled back; None if no entry is a rollback.
 
-        Raises RecordError when the disk is full or fails.
+        Raises RecordError if the disk is full or fails.
         """
         back: int | None = None
         with refusing(self._path):
@@ -78,7 +78,7 @@ class GroupRecord(DecisionRecord):
         return back
 
     def append(self, order: SendEntries) -> Append:
-        """The message with the entries that are asked for, as many as fit. Raises RecordError."""
+        """The message with the requested entries, as many as fit. Raises RecordError."""
         before, ballot, size = order.first - 1, 0, 0
         entries: list[Entry] = []
         with refusing(self._path):

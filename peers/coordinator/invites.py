@@ -1,4 +1,4 @@
-"""Invites of a coordinator's home: new ones, and what has become of those that were made."""
+"""Invites in a coordinator's home: makes new ones, and lists the state of all."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from swarm.protocol.controls import EXPELLED_OF_A_PASS, Controls
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A pass, and how it stands in the decision record."""
+    """A pass, and its state according to the decision record."""
 
     given: Pass
     peers: tuple[str, ...]
-    """Peer ids of the devices that have joined with it, or observe."""
+    """Peer ids of the devices that have joined or that observe with it."""
     expelled: int
-    """Of these, how many are expelled from the run."""
+    """The number of these devices that are expelled from the run."""
     revoked: bool
 
     @property
@@ -61,12 +61,12 @@ class Listed:
 
 
 def role_of(given: Pass) -> str:
-    """As `invite --role` takes it."""
+    """The role, as in `invite --role`."""
     return "observe" if given.observes else "peer"
 
 
 def line_of(token: str, given: Pass) -> str:
-    """The command line that the owner of an invite uses."""
+    """The command line for the person who gets the invite."""
     return f"swarm-peer {'dashboard' if given.observes else 'join'} {token}"
 
 
@@ -82,7 +82,7 @@ def invite_of(path: Path, name: str, devices: int, expires_at: int, *, observes:
 
 
 def book_of(path: Path) -> PassBook:
-    """The passes of the run that is coordinated in a home. Raises PassBookError, InviteError, OSError."""
+    """The passes of the run whose coordinator has this home. Raises PassBookError, InviteError, OSError."""
     home = Home(path)
     return PassBook(home, str(_printed(home).run_hash))
 
@@ -103,14 +103,14 @@ def listed(path: Path) -> list[Listed]:
 
 
 def _of_open(given: Pass, controls: Controls) -> frozenset[str]:
-    """Devices that came with an open pass: each has a pass of its own."""
+    """Devices that came with an open pass. Each has its own pass."""
     return frozenset(
         device.peer for device in controls.admitted if device.serial == given.of_device(device.peer).serial.hex()
     )
 
 
 def _printed(home: Home) -> Invite:
-    """The invite that the coordinator has printed last."""
+    """The invite that the coordinator printed last."""
     try:
         text = home.join_token.read_text(encoding="ascii", errors="replace")
     except FileNotFoundError:

@@ -1,8 +1,10 @@
-"""The mirror: every coordinator of a group keeps a copy of the others' event logs, so that each can show the whole run.
+"""The mirror: every coordinator of a group keeps a copy of the others' event logs, so that each can show the whole
+run.
 
-Once a heartbeat each coordinator asks each other one for the part of its log beyond the copy; a chunk comes only if
-there is new content. The first line names a log. If the name or the end of the copied part differs (the home was
-restored from an older copy), the copy is set aside and a new one begun. Copies hold only whole lines.
+Once a heartbeat, each coordinator asks every other coordinator for the part of its log that the copy lacks. A chunk is
+sent only if there is new content. The first line identifies a log. If the first line or the end of the copied part
+differs (because a home was restored from an older copy), the copy is set aside and a new one is begun. Copies contain
+whole lines only.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ MAX_ASIDE = 8
 """Largest number of copies of one coordinator's earlier logs; then no more is requested."""
 MAX_LINE = 8 << 20
 _FIRST = 4096
-"""A first line is no longer, in bytes."""
+"""Maximum length of a first line, in bytes."""
 _BEFORE = 256
 
 
 class Mirror:
-    """The mirror of one coordinator. `log`: its own; `folder`: of the copies, named after their coordinators' ids."""
+    """The mirror of one coordinator. `log`: its own log. `folder`: contains the copies, named after the ids of their
+    coordinators.
+    """
 
     def __init__(
         self,
@@ -49,13 +53,13 @@ class Mirror:
             self.ask()
 
     def ask(self) -> None:
-        """Ask each reachable coordinator for more."""
+        """Ask each reachable coordinator for the part of its log that the copy lacks."""
         for other, copy in self._copies.items():
             if self._reachable(other) and not copy.full:
                 self._send(other, copy.want())
 
     def heard(self, sender: Actor, message: LogWant | LogChunk) -> None:
-        """Messages of actors outside the group are ignored."""
+        """Handle a message. Messages of actors outside the group are ignored."""
         copy = self._copies.get(sender)
         if copy is None:
             return
@@ -65,7 +69,7 @@ class Mirror:
             elif (chunk := chunk_of(self._log, message)) is not None:
                 self._send(sender, chunk)
         except OSError:
-            pass  # the disk is full, or the log is gone: it is requested again
+            pass  # the disk is full, or the log is gone; the chunk is requested again
 
 
 @dataclass
@@ -75,7 +79,7 @@ class Copy:
     path: Path
     full: bool = False
     _begun: bytes = b""
-    """The beginning of a line that is longer than a chunk."""
+    """The beginning of a line that is longer than one chunk."""
 
     def __post_init__(self) -> None:
         mend_torn_tail(self.path)
@@ -85,11 +89,11 @@ class Copy:
         return LogWant(name_of(self.path) or "", size + len(self._begun), _before(self.path, size, self._begun))
 
     def take(self, chunk: LogChunk) -> None:
-        """Raises OSError."""
+        """Append a chunk. Raises OSError."""
         there = self._size + len(self._begun)
         if chunk.offset != there:
             if chunk.offset or not self._set_aside():
-                return  # an answer to an earlier request
+                return  # it answers an earlier request
         elif there and not self._begun and chunk.log != name_of(self.path):
             return
         whole, newline, begun = (self._begun + chunk.lines).rpartition(b"\n")
@@ -105,7 +109,7 @@ class Copy:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def _set_aside(self) -> bool:
-        """Begin a new copy. False: there are too many already."""
+        """Set this copy aside and begin a new one. Return False if too many copies are set aside already."""
         self._begun = b""
         if not self.path.exists():
             return True
@@ -119,7 +123,7 @@ class Copy:
 
 
 def chunk_of(log: Path, want: LogWant, most: int = MAX_LOG_BYTES) -> LogChunk | None:
-    """The requested part of a log: whole lines, as far as they fit into `most` bytes. None: there is none.
+    """The requested part of a log: whole lines, as many as fit into `most` bytes. None: there is nothing new.
 
     Raises OSError.
     """
@@ -131,18 +135,18 @@ def chunk_of(log: Path, want: LogWant, most: int = MAX_LOG_BYTES) -> LogChunk | 
     lines = WholeLog(log).read(offset, most)
     whole = lines[: lines.rfind(b"\n") + 1]
     if not whole and len(lines) == most:
-        whole = lines  # part of a longer line
+        whole = lines  # only a part of a longer line
     return LogChunk(name, offset, whole) if whole else None
 
 
 def name_of(log: Path) -> str | None:
-    """A hash of the first line; None while there is none."""
+    """A hash of the first line; None: there is no line yet."""
     first = WholeLog(log).first_line(_FIRST)
     return hashlib.sha256(first).hexdigest() if first.endswith(b"\n") or len(first) == _FIRST else None
 
 
 def _before(log: Path, size: int, begun: bytes) -> str:
-    """A hash of the last bytes of the first `size` of a log, and of the begun line after them."""
+    """A hash of the last bytes in the first `size` bytes of a log, and of the incomplete line after them."""
     tail = b""
     if size:
         start = max(0, size - _BEFORE)

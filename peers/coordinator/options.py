@@ -20,7 +20,7 @@ class CoordinateOptions:
     devices: int
     """Number of devices that may join with the printed invite."""
     open: bool = False
-    """True if everybody may join with the printed invite; each device then gets a pass of its own."""
+    """True if everybody may join with the printed invite; each device then gets its own pass."""
     announce: tuple[str, ...] = ()
     bootstrap: tuple[str, ...] = ()
     invite: Invite | None = None
@@ -32,4 +32,4 @@ class CoordinateOptions:
     listeners: tuple[EventListener, ...] = ()
     faults: tuple[Fault, ...] = ()
     on_invite: Callable[[str, Pass, str], None] = field(default=lambda invite, given, fingerprint: None)
-    """Given the invite, its pass, and the fingerprint of the organiser's key."""
+    """Called with the invite, its pass, and the fingerprint of the organiser's key."""

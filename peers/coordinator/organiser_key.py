@@ -15,7 +15,8 @@ class KeyDamaged(ValueError):
 
 
 def organiser_key(home: Home) -> Ed25519PrivateKey:
-    """The key that signs the run's manifest, made at first use. Whoever has it is the organiser: back it up.
+    """The key that signs the run's manifest. It is made at first use. Whoever has this key controls the run: back it
+    up.
 
     Raises KeyDamaged, OSError.
     """
@@ -25,7 +26,7 @@ def organiser_key(home: Home) -> Ed25519PrivateKey:
             return Ed25519PrivateKey.from_private_bytes(path.read_bytes())
         except ValueError:
             raise KeyDamaged(
-                f"{path} is no Ed25519 key: restore it from your backup, or move it away and invite anew"
+                f"{path} is not an Ed25519 key: restore it from your backup, or move it away and make new invites"
             ) from None
     key = Ed25519PrivateKey.generate()
     with atomic_file(path) as file:

@@ -1,4 +1,4 @@
-"""The pass book: the passes that were made in a coordinator's home, each in a file that only its user may read."""
+"""The pass book: the passes made in a coordinator's home, each in a file that only its user may read."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from swarm.atomic import atomic_file, write_whole
 from swarm.net.passes import MAX_DEVICES, NEVER, Ticket, check_name
 
 PRINTED = "printed"
-"""Name of the pass in the line that `coordinate` prints."""
+"""Name of the pass in the invite that `coordinate` prints."""
 PRINTED_S = 365 * 86_400
-"""How long that pass is good for."""
+"""Validity of that pass in seconds."""
 OPEN = "open"
-"""Name of the pass of an open run, which everybody may have."""
+"""Name of the pass of an open run, which everybody may use."""
 
 
 class PassBookError(ValueError):
-    """A pass that cannot be made, found or read; the text says what to do."""
+    """A pass cannot be made, found or read; the text says what to do."""
 
 
 class PassBook:
-    """The passes of one run in one home. Several processes may use it."""
+    """The passes of one run in one home. Several processes may use it at once."""
 
     def __init__(self, home: Home, run_hash: str) -> None:
         self._folder = home.passes
@@ -62,14 +62,14 @@ class PassBook:
         *,
         observes: bool = False,
     ) -> Ticket:
-        """A new pass, which is on disk when this returns. Raises PassBookError, PassError, OSError."""
+        """Make a new pass. It is on disk when this returns. Raises PassBookError, PassError, OSError."""
         if any(ticket.given.name == check_name(name) for ticket in self.tickets()):
             raise PassBookError(f"there is a pass called {name!r} already: choose another name")
         ticket = Ticket.issue(organiser, self._run_hash, name, devices, expires_at, observes=observes)
         return self._kept(ticket)
 
     def printed(self, organiser: Ed25519PrivateKey, devices: int) -> Ticket:
-        """The pass of the printed line: that of before, unless it has expired or is for fewer devices.
+        """The pass of the printed invite: the stored one, unless it has expired or is for fewer devices.
 
         Raises PassBookError, PassError, OSError.
         """
@@ -80,7 +80,7 @@ class PassBook:
         return self._kept(Ticket.issue(organiser, self._run_hash, PRINTED, devices, int(now) + PRINTED_S))
 
     def open_to_all(self, organiser: Ed25519PrivateKey) -> Ticket:
-        """The pass of an open run, the same at every start. Raises PassBookError, PassError, OSError."""
+        """The pass of an open run. It is the same at every start. Raises PassBookError, PassError, OSError."""
         for ticket in self.tickets():
             if ticket.given.open:
                 return ticket

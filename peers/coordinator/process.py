@@ -65,9 +65,9 @@ _LOOK_EVERY_S = 0.5
 
 
 async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateOptions) -> str:
-    """Run the coordinator until the run is finished or a signal comes; returns why it ended.
+    """Run the coordinator until the run is finished or a signal comes. Returns why it ended.
 
-    Raises CorpusError, RecordError, StateError, HostError and the like before anything has started.
+    Raises CorpusError, RecordError, StateError, HostError and similar errors before anything is started.
     """
     check_place(manifest, home)
     invite = way_in(home, options.invite)
@@ -90,7 +90,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
 
 
 class CoordinatorProcess:
-    """The core and all that serves it in this process: driver, network, address book, mirror of the group's logs."""
+    """The core and the parts that serve it in this process: driver, network, address book, mirror of logs."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class CoordinatorProcess:
         ticket: Ticket,
         settings: Settings,
     ) -> None:
-        """`invite`: of another coordinator of the group. `ticket`: the pass to print."""
+        """`invite`: the invite of another coordinator of the group. `ticket`: the pass to print."""
         manifest = self._manifest = durable.manifest
         self._durable, self._options, self._host, self._signed = durable, options, host, signed
         self._ticket = ticket
@@ -125,7 +125,7 @@ class CoordinatorProcess:
             door,
             Role.COORDINATOR,
             _Observer(self),
-            max_payload=largest_payload(manifest),  # of what it passes on between peers that cannot reach each other
+            max_payload=largest_payload(manifest),  # it relays them between peers that cannot reach each other
             reconnect_grace_s=settings.reconnect_grace_s,
             manifest=signed,
             uplink=None if options.max_rate is None else Uplink(options.max_rate),
@@ -216,7 +216,7 @@ class CoordinatorProcess:
         return work
 
     def find(self, sender: Actor) -> None:
-        """Have the address book find a member, and all others that the core knows."""
+        """Make the address book find a member, and all others that the core knows."""
         if not self.directory.wants(sender):
             self.directory.need((*self._others, sender, *self.core.known))
 
@@ -234,12 +234,12 @@ class CoordinatorProcess:
         return archived(self._durable.archive, CheckpointRequest.decode(raw))
 
     def _controls(self) -> Controls:
-        """What stands in the record."""
+        """The organiser's decisions in the record."""
         core = self.core
         return core.standing.controls if isinstance(core, GroupMember) else core.history.controls
 
     def _on_twins(self, older: Actor, newest: Actor) -> None:
-        """The older one was refused by name; the newer one is told too."""
+        """Tell the newer process as well. The older one was refused, and the refusal named the newer one."""
         self.log.append(DuplicateIdentity(str(older), str(newest)))
         self._network.send(newest, Twin(older.incarnation))
 
@@ -255,7 +255,7 @@ class CoordinatorProcess:
         self._options.on_invite(token, self._ticket.given, fingerprint)
 
     async def _invite_to_all(self, own: tuple[str, ...]) -> None:
-        """Once it is known where all coordinators are, an invite that leads to each of them."""
+        """Once the addresses of all coordinators are known, print an invite that leads to each of them."""
         addresses_of = self.directory.addresses_of
         while not all(addresses_of(other.peer) for other in self._others):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_EVERY_S)
@@ -270,7 +270,7 @@ class _Observer(RunObserver):
         self._process = process
 
     def notice(self, sender: Actor, message: Message) -> None:
-        # who has a stage from before this coordinator's life never sends a Join
+        # a peer that has held a stage since before this coordinator started never sends a Join
         if isinstance(message, Join | Status):
             self._process.find(sender)
 
@@ -295,7 +295,9 @@ def _printed(book: PassBook, key: Ed25519PrivateKey, options: CoordinateOptions)
 async def _start_host(
     home: OpenHome, options: CoordinateOptions, key: RunKey, entries: tuple[str, ...], several: bool
 ) -> Host:
-    """A coordinator of a group also starts while the others are away: it remembers their earlier addresses."""
+    """Start the host. A coordinator of a group also starts while the others are away, since it remembers their
+    addresses.
+    """
     bootstrap = (*options.bootstrap, *entries)
     announce = options.announce or None
     listen = lasting_port.at_last_port(options.listen, home)

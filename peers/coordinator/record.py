@@ -1,4 +1,6 @@
-"""The decision record: SQLite, one row per decided step, durable before anyone is told. The commit point of a step."""
+"""The decision record: SQLite, one row per decided step. A step is committed when its row is durable; only then are
+peers told.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,13 @@ class RecordError(ValueError):
 
 
 class DecisionRecord:
-    """`write_*` return when the data is on disk (SQLite, synchronous=FULL). Used from one thread at a time."""
+    """The `write_*` methods return when the data are on disk (SQLite, synchronous=FULL). Used from one thread at a
+    time.
+    """
 
     def __init__(self, path: Path, run_hash: str) -> None:
-        """Open or make the record of a run. One of another run in which nothing has happened yet becomes this run's.
+        """Open or create the record of a run. The record of another run is taken over if nothing has happened in that
+        run yet.
 
         Raises RecordError.
         """
@@ -46,7 +51,7 @@ class DecisionRecord:
 
     @property
     def rolled_back_in(self) -> int:
-        """The term of the last rollback, 0 for none."""
+        """The term of the last rollback; 0: there was none."""
         return int(self._db.execute("SELECT COALESCE(MAX(term), 0) FROM rollback").fetchone()[0])
 
     @property
@@ -57,7 +62,7 @@ class DecisionRecord:
 
     @property
     def soundness(self) -> Soundness:
-        """What the decisions that stand say of the parameters."""
+        """What the decisions that were not rolled back tell about the parameters."""
         (proven,) = self._db.execute("SELECT COALESCE(MAX(version), 0) FROM proven").fetchone()
         back = self._db.execute("SELECT version FROM rollback ORDER BY term DESC LIMIT 1").fetchone()
         skipped = 0
@@ -65,31 +70,31 @@ class DecisionRecord:
             decision = decode_decision(body)
             if not decision.skip:
                 return Soundness(max(proven, decision.step), skipped)
-            skipped += back is None or decision.step >= back[0]  # what was skipped before is forgiven
+            skipped += back is None or decision.step >= back[0]  # not those before a rollback
         return Soundness(proven, skipped)
 
     @property
     def commands(self) -> list[Command]:
-        """All that the organiser has given, in order: no rollback voids one."""
+        """All commands of the organiser, in order. No rollback voids a command."""
         rows = self._db.execute("SELECT body FROM command ORDER BY number")
         return [decode_command(body) for (body,) in rows]
 
     def write_command(self, command: Command) -> None:
-        """Raises RecordError when the disk is full or fails."""
+        """Raises RecordError if the disk is full or fails."""
         with refusing(self._path):
             self._add_command(command)
 
     def write_term(self, term: int, rollback_to: int | None) -> None:
-        """Raises RecordError when the disk is full or fails."""
+        """Raises RecordError if the disk is full or fails."""
         with refusing(self._path):
             self._db.execute("BEGIN IMMEDIATE")
             self._set_term(term, rollback_to)
             self._db.execute("COMMIT")
 
     def write_decision(self, decision: Decision) -> None:
-        """Raises RecordError when the disk is full or fails.
+        """Raises RecordError if the disk is full or fails.
 
-        And sqlite3.IntegrityError when the step is decided already: a step is never decided twice.
+        Raises sqlite3.IntegrityError if the step is already decided: a step is never decided twice.
         """
         with refusing(self._path):
             self._add(decision)
@@ -136,7 +141,8 @@ def read_commands(path: Path, run_hash: str) -> list[Command]:
 
 @contextlib.contextmanager
 def _reading(path: Path, run_hash: str) -> Iterator[sqlite3.Connection]:
-    # Without a log beside it nobody has it open: it is read as it is, else SQLite would make such a log.
+    # Without a log file beside it, no process has the record open. It is then read as it is, since SQLite would create
+    # such a log.
     log = path.with_name(f"{path.name}-wal")
     mode = "mode=ro" if log.exists() else "mode=ro&immutable=1"
     with refusing(path), contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)) as db:
@@ -164,15 +170,15 @@ AND NOT EXISTS (SELECT 1 FROM log WHERE kind NOT IN ('term', 'command'))
 
 
 def _take_over(db: sqlite3.Connection, run_hash: str) -> None:
-    """The record of another run in which nothing has happened becomes this run's."""
+    """Take over the record of another run if nothing has happened in that run yet."""
     (found,) = db.execute("SELECT hash FROM run").fetchone()
     if found == run_hash or not db.execute(_EMPTY).fetchone()[0]:
         return
     db.execute("BEGIN IMMEDIATE")
     db.execute("UPDATE run SET hash = ?", (run_hash,))
-    if db.execute("DELETE FROM log").rowcount:  # terms of a group: those of the other run
+    if db.execute("DELETE FROM log").rowcount:  # terms of a group of the other run
         db.execute("UPDATE run SET term = 0")
-    db.execute("DELETE FROM command")  # given to the other run
+    db.execute("DELETE FROM command")  # commands to the other run
     db.execute("UPDATE ballot SET ballot = 0, vote = '', committed = 0")
     db.execute("COMMIT")
 
@@ -189,7 +195,9 @@ def _check_run(db: sqlite3.Connection, path: Path, run_hash: str) -> None:
 
 @contextlib.contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """SQLite's errors as ours. Only of a damaged file is it said that it should go: it is the run."""
+    """Turn SQLite's errors into RecordError. Only if the file is damaged does the message advise to remove it: the
+    record is the run.
+    """
     try:
         yield
     except sqlite3.OperationalError as error:

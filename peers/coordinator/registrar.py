@@ -1,7 +1,7 @@
-"""Registrar: lets devices in that come with a pass, as many as it is for, and signs their certificates.
+"""The registrar: admits devices that show a pass, up to the pass's number, and signs their certificates.
 
-A device stands in the decision record, in a group in the common log, before its certificate is signed. So the count
-survives restarts and another coordinator's lead, and any coordinator of a group can answer.
+A device is written into the decision record (in a group: into the common log) before its certificate is signed. So the
+count survives restarts and changes of the leader, and any coordinator of a group can answer.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from swarm.protocol.controls import ADMIT, Controls, Device
 from swarm.protocol.coordinator.io import AnswerControl, ControlRequested
 
 LONGEST_S = 45.0
-"""Until the coordinator that leads has answered; the device asks again then."""
+"""Seconds within which the leading coordinator must answer; after that, the device asks again."""
 MOST_ADMITTED = 100_000
-"""In the record of an open run: it is read at every start, and each admission is a line of it."""
+"""Maximum number of admissions in the record of an open run, since the whole record is read at every start."""
 
 
 class Registrar:
-    """`controls()`: what stands in the record. `command(request)`: what becomes of a command. `clock`: Unix seconds.
+    """`controls()`: the organiser's decisions in the record. `command(request)`: executes a command. `clock`: Unix
+    seconds.
 
-    `admitted()` is called when the record has let a device in. `turnstile`: of an open run; None: it is not open.
+    `admitted()` is called when a device has been recorded. `turnstile`: the limits of an open run; None: the run is
+    not open.
     """
 
     def __init__(
@@ -52,9 +54,9 @@ class Registrar:
         self._under_way: dict[Device, asyncio.Future[AnswerControl]] = {}
 
     async def certificate(self, peer: str, shown: Pass, block: str) -> bytes:
-        """The sealed certificate of the device `peer`, once the record holds it. Raises BulkError.
+        """The sealed certificate of the device `peer`, once the record contains the device. Raises BulkError.
 
-        `block`: the addresses that it comes from (`block_of`).
+        `block`: the block of addresses from which it comes (`block_of`).
         """
         given = shown.of_device(peer)
         device = Device(given.serial.hex(), given.devices, peer)
@@ -80,17 +82,17 @@ class Registrar:
         ).sealed(self._coordinator)
 
     def _check_turn(self, block: str) -> None:
-        """Raises BulkError unless a new device of an open run may come now."""
+        """Raises BulkError unless an open run may admit a new device now."""
         if self._turnstile is None:
             raise BulkError("this run is not open to everybody any more: ask the organiser for an invite")
         if len(self._controls().admitted) >= MOST_ADMITTED:
             raise BulkError("this run has let in as many devices as it can: ask the organiser for an invite")
         if wait := self._turnstile.wait_s(block, time.monotonic()):
             when = f"{math.ceil(wait / 60)} minutes" if wait > 90 else f"{math.ceil(wait)} seconds"
-            raise BulkError(f"this open run takes only so many new devices at a time: come back in {when}")
+            raise BulkError(f"this open run limits how many new devices join at a time: try again in {when}")
 
     async def _recorded(self, device: Device, name: str) -> AnswerControl:
-        """Who asks twice at once is written down once."""
+        """Record a device. Concurrent requests of one device are recorded once."""
         asked = self._under_way.get(device)
         if asked is None:
             request = ControlRequested(secrets.token_hex(16), ADMIT, device.value, f"pass {name}", "")

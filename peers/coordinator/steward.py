@@ -18,7 +18,7 @@ class Steward:
         self._core = core
 
     async def answer(self, request: Request) -> dict[str, Any]:
-        """The reply of the control socket. It may never come: the caller has a deadline."""
+        """The reply for the control socket. It may never come, so the caller needs a deadline."""
         if request.command == "status":
             return {"ok": True, "number": 0, **self.status()}
         asked = ControlRequested(request.request, request.command, request.value, request.by, request.why)
@@ -28,7 +28,7 @@ class Steward:
         return {"ok": True, "number": answer.number, "text": answer.text}
 
     def status(self) -> dict[str, Any]:
-        """`state`, and in words: `text`."""
+        """The state of the run: `state`, and `text` for people."""
         state = self._state()
         return {"text": _told(state), "state": state}
 
@@ -68,7 +68,7 @@ class Steward:
 
 def _told(state: dict[str, Any]) -> str:
     here = state["paused_text"] or state["phase"]
-    parts = [here if state["leads"] else f"follows {state['leader'] or 'no coordinator: none leads'}"]
+    parts = [here if state["leads"] else f"follows {state['leader'] or 'no coordinator, since none leads'}"]
     parts.append(f"{state['steps_decided']} of {state['steps']} steps decided")
     if state["rate"] != 1.0:
         parts.append(f"learning rate × {state['rate']:g}")

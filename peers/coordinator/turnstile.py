@@ -1,7 +1,7 @@
-"""Turnstile: how many new devices an open run takes in, from one address block and in all.
+"""The turnstile: limits how many new devices an open run admits, in total and from one block of addresses.
 
-Nobody is known before, so this is all that limits how fast somebody brings in devices. It counts in memory: a restart
-begins anew.
+An open run knows nobody in advance, so this is the only limit on how fast one person can bring in devices. The counts
+are kept in memory and start again after a restart.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MOST_BLOCKS = 4096
 
 @dataclass(slots=True)
 class _Bucket:
-    """`left` devices may come at `at`; one more each `every_s`, up to `most`."""
+    """`left` devices may be admitted at time `at`; one more after each `every_s`, up to `most`."""
 
     most: int
     every_s: float
@@ -39,9 +39,9 @@ class Turnstile:
         self._blocks: dict[str, _Bucket] = {}
 
     def wait_s(self, block: str, now: float) -> float:
-        """Seconds until a new device of this block may come. 0: it may come now, and is counted."""
+        """Seconds until a new device of this block may be admitted. 0: it is admitted now, and counted."""
         own = self._blocks.pop(block, None) or _Bucket(OF_A_BLOCK_AT_ONCE, OF_A_BLOCK_EVERY_S, OF_A_BLOCK_AT_ONCE, now)
-        self._blocks[block] = own  # at the end: it has asked last
+        self._blocks[block] = own  # moved to the end of the dict, as the latest block
         while len(self._blocks) > MOST_BLOCKS:
             del self._blocks[next(iter(self._blocks))]
         for bucket in (own, self._all):

@@ -1,4 +1,4 @@
-"""Two machines with one key, as a coordinator sees them: an older process says hello after a newer one has."""
+"""Two machines with one key, from a coordinator's view: an older process says hello after a newer one did."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from swarm.protocol.ids import Actor
 
 _MOST = 1024
-"""Number of older processes that are remembered: a stranger can make keys at no cost."""
+"""Maximum number of remembered older processes, since a stranger can make keys at no cost."""
 
 
 class Twins:
-    """Reports each older process once, at its first refusal, since the process then leaves.
+    """Reports each older process once, at its first refusal, since that process then leaves.
 
     The newer process may not have joined yet: it has said hello, and its Join is on the way.
     """
@@ -22,7 +22,7 @@ class Twins:
         self._told: dict[Actor, None] = {}
 
     def refused(self, older: Actor, newest: Actor) -> None:
-        """For `Admission.on_stale`."""
+        """Handle a refusal; for `Admission.on_stale`."""
         if older in self._told:
             return
         if len(self._told) >= _MOST:

@@ -1,7 +1,7 @@
-"""Untold: commands of the decision record that no event log reports.
+"""Finds commands of the decision record that no event log reports.
 
-A command takes effect when it is in the record, and the log is written after that: a coordinator that is killed in
-between has not reported it. It reports it when it starts again. Otherwise a reader of the log alone (the dashboard, a
+A command takes effect when it is in the record. The log is written later, so a coordinator that is killed in between
+has not logged the command, and logs it when it starts again. Otherwise a reader of the log alone (the dashboard, a
 replay) would see the effect of the command without its reason.
 """
 
@@ -16,11 +16,11 @@ from swarm.events import ControlGiven
 from swarm.protocol.messages import Command
 
 _MARK = f'"kind":"{ControlGiven.__name__}"'.encode()
-"""As it stands in a log. In a text of a peer the quotes would be escaped."""
+"""The form of the kind in a log. In a text from a peer, the quotes would be escaped."""
 
 
 def untold(commands: Sequence[Command], logs: Iterable[Path]) -> list[Command]:
-    """The commands that are in none of the logs, in order. Reads raw logs, torn lines included; raises OSError."""
+    """The commands that no log contains, in order. Reads raw logs, including torn lines. Raises OSError."""
     if not commands:
         return []
     told = {number for path in logs for number in _numbers(path)}
@@ -28,7 +28,9 @@ def untold(commands: Sequence[Command], logs: Iterable[Path]) -> list[Command]:
 
 
 def _numbers(path: Path) -> set[int]:
-    """The numbers of the commands that a log reports. It may have gigabytes: it is searched without copying lines."""
+    """The numbers of the commands that a log reports. A log may have gigabytes, so it is searched without copying
+    lines.
+    """
     found: set[int] = set()
     if not path.exists() or not path.stat().st_size:
         return found
@@ -40,6 +42,6 @@ def _numbers(path: Path) -> set[int]:
                 record = json.loads(log[start : end if end >= 0 else len(log)])
                 found.add(int(record["number"]))
             except (ValueError, TypeError, KeyError):
-                pass  # half of a line, or no event
+                pass  # an incomplete line, or no event
             at = log.find(_MARK, at + 1)
     return found

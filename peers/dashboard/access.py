@@ -1,7 +1,8 @@
-"""Access: what the viewer behind a request may do, and whether the viewer really sent it.
+"""Access: the permissions of the viewer behind a request, and whether the viewer really sent the request.
 
-A program sends its token with every request (`Authorization: Bearer …`). A browser has a cookie, which other sites can
-make it send too. So a request that changes something needs a header that they cannot add, and our own Origin.
+A program sends its token with every request (`Authorization: Bearer …`). A browser has a cookie, and other sites can
+make the browser send it. So a request that changes something needs a header that other sites cannot add, and the
+dashboard's own Origin.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _LONGEST_TOKEN = 512
 
 
 class Denied(Exception):
-    """The answer is an error: `status`, and seconds to wait if waiting helps."""
+    """The request is answered with an error: `status`, and the seconds to wait if waiting helps."""
 
     def __init__(self, status: int, text: str, retry_after_s: float | None = None) -> None:
         super().__init__(text)
@@ -31,16 +32,16 @@ class Denied(Exception):
 
 @dataclass(frozen=True)
 class Opening:
-    """How far the dashboard is open."""
+    """To whom the dashboard is open."""
 
     exposed: bool
     """True if the dashboard is reachable from other machines. Then reading needs a token too, or is public."""
     public: bool
-    """True if everyone may read, without addresses."""
+    """True if everyone may read, but without seeing addresses."""
     cookie: str
-    """Name of the cookie: browsers send one machine's cookies to all its ports."""
+    """Name of the cookie. It differs between dashboards, since browsers send one machine's cookies to all its ports."""
     observed: bool = False
-    """True if there is no organiser here, so that nobody can control the run from this dashboard."""
+    """True if the dashboard has no organiser, so nobody can control the run from it."""
 
     @property
     def to_all(self) -> Access:
@@ -51,7 +52,7 @@ class Opening:
 
 
 class Gate:
-    """Every route calls it before anything else."""
+    """Checks access. Every route calls it first."""
 
     def __init__(self, tokens: Tokens, opening: Opening, clock: Callable[[], float] = time.time) -> None:
         self._tokens = tokens
@@ -80,12 +81,14 @@ class Gate:
         raise Denied(401, "this dashboard needs a token to be read")
 
     def require_own(self, request: Request) -> None:
-        """Check that a request which changes something comes from our page or from a program. Raises Denied."""
+        """Check that a request which changes something comes from the dashboard's own page or from a program. Raises
+        Denied.
+        """
         if request.headers.get(HEADER) != "1":
             raise Denied(403, "the header X-Swarm-Peer: 1 is missing")
         origin = request.headers.get("origin")
         if origin is None and request.headers.get("authorization") is not None:
-            return  # a program; browsers add the one and never the other by themselves
+            return  # a program; browsers add a cookie by themselves, but never this header
         if origin is None or origin.partition("://")[2] != request.headers.get("host"):
             raise Denied(403, "this request comes from another site")
 
@@ -104,10 +107,10 @@ class Gate:
 
     def _by_token(self, request: Request, token: str) -> Access:
         access = self._tokens.access(token[:_LONGEST_TOKEN])
-        if access is not Access.NONE:  # even after failed attempts: users of one machine share an address
+        if access is not Access.NONE:  # even after failed attempts: all users of one machine share an address
             return max(access, self._opening.to_all)
         client = request.client.host if request.client is not None else ""
         if wait := self._attempts.wait_s(client):
-            raise Denied(429, "this token is wrong too, like many before it: wait a little", wait)
+            raise Denied(429, "too many wrong tokens: wait a little", wait)
         self._attempts.failed(client)
-        raise Denied(401, "this token is not the one of this dashboard")
+        raise Denied(401, "this is not a token of this dashboard")

@@ -1,4 +1,4 @@
-"""Answers: the API's answer to a question, made once for all viewers that ask the same about the same moment."""
+"""Answers: each answer of the API is made once for all viewers that ask the same question about the same moment."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ Topic = Callable[[History, Query], dict[str, Any]]
 
 _MOST_BYTES = 16 << 20
 _SETTLED_S = 120.0
-"""Seconds. Logs of several machines are merged: older times do not change any more."""
+"""Seconds after which an answer about the past no longer changes: until then, merged logs of other machines may add to
+it.
+"""
 
 _Key = tuple[str, Query, Access, str]
 
 
 class Answers:
-    """`additions`: by topic, facts outside the logs, such as whether the run lives. Called in the event loop."""
+    """`additions`: by topic, facts that are not in the logs, such as whether the run is alive. Called in the event
+    loop.
+    """
 
     def __init__(
         self,
@@ -35,7 +39,7 @@ class Answers:
         self._reader = reader
         self._topics = topics
         self._additions = additions
-        self._kept: dict[_Key, Body] = {}  # the least recently used first
+        self._kept: dict[_Key, Body] = {}  # the least recently used comes first
         self._kept_bytes = 0
         self._making: dict[_Key, asyncio.Task[Body]] = {}
 

@@ -62,7 +62,7 @@ class Parts:
     exports: Exports
     hosts: Sequence[str]
     work: Callable[[], Any]
-    """Called when the server starts: an async context manager in which logs are followed."""
+    """Called when the server starts: an async context manager. The logs are followed while it is open."""
 
 
 def application(parts: Parts) -> ASGIApp:
@@ -110,7 +110,7 @@ class _Routes:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._openapi: Body | None = None
-        self._metrics = ("", b"")  # at which position
+        self._metrics = ("", b"")  # the position of the history, and the answer
 
     # ------------------------------------------------------------ answers
 
@@ -151,7 +151,7 @@ class _Routes:
 
     async def openapi(self, request: Request) -> Response:
         if self._openapi is None:
-            from peers.dashboard.openapi import document  # pydantic: its memory is used only on demand
+            from peers.dashboard.openapi import document  # imports pydantic, which costs memory
 
             self._openapi = Body.of(to_json(document()))
         return self._openapi.response(request)
@@ -283,4 +283,4 @@ async def _status(request: Request, error: Exception) -> Response:
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": "the dashboard failed at this: its output says why"}, 500)
+    return JSONResponse({"error": "the dashboard failed to answer: its output says why"}, 500)

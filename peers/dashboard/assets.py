@@ -25,14 +25,14 @@ _KINDS = {
 
 
 class Assets:
-    """By path below `static/`."""
+    """The files by path below `static/`."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._bodies = {name: Body.of(path.read_bytes(), _KINDS[path.suffix]) for name, path in _files(folder)}
 
     @property
     def packed_bytes(self) -> int:
-        """Bytes that a browser downloads at its first visit of all pages; licences are not read."""
+        """Bytes that a browser downloads when it visits all pages for the first time, without the licences."""
         return sum(len(body.packed or body.raw) for name, body in self._bodies.items() if not name.endswith(".txt"))
 
     def response(self, request: Request, name: str) -> Response:

@@ -13,7 +13,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-_LEAST_PACKED = 600  # bytes; less is not worth the work
+_LEAST_PACKED = 600  # bytes; shorter bodies are not worth packing
 _LEVEL = 5
 
 _ADDRESS = re.compile(
@@ -23,7 +23,9 @@ _ADDRESS = re.compile(
     rb"|(?<![\w:.])(?:[0-9A-Fa-f]{1,4}:){0,6}[0-9A-Fa-f]{0,4}::(?:[0-9A-Fa-f]{1,4}:){0,6}[0-9A-Fa-f]{1,4}(?![\w:])"
     rb"|/(?:home|root|Users|tmp|var|mnt|srv|media|opt)(?:/[^\s\"\\,:;)]*)+"
 )
-"""Addresses, and paths of a machine, inside texts. (A time of day has two colons: an address more, or two in a row.)"""
+"""Addresses, and paths of a machine, inside texts. (To distinguish: a time of day has two colons; an IPv6 address has
+more, or two in a row.)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Body:
         return len(self.raw) + len(self.packed)
 
     def response(self, request: Request, headers: dict[str, str] | None = None) -> Response:
-        """In full, packed, or 304 if the viewer has it already."""
+        """The response: unpacked, packed, or 304 if the viewer has the answer already."""
         told = {"etag": self.etag, "vary": "accept-encoding, cookie, authorization", **(headers or {})}
         if self.etag in (tag.strip() for tag in request.headers.get("if-none-match", "").split(",")):
             return Response(status_code=304, headers=told)
@@ -68,7 +70,7 @@ def to_json(value: Any) -> bytes:
 
 
 def without_addresses(raw: bytes) -> bytes:
-    """The same text for the public: without addresses of machines and paths on them."""
+    """The same text for the public, without the addresses of machines and without paths on them."""
     return _ADDRESS.sub(b"(address)", raw)
 
 

@@ -1,8 +1,8 @@
-"""Bundle: the pages as one HTML text that needs no other file, with answers inside.
+"""Bundle: the pages as one HTML text that needs no other file, with the answers inside.
 
-Our modules use only a small part of JavaScript's module syntax, so that a page of Python can join them: imports are
-`import { a, b as c } from "./x.js";` at the beginning of a line, exports are in front of a declaration or in one list.
-A module becomes a function that returns its exports; each comes after the modules that it imports.
+The dashboard's modules use only a small part of JavaScript's module syntax, so that this file can join them: imports
+are `import { a, b as c } from "./x.js";` at the beginning of a line; exports are in front of a declaration or in one
+list. A module becomes a function that returns its exports, and comes after the modules that it imports.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ELEMENT = "embedded"
 
 
 class BundleError(AssertionError):
-    """A page's file does not keep to the rules above: our own mistake."""
+    """A file of the pages breaks the rules above: a mistake of this program."""
 
 
 def bundle(folder: Path, answers: dict[str, Any]) -> str:
-    """index.html with all files that it refers to. `answers`: by the path that the pages request."""
+    """index.html together with all files that it refers to. `answers`: by the path that the pages request."""
     page = (folder / "index.html").read_text(encoding="utf-8")
     scripts: list[str] = []
     deferred: list[str] = []
@@ -43,7 +43,7 @@ def bundle(folder: Path, answers: dict[str, Any]) -> str:
             text = _joined(folder, script) if module else (folder / script).read_text(encoding="utf-8")
             text = text.replace("</script", "<\\/script")
             if module or "defer" in attributes:
-                deferred.append(text)  # it waits for the document: it goes to the end, behind the answers
+                deferred.append(text)  # it must run after the document, so it goes to the end, after the answers
                 return ""
             scripts.append(text)
             return f"<script>{text}</script>"

@@ -1,7 +1,7 @@
-"""Companion: the dashboard's process beside a coordinator or a peer, which starts and ends it.
+"""Companion: a dashboard process that a coordinator or a peer starts and ends.
 
-A thread that the process of the run never waits for starts it, at low priority, and again when it dies. Its failures
-never affect training.
+A separate thread starts the dashboard at low priority, and restarts it when it dies. The process of the run never
+waits for that thread, so failures of the dashboard never affect training.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from peers.dashboard.place import Place
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _LASTING_S = 60.0
-"""Seconds. A process that lived this long and dies is started again at once."""
+"""Seconds. A dashboard process that lived at least this long and dies is restarted at once."""
 _GRACE_S = 3.0
 _NICE = 10
 
@@ -32,7 +32,7 @@ Tell = Callable[[str], None]
 
 
 class Companion:
-    """A context manager. `tell` is called in its thread: with the dashboard's address, and with errors."""
+    """A context manager. `tell` is called in its thread, with the dashboard's address or with an error."""
 
     def __init__(self, words: Sequence[str], tell: Tell) -> None:
         """`words`: arguments of `swarm-peer dashboard`."""
@@ -72,16 +72,16 @@ class Companion:
             self._ending.wait(pause)
 
     def _run(self) -> str:
-        """Start it and wait for its end; returns why it ended."""
+        """Start the dashboard process and wait for its end; returns why it ended."""
         try:
             process = subprocess.Popen(
                 [sys.executable, "-m", "peers", "dashboard", *self._words, "--json", "--companion"],
-                stdin=subprocess.PIPE,  # it ends when this end closes, in any case
+                stdin=subprocess.PIPE,  # the dashboard always ends when this end closes
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
-                start_new_session=True,  # Ctrl-C is for the run, which ends this process in order
+                start_new_session=True,  # Ctrl-C is for the process of the run, which then ends the dashboard
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
             )
         except OSError as error:
@@ -102,7 +102,7 @@ class Companion:
         return last[-1].strip()[-300:] if last and last[-1].strip() else f"exit code {code}"
 
     def _listen(self, process: subprocess.Popen[str], last: list[str]) -> None:
-        """Keep its last lines. Its pipe must not fill up."""
+        """Keep the last lines of its output. They must be read, so that its pipe does not fill up."""
         assert process.stderr is not None
         for line in process.stderr:
             last[:] = [*last[-4:], line]
@@ -114,7 +114,7 @@ class Companion:
 
 
 def companion(home: Path, place: Place | None, tensorboard: Path | None, console: Console) -> Companion:
-    """The companion of the process that lives in `home`. `place` None: the default one, or the next free."""
+    """The companion of the process that owns `home`. `place` None: the default place, or the next free port."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     words = [str(home)]
     if place is not None:

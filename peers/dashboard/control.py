@@ -1,6 +1,6 @@
-"""Control: the organiser's commands, handed to the coordinator through the socket in its home.
+"""Control: passes the organiser's commands to the coordinator, through the socket in its home.
 
-The coordinator decides, records and answers. This process has no other way to touch the run.
+The coordinator decides, records and answers. The dashboard has no other influence on the run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Control:
         return await self._send(command, value, why)
 
     async def revoke(self, serial: str, why: str) -> dict[str, Any]:
-        """Take a pass back. Returns and raises as `give`."""
+        """Revoke a pass. Returns and raises as `give`."""
         return await self._send("revoke", serial, why)
 
     async def _send(self, command: str, value: str, why: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Downloads: a checkpoint as its file, an export as a tar that is made while it is sent."""
+"""Downloads: a checkpoint as its file, and an export as a tar file that is made while it is sent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def checkpoint(archive: Path, version: int, stage: int) -> Response:
 
 
 def folder(path: Path, name: str) -> Response:
-    """All files of a folder, uncompressed: weights do not get smaller."""
+    """All files of a folder as an uncompressed tar, since weights hardly compress."""
     files = sorted(file for file in path.iterdir() if file.is_file() and not file.is_symlink())
     entries = [(file, _header(file, name)) for file in files]
     length = sum(len(header) + _padded(file.stat().st_size) for file, header in entries) + _TAR_RECORD
@@ -57,7 +57,7 @@ def _padded(size: int) -> int:
 
 
 def listed(archive: Path) -> Iterator[int]:
-    """Versions that are complete in an archive."""
+    """The versions that are complete in an archive."""
     if archive.is_dir():
         for entry in archive.iterdir():
             if entry.name.isdecimal() and (entry / "manifest.json").is_file():

@@ -1,6 +1,7 @@
 """Exports: a trained model as Hugging Face files, made by `swarm-peer export` in a separate process.
 
-One at a time, at low priority: this process never loads a model, and training is not affected.
+Exports run one at a time, at low priority. The dashboard's own process never loads a model, and training is not
+affected.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ class Export:
 
 
 class Exports:
-    """`run` makes the ordered exports, until it is cancelled."""
+    """`run` makes the ordered exports until it is cancelled."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
         self._folder = home.path / "exports"
         self._all: dict[int, Export] = {}
         self.revision = 0
-        """A new value means that some export has changed."""
+        """Changes whenever an export changes."""
         self._ordered: asyncio.Queue[Export] = asyncio.Queue()
         if self._folder.is_dir():
             for path in self._folder.glob("version-*"):
@@ -70,7 +71,7 @@ class Exports:
         ]
 
     def order(self, version: int) -> dict[str, Any]:
-        """Order the export of a version, unless it is ordered already. Raises Denied."""
+        """Order the export of a version, unless it was ordered already. Raises Denied."""
         known = self._all.get(version)
         if known is None or known.state == "failed":
             shards = list((self._home.archive / f"{version:08d}").glob("*.safetensors")) if version >= 0 else []
@@ -108,7 +109,7 @@ class Exports:
             export.text = "" if code == 0 else words[-_LAST_WORDS:] or f"it ended with code {code}"
 
     async def _make(self, export: Export) -> tuple[int, str]:
-        """Exit code and last lines."""
+        """Make an export. Returns the exit code and the last lines of output."""
         self._folder.mkdir(exist_ok=True)
         words = ["export", str(export.folder), "--home", str(self._home.path), "--version", str(export.version)]
         process = await asyncio.create_subprocess_exec(
@@ -132,6 +133,8 @@ class Exports:
 
 
 def _behind_the_rest() -> list[str]:
-    """Less processor and disk than training, but enough to finish on a busy machine."""
+    """A command prefix that gives the export lower priority than training for processor and disk, but enough of both
+    to finish on a busy machine.
+    """
     words = ["nice", "-n", "10"] if shutil.which("nice") else []
     return ["ionice", "-c", "2", "-n", "7", *words] if shutil.which("ionice") else words

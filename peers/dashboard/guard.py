@@ -1,10 +1,10 @@
-"""The guard stands before all routes: it refuses requests that none of our pages sends, and adds the headers that bind
-browsers.
+"""The guard handles every request before the routes: it refuses requests that the dashboard's pages do not send, and
+adds security headers for browsers.
 
-* A foreign Host: by DNS rebinding a site makes its own name lead to this machine, and its pages could read ours.
-  Numbers and localhost cannot be rebound; other names must be given.
+* Requests with a foreign Host: by DNS rebinding, a site can make its own name lead to this machine, and its pages
+  could then read the dashboard. Numbers and localhost cannot be rebound; other names must be configured.
 * Requests that another site makes a browser send (Sec-Fetch-Site), except following a link to a page.
-* Bodies of more than 16 kB, which is longer than any valid one.
+* Bodies of more than 16 kB, which is longer than any valid body.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Guard:
         if not self._leads_here(headers.getlist("host")):
             return 421, "this is not the address of this dashboard: start it with --host NAME to use a name"
         if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-            # same-site: another port of this machine is another program
+            # same-site: another port of this machine may belong to another program
             followed = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
             if scope["method"] != "GET" or not followed:
                 return 403, "this request comes from another site"

@@ -1,6 +1,6 @@
-"""Heap: returns freed memory to the system. The allocator would keep it for later.
+"""Heap: returns freed memory to the system, since the allocator would keep it.
 
-A state of ten thousand peers is read from 10 MB of text, in pieces of all sizes, whose memory is not needed again.
+The state of ten thousand peers is read from 10 MB of text, in pieces of all sizes. That memory is not needed again.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _ARENAS = -8
 
 
 def share() -> None:
-    """Let all threads take memory from one heap, and reuse each other's. Call it before any thread starts."""
+    """Make all threads allocate from one heap, and reuse each other's memory. Call it before any thread starts."""
     if _OPTION is not None:
         _OPTION(_ARENAS, 1)
 
 
 def trim() -> None:
-    """Takes milliseconds."""
+    """Return unused memory to the system. Takes milliseconds."""
     if _TRIM is not None:
         _TRIM(0)

@@ -1,4 +1,4 @@
-"""The command line that peers join with, in the form that each system needs."""
+"""The command line with which peers join, in the form for each operating system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def join_lines(home: Home) -> dict[str, Any]:
         invite = home.join_token.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         raise Denied(
-            404, "there is no invite in this home: only a coordinator's has one, once it has started"
+            404, "there is no invite in this home: only the home of a coordinator has one, after its first start"
         ) from None
     line = f"swarm-peer join {invite}"
     return {"line": line, "lines": {"linux": line, "macos": line, "windows": f"wsl {line}"}}

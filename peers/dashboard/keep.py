@@ -1,4 +1,4 @@
-"""Keep: the place of the dashboard's own files, the database and the token."""
+"""Keep: where the dashboard stores its own files, the database and the token."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ DATABASE = "dashboard.sqlite"
 
 
 class Keep:
-    """In the home; if that cannot be written (a copy on a read-only disk), in a temporary folder.
+    """Stores them in the home, or in a temporary folder if the home cannot be written (a copy on a read-only disk).
 
-    The database belongs to one process: another dashboard of the same home makes a temporary one.
+    The database belongs to one process. Another dashboard of the same home makes a temporary database.
     """
 
     def __init__(self, home: Path, database: Path | None, token_file: Path | None) -> None:
@@ -25,9 +25,9 @@ class Keep:
         self._lock = self._claim()
 
     def _claim(self) -> int | None:
-        """A lock, held as long as the process lives. Deleting `dashboard.sqlite*` does not release it.
+        """Take a lock, which is held as long as the process lives. Deleting `dashboard.sqlite*` does not release it.
 
-        Without locks, as on some network disks, there is none.
+        Return None if the disk has no locks, like some network disks.
         """
         try:
             self.database.parent.mkdir(parents=True, exist_ok=True)

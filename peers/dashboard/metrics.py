@@ -1,4 +1,6 @@
-"""Metrics for Prometheus. One series per stage, none per peer: a thousand volunteers are still a few dozen numbers."""
+"""Metrics for Prometheus. There is one series per stage and none per peer, so even a thousand volunteers give only a
+few dozen numbers.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ STATES = (
 
 
 def metrics_text(run: dict[str, Any], pipeline: dict[str, Any], viewers: int) -> bytes:
-    """In the text format 0.0.4, of the answers of /api/v1/run and /api/v1/pipeline."""
+    """The metrics in the text format 0.0.4, from the answers of /api/v1/run and /api/v1/pipeline."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Answers(run, pipeline, viewers))
     return generate_latest(registry)

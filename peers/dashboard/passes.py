@@ -1,7 +1,7 @@
-"""Passes: lists, makes and takes back the passes of a run, as `swarm-peer invites`, `invite` and `revoke` do.
+"""Passes: lists, makes and revokes the passes of a run, as `swarm-peer invites`, `invite` and `revoke` do.
 
-The first two are these commands themselves, in a process of their own: signing needs libraries that this process does
-not load. A revocation is a command for the coordinator, as all others.
+To list and to make passes, the dashboard runs these commands in a separate process, since signing needs libraries that
+the dashboard does not load. A revocation is a command to the coordinator, like all others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from peers.run.home import Home
 ROLES = ("peer", "observe")
 _MOST_DEVICES = 100_000
 _MOST_PEERS = 200
-"""Devices of one pass that are listed; their number is told anyway."""
+"""Maximum number of listed devices per pass. Their total number is always shown."""
 _LONGEST_S = 60.0
 _LAST_WORDS = 400
 _MOST_OUTPUT = 64 << 20
@@ -36,7 +36,7 @@ class Passes:
         return {"passes": [{**row, "peers": row["peers"][:_MOST_PEERS]} for row in rows]}
 
     async def make(self, name: str, devices: object, expires: str, role: str) -> dict[str, Any]:
-        """A new pass: {"line", …}. Raises Denied; the text says what is wrong."""
+        """Make a new pass: {"line", …}. Raises Denied; the text says what is wrong."""
         if type(devices) is not int or not 1 <= devices <= _MOST_DEVICES:
             raise Denied(400, f"devices: a whole number from 1 to {_MOST_DEVICES}")
         if role not in ROLES:
@@ -46,7 +46,7 @@ class Passes:
         return made
 
     async def revoke(self, serial: str, why: str) -> dict[str, Any]:
-        """As a command of the organiser's. Raises Denied."""
+        """Revoke a pass, by a command to the coordinator. Raises Denied."""
         return await self._control.revoke(serial, why)
 
     async def _command(self, name: str, *words: str) -> Any:
@@ -74,6 +74,6 @@ class Passes:
 
 
 def _plain(said: list[str]) -> str:
-    """The complaint of a command: its last line, or what is in the frame around a wrong option."""
+    """The error message of a command: its last line, or the text in the frame around a wrong option."""
     framed = [line.strip("│ ").strip() for line in said if line.startswith("│")]
     return " ".join(framed) if framed else said[-1].removeprefix("error: ")

@@ -1,4 +1,4 @@
-"""Place: the address and port that a dashboard is served at, as people write it."""
+"""Place: the address and port of a dashboard, as people write them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PlaceError(ValueError):
 
 @dataclass(frozen=True)
 class Place:
-    """`wish`: if the port is taken, a later one will do."""
+    """`wish`: True if a later port may be used when this port is taken."""
 
     address: str = ADDRESS
     port: int = PORT
@@ -45,7 +45,7 @@ class Place:
         except ValueError:
             raise PlaceError(f"{address!r} is not an IP address of this machine") from None
         if port and int(port) > 65_535:
-            raise PlaceError(f"port {port}: there are ports up to 65535")
+            raise PlaceError(f"port {port}: the largest port is 65535")
         return cls(address, int(port) if port else PORT, not port)
 
     @property
@@ -54,7 +54,7 @@ class Place:
 
     @property
     def shown(self) -> str:
-        """The host of an address that people open; this machine's loopback for "all addresses"."""
+        """The host name in the address that people open; for "all addresses", this machine's loopback address."""
         address = ipaddress.ip_address(self.address)
         if address.is_unspecified:
             return ADDRESS if address.version == 4 else "[::1]"

@@ -1,7 +1,7 @@
-"""`swarm-peer dashboard`: the process, from the homes it reads to the last viewer.
+"""`swarm-peer dashboard`: the process, which reads homes and serves viewers.
 
-It only follows logs that others write: it can be slow, killed or restarted without an effect on training. All its data
-can be made again from the logs.
+It only follows logs that others write, so it can be slow, killed or restarted without an effect on training. All its
+data can be made again from the logs.
 """
 
 from __future__ import annotations
@@ -50,19 +50,21 @@ _LONGEST_REASON = 200
 
 
 class DashboardError(ValueError):
-    """It cannot be served that way; the message says what to change."""
+    """The dashboard cannot be served with these options; the message says what to change."""
 
 
 @dataclass(frozen=True)
 class DashboardOptions:
     homes: tuple[Path, ...]
-    """The first is the one whose coordinator takes commands."""
+    """The homes to read. The coordinator of the first one takes commands."""
     place: Place
     database: Path | None = None
     token_file: Path | None = None
     public: bool = False
     hosts: tuple[str, ...] = ()
-    """Names by which others reach it, for example through a proxy: then it counts as exposed beyond loopback."""
+    """Names by which other machines reach it, for example through a proxy. If there are any, it counts as exposed
+    beyond loopback.
+    """
     tensorboard: Path | None = None
     observed: bool = False
     """True if the home is an observer's. Then there is no organiser's token, and nothing that needs such a token."""
@@ -72,13 +74,15 @@ class DashboardOptions:
 
 @dataclass(frozen=True)
 class Addresses:
-    """The addresses of the dashboard. `organiser` has the token in its fragment, which no server or log ever sees."""
+    """The addresses of the dashboard. `organiser` contains the token in its fragment, which no server or log ever
+    sees.
+    """
 
     plain: str
     organiser: str | None
     """None: this dashboard has no organiser."""
     reader: str | None
-    """With the read token, if reading needs one."""
+    """The address for readers, with the read token if reading needs one."""
 
 
 def serve(options: DashboardOptions, on_ready: Callable[[Addresses], None]) -> None:
@@ -123,7 +127,7 @@ def serve(options: DashboardOptions, on_ready: Callable[[Addresses], None]) -> N
 
 
 def listen(place: Place) -> socket.socket:
-    """A listening socket; for a place that is only a wish, the next free port. Raises DashboardError."""
+    """A listening socket; if the place is only a wish, at the next free port. Raises DashboardError."""
     ports = range(place.port, min(place.port + _PORTS_TRIED, 65_536)) if place.wish else (place.port,)
     for port in ports:
         family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
@@ -131,7 +135,7 @@ def listen(place: Place) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((place.address, port))
-            listener.listen(_BACKLOG)  # on some systems a port that is in use can still be bound
+            listener.listen(_BACKLOG)  # on some systems, a port in use can still be bound
         except OSError as error:
             listener.close()
             if error.errno == errno.EADDRINUSE and place.wish:
@@ -157,10 +161,10 @@ def _parts(options: DashboardOptions, database: Path, gate: Gate) -> Parts:
         return f"{facts['live']} {facts['cut_off']} {control.there} {exports.revision}"
 
     def about_run(answer: dict[str, Any]) -> dict[str, Any]:
-        reading = [] if reader.caught_up else ["the logs are still being read: this is the past"]
+        reading = [] if reader.caught_up else ["the logs are still being read, so this is an earlier state"]
         told = {"live": facts["live"], "control": facts["live"] and control.there}
         if facts["live"] and facts["cut_off"]:
-            reading.append(f"{facts['cut_off']}: this is what was known then")
+            reading.append(f"{facts['cut_off']}, so this is the state at that time")
         return told | {"warnings": [*answer["warnings"], *reading]}
 
     facts: dict[str, Any] = {"live": False, "cut_off": ""}
@@ -179,7 +183,7 @@ def _parts(options: DashboardOptions, database: Path, gate: Gate) -> Parts:
     @contextlib.asynccontextmanager
     async def work() -> AsyncIterator[None]:
         await reader.open()
-        manifest = reader.ask(lambda _: topics.facts)  # load it before the first viewer has to wait for it
+        manifest = reader.ask(lambda _: topics.facts)  # load it now, so that the first viewer need not wait
         jobs: list[Coroutine[Any, Any, Any]] = [reader.follow(), hub.run(), exports.run(), manifest]
         if options.tensorboard is not None:
             jobs.append(write_scalars(reader, TensorBoard(options.tensorboard)))
@@ -198,7 +202,7 @@ def _parts(options: DashboardOptions, database: Path, gate: Gate) -> Parts:
 
 
 def _cut_off(home: Home) -> str:
-    """Why the logs of an observer's home do not grow; empty: they do, or it is another home."""
+    """Why the logs of an observer's home do not grow; empty: they do, or the home is not an observer's."""
     try:
         with home.observing.open(encoding="utf-8", errors="replace") as file:
             return file.read(_LONGEST_REASON)
@@ -207,7 +211,9 @@ def _cut_off(home: Home) -> str:
 
 
 async def _look(answers: Answers, topic: str) -> tuple[dict[str, Any], float]:
-    """A topic of the stream: mostly the answer itself, but for two of them only a sign that something is new."""
+    """Compute a topic of the stream. For most topics this is the answer itself; for two topics it is only a sign that
+    something is new.
+    """
     run_or = "run" if topic in ("timeline", "log") else topic
     answer, seconds = await answers.data(run_or, Query())
     if topic == "timeline":
@@ -218,7 +224,9 @@ async def _look(answers: Answers, topic: str) -> tuple[dict[str, Any], float]:
 
 
 async def _or_end(job: Any) -> None:
-    """A broken part ends the process, so that its supervisor restarts it: a partial dashboard would show the past."""
+    """If a part fails, end the process, so that its supervisor restarts it: a partly running dashboard would show old
+    data.
+    """
     try:
         await job
     except Exception:
@@ -227,7 +235,7 @@ async def _or_end(job: Any) -> None:
 
 
 def _end_with_parent(server: uvicorn.Server) -> None:
-    """End with the parent: the pipe of our standard input closes with it in any case."""
+    """End with the parent: the pipe to standard input closes when the parent ends, however it ends."""
 
     def watch() -> None:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Query: a viewer's request, read from the address and bounded."""
+"""Query: the parameters of a viewer's request, parsed from the URL and limited."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peers.dashboard.access import Denied
 MOST_LISTED = 200
 MOST_POINTS = 4_000
 _LONGEST = 128
-_GREATEST = 1 << 53  # beyond, JavaScript's numbers are not exact
+_GREATEST = 1 << 53  # JavaScript's numbers are exact up to here
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,5 +77,5 @@ def _count(given: Mapping[str, str], key: str, otherwise: int, most: int) -> int
     if value is None:
         return otherwise
     if value < 0 or value != int(value):
-        raise Denied(400, f"{key}: not a whole number from 0 on")
+        raise Denied(400, f"{key}: not a whole number of at least 0")
     return min(int(value), most)

@@ -1,7 +1,7 @@
-"""Reader: the one thread that follows the logs and answers questions about them.
+"""Reader: the only thread that follows the logs and answers questions about them.
 
 The history and the run's state change in place as the logs grow, so questions are answered in the same thread. The
-queue of questions is bounded: too many at once are refused, and the logs are still followed.
+queue of questions is bounded: when it is full, questions are refused, and the logs are still followed.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ Answer = TypeVar("Answer")
 _MOST_WAITING = 64
 _LOOK_EVERY_S = 1.0
 _SHARE = 0.25
-"""Fraction of a core for following logs that grow all the time."""
+"""Fraction of a core that is spent on logs which grow all the time."""
 
 
 class Reader:
-    """`open` makes the history, in the thread; `follow` runs until it is cancelled."""
+    """`open` makes the history, in the thread. `follow` runs until it is cancelled."""
 
     def __init__(self, open_history: Callable[[], History], circumstances: Callable[[], str]) -> None:
-        """`circumstances`: other inputs of the answers, as a text; called about once a second, in the thread."""
+        """`circumstances`: the other inputs of the answers, as a text. Called about once a second, in the thread."""
         self._open = open_history
         self._circumstances = circumstances
         self._thread = ThreadPoolExecutor(1, "history")
         self._history: History | None = None
         self._waiting = 0
         self.position = ""
-        """Of the history and the circumstances; a new value means that something is new."""
+        """Identifies the state of the history and the circumstances; it changes whenever something is new."""
         self.last_at = 0.0
         """Unix seconds of the last event."""
         self.caught_up = False
@@ -52,7 +52,7 @@ class Reader:
             await asyncio.sleep(pause)
 
     async def ask(self, question: Callable[[History], Answer]) -> Answer:
-        """The answer, or the errors of the question. Raises Denied if too many wait."""
+        """Answer a question, or raise its errors. Raises Denied if too many questions are waiting."""
         if self._waiting >= _MOST_WAITING:
             raise Denied(503, "too many questions at once: ask again in a moment", 2.0)
         self._waiting += 1
@@ -70,7 +70,7 @@ class Reader:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def _look(self) -> float:
-        """Returns the seconds of CPU that it took."""
+        """Read new lines. Returns the seconds of CPU that this took."""
         began = time.thread_time()
         self.caught_up = not self._held.follow()
         self.last_at = self._held.now.run.last_at

@@ -71,7 +71,7 @@ _WHOLE = ("run", "pipeline", "peers", "links", "faults", "people", "checkpoints"
 
 
 def _steps_of_interest(faults: dict[str, Any]) -> Query:
-    """Steps around the most costly fault; without one, the last steps."""
+    """The steps around the most costly fault; if there was no fault, the last steps."""
     costly = [fault for fault in faults["faults"] if fault["step"] is not None and fault["seconds"]]
     if not costly:
         return Query(limit=MOST_LISTED)

@@ -1,4 +1,4 @@
-"""Scalars: the figures of each step, appended for TensorBoard as they come."""
+"""Scalars: appends the figures of each step for TensorBoard as the steps are decided."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AT_ONCE = 2_000
 
 
 async def write_scalars(reader: Reader, board: TensorBoard) -> None:
-    """Runs until it is cancelled. Raises OSError."""
+    """Write until cancelled. Raises OSError."""
     done, evaluated = board.last.get(_ALWAYS, -1), board.last.get(_HELDOUT, -1)
     while True:
 
@@ -37,5 +37,6 @@ async def write_scalars(reader: Reader, board: TensorBoard) -> None:
 
 _Rows = list[tuple[Any, ...]]
 _ALWAYS, _HELDOUT = "step", "heldout_loss"
-"""`step` is in every record of a step, even if its figures are not numbers: it marks the progress of the file."""
+"""`step` is written for every step, even if its other figures are not finite, since it marks the progress of the file.
+"""
 _TAGS = ("loss", "gradient_norm", "tokens_per_second", "step_seconds", "efficiency")

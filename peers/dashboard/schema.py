@@ -1,7 +1,7 @@
 """Schema: the form of each answer of the API, for the OpenAPI document. Tests check every real answer against it.
 
-Times are unix seconds, durations seconds, sizes bytes; steps, stages and microbatches count from 0. Other keys may be
-added in the same version of the API; none is removed or changes its meaning.
+Times are unix seconds, durations are seconds, sizes are bytes. Steps, stages and microbatches count from 0. Within one
+version of the API, keys may be added, but no key is removed or changes its meaning.
 """
 
 from __future__ import annotations

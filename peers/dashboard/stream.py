@@ -1,8 +1,9 @@
-"""The event stream: changes, sent to every open page.
+"""The event stream: sends changes to every open page.
 
-An answer is compared key by key with the one before, once for all viewers. A viewer stores only the number of the last
-change it was sent, so a slow one costs nothing and gets the newest state when it is ready; one that does not read at
-all is dropped. Streams are packed as a whole, so text similar to the last message is short.
+An answer is compared key by key with the previous one, once for all viewers. For each viewer, only the number of the
+last change sent to it is stored, so a slow viewer costs nothing and gets the newest state when it is ready. A viewer
+that does not read at all is dropped. A stream is packed as a whole, so text that resembles the previous message takes
+few bytes.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ TOPICS = ("run", "pipeline", "peers", "faults", "links", "timeline", "samples", 
 MOST_STREAMS = 200
 
 BYTES_PER_S = 2_000.0
-"""To one viewer, after the first snapshots."""
+"""Limit for one viewer, after the first snapshots."""
 _LOOK_EVERY_S = 1.0
 _PING_EVERY_S = 15.0
 _SEND_TIMEOUT_S = 20.0
 _SHARE = 0.002
-"""Fraction of a core for computing one topic repeatedly."""
+"""Fraction of a core that may be spent on computing one topic repeatedly."""
 
 Look = Callable[[str], Awaitable[tuple[dict[str, Any], float]]]
 """The current answer of a topic, and the seconds of CPU it took."""
@@ -43,14 +44,14 @@ Look = Callable[[str], Awaitable[tuple[dict[str, Any], float]]]
 @dataclass(slots=True)
 class _Topic:
     keys: dict[str, tuple[int, bytes]] = field(default_factory=dict)
-    """By key: number of the change that gave it its value, `"key":value` as JSON."""
+    """For each key: the number of the change that set its value, and `"key":value` as JSON."""
     changed: int = 0
     viewers: int = 0
     next_look: float = 0.0
 
 
 class Hub:
-    """Computes the watched topics when something is new. `run` until it is cancelled."""
+    """Computes the watched topics whenever something is new. `run` runs until it is cancelled."""
 
     def __init__(self, look: Look, clock: Callable[[], float] = time.monotonic) -> None:
         self._look = look
@@ -59,11 +60,11 @@ class Hub:
         self._epoch = secrets.token_hex(4)
         self._number = 0
         self._stale = {*TOPICS}
-        self._news = asyncio.Event()  # a new one after each
+        self._news = asyncio.Event()  # replaced after each change
         self.streams = 0
 
     def invalidate(self) -> None:
-        """The history has grown."""
+        """Note that the history has grown."""
         self._stale.update(TOPICS)
 
     async def run(self) -> None:
@@ -84,7 +85,7 @@ class Hub:
         packer = zlib.compressobj(6, zlib.DEFLATED, 31, 6) if takes_gzip(request) else None
         viewer = _Viewer(self, wanted, self._known(last_id, wanted), packer, access)
         headers = {"content-encoding": "gzip"} if packer is not None else {}
-        # it makes its own pings: they have to pass the packer
+        # the stream makes its own pings, since they must pass through the packer
         return _Stream(viewer.messages(), headers=headers, ping=0, send_timeout=_SEND_TIMEOUT_S)
 
     async def _refresh(self, name: str) -> None:
@@ -105,7 +106,9 @@ class Hub:
         return f"{self._epoch}-{number}-{''.join(str(TOPICS.index(name)) for name in topics)}"
 
     def _known(self, last_id: str, topics: Iterable[str]) -> int:
-        """Number of the last change that a returning viewer has seen; 0: none of ours, or of other topics."""
+        """The number of the last change that a returning viewer has seen; 0: none, or one of another process or of
+        other topics.
+        """
         number = last_id.split("-")[1] if last_id.count("-") == 2 else ""
         if not (number.isascii() and number.isdigit() and len(number) < 16) or int(number) > self._number:
             return 0
@@ -146,7 +149,7 @@ class _Viewer:
                 hub._topics[name].viewers -= 1
 
     async def _wait(self) -> None:
-        """Wait until there is something to send and it may be sent, or a ping is due."""
+        """Wait until there is something to send and it may be sent, or until a ping is due."""
         pause = self._not_before - self._hub._clock()
         if pause > 0:
             await asyncio.sleep(min(pause, _PING_EVERY_S))
@@ -161,7 +164,7 @@ class _Viewer:
         return any(self._hub._topics[name].changed > seen for name, seen in self._seen.items())
 
     def _message(self) -> tuple[bytes, bool]:
-        """What this viewer lacks, and whether it changes what the viewer has. Empty: nothing, or not yet."""
+        """The changes that this viewer lacks, and whether they change what the viewer has. Empty: none, or not yet."""
         hub, parts, change = self._hub, [], False
         for name, seen in self._seen.items():
             topic = hub._topics[name]
@@ -176,7 +179,7 @@ class _Viewer:
             self._seen[name] = topic.changed
         if not parts:
             return b"", False
-        # only with the last one: a connection that breaks before it has not brought everything
+        # only with the last part: if the connection breaks earlier, the viewer has not received everything
         parts[-1] = b"id: %s\n" % self._id().encode() + parts[-1]
         return b"".join(parts), change
 
@@ -184,7 +187,7 @@ class _Viewer:
         return text if key != "control" or self._access is Access.ORGANISER else b'"control":false'
 
     def _id(self) -> str:
-        """The change up to which this viewer has seen everything of its topics."""
+        """The number of the change up to which this viewer has seen all changes of its topics."""
         behind = [seen for name, seen in self._seen.items() if self._hub._topics[name].changed > seen]
         return self._hub._id(min(behind, default=self._hub._number), self._seen)
 
@@ -196,10 +199,10 @@ class _Viewer:
 
 
 class _Stream(EventSourceResponse):
-    """A viewer that does not read is dropped without an entry in our log."""
+    """A stream whose viewer is dropped without a log entry if it does not read."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with contextlib.suppress(SendTimeoutError):
             await super().__call__(scope, receive, send)
-            with contextlib.suppress(RuntimeError):  # the response was complete; if our own end cut it short, it is not
+            with contextlib.suppress(RuntimeError):  # raised if this server ended the response early, which is no error
                 await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,8 +1,10 @@
-"""TensorBoard event files, for people who have TensorBoard open already. Written by hand: the format is small.
+"""Writes TensorBoard event files, for people who already use TensorBoard. It needs no library, since the format is
+small.
 
-A file is a row of records `length u64 | masked CRC-32C of it u32 | data | masked CRC-32C of data u32`, little-endian.
-The data is a protobuf `Event {1: wall_time double, 2: step varint, 3: file_version string, 5: Summary}`, and
-`Summary {1: Value {1: tag string, 2: simple_value float}}`. (tensorflow/core/util/event.proto, lib/io/record_writer.h)
+A file is a sequence of records `length u64 | masked CRC-32C of it u32 | data | masked CRC-32C of data u32`,
+little-endian. The data are a protobuf `Event {1: wall_time double, 2: step varint, 3: file_version string, 5:
+Summary}`, and `Summary {1: Value {1: tag string, 2: simple_value float}}`. (tensorflow/core/util/event.proto,
+lib/io/record_writer.h)
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 NAME = "events.out.tfevents.0000000000.swarm-peer"
-"""TensorBoard looks for `tfevents` in a name, and reads files in the order of their names."""
+"""TensorBoard requires `tfevents` in the name, and reads files in the order of their names."""
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, reversed
 _VARINT, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5  # protobuf wire types
@@ -22,9 +24,9 @@ _MOST_RECORD = 1 << 20
 
 
 class TensorBoard:
-    """Appends scalars to one file; records of an earlier process stay, up to its last complete record.
+    """Appends scalars to one file. The complete records of an earlier process stay.
 
-    `last` is the greatest step of each tag: continue behind it.
+    `last` is the greatest step of each tag. Continue with larger steps.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -61,7 +63,7 @@ class TensorBoard:
 
 
 def read_scalars(path: Path) -> Iterator[tuple[float, int, dict[str, float], int]]:
-    """(time, step, values by tag, end of the record) of every record; ends before the first torn or wrong one."""
+    """(time, step, values by tag, end of the record) of every record, up to the first incomplete or wrong one."""
     position = 0
     with path.open("rb") as file:
         while len(head := file.read(12)) == 12:

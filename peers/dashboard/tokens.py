@@ -1,7 +1,7 @@
 """Tokens: secrets for reading and for control, in files that only their owner can read.
 
-A token is exchanged once for a cookie (`Sessions`): it is signed, so this process need not remember it, and a restarted
-dashboard still knows its viewers. A new token file voids all older cookies.
+A token is exchanged once for a cookie (`Sessions`). The cookie is signed, so the dashboard need not store it, and a
+restarted dashboard still accepts its viewers. A new token file makes all older cookies invalid.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 from swarm.atomic import atomic_file, write_whole
 
 _LEAST_LENGTH = 32
-"""Long enough that guessing fails after any number of attempts: a right token is accepted at any time."""
+"""So long that guessing fails after any number of attempts, since a right token is accepted at any time."""
 SESSION_S = 7 * 86_400.0
 
 
 class TokenError(ValueError):
-    """A token file that cannot be used; the message names it and the fix."""
+    """A token file is unusable; the message names the file and the fix."""
 
 
 class Access(enum.IntEnum):
@@ -32,10 +32,10 @@ class Access(enum.IntEnum):
 
     NONE = 0
     PUBLIC = 1
-    """Read, without addresses."""
+    """Read, but without addresses."""
     READ = 2
     ORGANISER = 3
-    """Control the run, download, see the line that peers join with."""
+    """Control the run, download, and see the command line with which peers join."""
 
     @property
     def word(self) -> str:
@@ -51,12 +51,14 @@ class Tokens:
 
     @classmethod
     def kept(cls, path: Path, *, reading: bool) -> Tokens:
-        """The tokens in `path` and, if needed for reading, beside it; made at first use. Raises TokenError, OSError."""
+        """The tokens in `path` and, if reading needs one, in a second file in the same folder. Made at first use.
+        Raises TokenError, OSError.
+        """
         return cls(_kept(path), _kept(path.with_name(path.name + "-read")) if reading else None)
 
     @classmethod
     def for_observers(cls, path: Path, *, reading: bool) -> Tokens:
-        """As `kept`, without an organiser: nobody is told that token. Raises TokenError, OSError."""
+        """As `kept`, without an organiser: nobody gets the organiser's token. Raises TokenError, OSError."""
         return cls(secrets.token_urlsafe(32), _kept(path.with_name(path.name + "-read")) if reading else None)
 
     def access(self, token: str) -> Access:
@@ -92,17 +94,17 @@ class Sessions:
 
 
 class Attempts:
-    """Limits how often a client is told that its token is wrong: ten times, and then once in six seconds.
+    """Limits how often a client may send a wrong token: ten times, and then once every six seconds.
 
-    In between it is told to wait, for example a program with an old token. A right token never waits: all users of a
-    machine are one client, and so are all viewers behind a proxy.
+    Between these attempts, the client is told to wait; it may be a program with an old token. A right token never has
+    to wait, since all users of a machine count as one client, and so do all viewers behind a proxy.
     """
 
     _MOST, _EVERY_S, _CLIENTS = 10.0, 6.0, 1024
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._left: dict[str, tuple[float, float]] = {}  # by client: attempts left, when that was
+        self._left: dict[str, tuple[float, float]] = {}  # by client: attempts left, and the time of the last attempt
 
     def wait_s(self, client: str) -> float:
         """Seconds until this client may try again; 0: now."""
@@ -113,7 +115,7 @@ class Attempts:
         left = self._left_now(client) - 1
         self._left.pop(client, None)
         while len(self._left) >= self._CLIENTS:
-            del self._left[next(iter(self._left))]  # the one that failed longest ago
+            del self._left[next(iter(self._left))]  # the client that failed longest ago
         self._left[client] = (left, self._clock())
 
     def _left_now(self, client: str) -> float:

@@ -1,4 +1,4 @@
-"""Topics: the answer to each page's request, as a function of history and query, in the reader's thread."""
+"""Topics: compute the answer to each page's request from history and query, in the reader's thread."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ NAMES = (
 )
 SHOWN_STEPS, MOST_STEPS = 4, 16
 LOOK_S = 2.0
-"""Seconds between two looks for a manifest that is missing or unreadable."""
+"""Seconds between two attempts to read a manifest that is missing or unreadable."""
 
 
 class Topics:
-    """`homes`: the first coordinator's home gives the manifest and the archive."""
+    """`homes`: the manifest and the archive are read from the first coordinator's home."""
 
     def __init__(self, homes: Sequence[Path]) -> None:
         self._homes = homes
         self._facts: RunFacts | None = None
         self._look_at = 0.0
-        """Monotonic seconds before which the manifest is not looked for again."""
+        """Monotonic seconds at which the manifest is looked for again."""
 
     def by_name(self) -> Mapping[str, Topic]:
         return {name: getattr(self, name) for name in NAMES}
@@ -82,7 +82,7 @@ class Topics:
         return views.links_view(_state(history, query), offset=query.offset, limit=query.limit)
 
     def faults(self, history: History, query: Query) -> dict[str, Any]:
-        """The state holds the last ones; older ones are in the history."""
+        """All faults. The state holds the newest ones; older ones come from the history."""
         answer = views.faults_view(_state(history, query), offset=query.offset, limit=query.limit)
         if query.at is None and answer["ever"] > answer["total"]:
             answer |= {"total": answer["ever"], "faults": history.faults(query.offset, query.limit)}
@@ -92,7 +92,7 @@ class Topics:
         return views.people_view(_state(history, query), self.facts, offset=query.offset, limit=query.limit)
 
     def checkpoints(self, history: History, query: Query) -> dict[str, Any]:
-        """`here`: its files can be downloaded."""
+        """All checkpoints. `here`: True if the files can be downloaded."""
         answer = views.checkpoints_view(_state(history, query))
         here = {version for home in self._homes for version in listed(home / "archive")}
         rows = [{**row, "here": row["version"] in here} for row in answer["checkpoints"]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_COORDINATOR = 0  # process id of the row of steps; stage s has s + 1
+_COORDINATOR = 0  # process id of the row of steps; stage s has the id s + 1
 
 
 def chrome_trace(timeline: dict[str, Any]) -> dict[str, Any]:

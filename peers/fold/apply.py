@@ -1,8 +1,8 @@
-"""Apply one event to the state. This file alone says which kinds of events concern which part.
+"""Applies one event to the state. Only this file decides which kinds of events change which part of it.
 
-Records are taken as they stand in a log (`{"at": …, "kind": …, fields}`), without building event objects: a week of a
-hundred peers is a million of them. A test checks that every kind of event is either handled here or listed as
-ignored.
+Records are used in the form in which they are in a log (`{"at": …, "kind": …, fields}`). Event objects are not built,
+since a week of a hundred peers has a million events. A test checks that every kind of event is either handled here or
+listed as ignored.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ CORE = frozenset(
 """Kinds that count only in the leading coordinator's log. A former leader may not know that it was replaced."""
 
 NOISE = frozenset(("MicrobatchForwarded", "MicrobatchAccumulated"))
-"""Two thirds of a peer's log, without information beyond PassProgress and PeerWorked."""
+"""Two thirds of a peer's log. They contain no information beyond PassProgress and PeerWorked."""
 
 IGNORED = NOISE | frozenset(
     (
@@ -135,19 +135,19 @@ IGNORED = NOISE | frozenset(
         "LoopBlocked",
     )
 )
-"""Kinds that change nothing but the last trouble, if they are one. They are on the log page."""
+"""Kinds that change nothing, except the last trouble if they are troubles. They are shown on the log page."""
 
 
 def apply(state: RunState, event: Event, at: float, source: str) -> None:
-    """Apply `event` of the log of `source`, at `at` in unix seconds: changes `state` in place.
+    """Apply `event`, from the log of `source`, at `at` in unix seconds. Changes `state` in place.
 
-    `source`: `coordinator`, in a group `coordinator/ACTOR`, or the actor of a peer for its own log.
+    `source`: `coordinator`; in a group `coordinator/ACTOR`; for a peer's own log, its actor.
     """
     apply_record(state, to_record(event, at), at, source)
 
 
 def apply_record(state: RunState, record: Record, at: float, source: str) -> None:
-    """Like `apply`, for a record as read from a log. Never raises, whatever the record holds."""
+    """Like `apply`, for a record as read from a log. Never raises, whatever the record contains."""
     kind = record.get("kind")
     if type(kind) is not str:
         state.malformed += 1

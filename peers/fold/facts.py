@@ -1,4 +1,6 @@
-"""Run facts: what a run's manifest says and its log does not. All views work without the facts, and then show less."""
+"""Run facts: the values that a run's manifest has and its log lacks. All views work without the facts, but then show
+less.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from swarm.manifest import RunManifest
 
 FP32 = 4
-"""Bytes of a value."""
+"""Bytes of one fp32 value."""
 _APART_S = 60.0
 
 
@@ -48,11 +50,11 @@ def facts_of(manifest: RunManifest) -> RunFacts:
 
 
 def facts_in(home: Path) -> RunFacts | None:
-    """The facts of a coordinator's home, where the manifest is beside the archive. None: it is missing or unreadable.
+    """The facts from a coordinator's home, whose archive contains the manifest. None: it is missing or unreadable.
 
-    A run of another release is shown too: the facts do not depend on the wire format.
+    A run of another release is shown too, since the facts do not depend on the wire format.
     """
-    from swarm.manifest import RunManifest  # ten megabytes, which `facts_apart` avoids
+    from swarm.manifest import RunManifest  # it takes ten megabytes, which `facts_apart` avoids
     from swarm.manifest.run_manifest import PROTOCOL_VERSION
 
     try:
@@ -63,7 +65,7 @@ def facts_in(home: Path) -> RunFacts | None:
 
 
 def facts_apart(home: Path) -> RunFacts | None:
-    """As `facts_in`, read by a separate process: takes most of a second, and no memory afterwards."""
+    """Like `facts_in`, but read by a separate process: it takes most of a second, and uses no memory afterwards."""
     if not _manifest_of(home).exists():
         return None
     command = [sys.executable, "-P", "-c", "from peers.fold.facts import tell; tell()", str(home)]
@@ -79,7 +81,7 @@ def facts_apart(home: Path) -> RunFacts | None:
 
 
 def tell() -> None:
-    """The other end of `facts_apart`: prints the facts of the home that the command names."""
+    """The other process of `facts_apart`: print the facts of the home that the command line names."""
     facts = facts_in(Path(sys.argv[1]))
     print(json.dumps(None if facts is None else asdict(facts)))
 

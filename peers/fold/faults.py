@@ -1,7 +1,7 @@
 """Faults: one entry for each incident: actor, time, reason, cost, and the time of recovery.
 
-Several events report an incident: a peer is fenced, then lost; the step is decided without it, and then its cost is
-known. If several incidents fall into one step, its cost is divided among them.
+Several events report one incident: a peer is fenced, then lost; the step is decided without it; then its cost is
+reported. If several incidents fall into one step, the step's cost is divided among them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class FaultRecord:
     at: float
     kind: str
     """fenced, lost, slow, aborted, rolled back, expelled, dropped (an evaluation), waiting, diverged, out of memory,
-    restart or failover."""
+    restart or failover.
+    """
     actor: str
     """Empty: the incident concerns no single peer."""
     stage: int | None
@@ -35,13 +36,14 @@ class FaultRecord:
     pass_id: str
     reason: str
     microbatches: int = 0
-    """To do again."""
+    """Number of microbatches that must be computed again."""
     finished: int = 0
-    """The part of them that had been accumulated."""
+    """The number of them that had been accumulated."""
     seconds: float = 0.0
     tokens: int = 0
     recovered_at: float | None = None
-    """When the first moved frame arrived, if a peer's log says so, else when the step was decided."""
+    """The time at which the first moved frame arrived, if a peer's log reports it; otherwise the time of the decision.
+    """
     decided: bool = False
     """True if `recovered_at` is the time of the decision."""
     costed: bool = False
@@ -57,9 +59,9 @@ class Faults:
     tokens: int = 0
     """Tokens lost by all incidents so far."""
     pending: list[int] = field(default_factory=list)
-    """Ids of incidents whose step is not decided."""
+    """Ids of incidents whose step is not decided yet."""
     unpaid: list[int] = field(default_factory=list)
-    """Ids of incidents whose step was decided last: their cost may be reported next."""
+    """Ids of incidents in the step that was decided last: their cost may be reported next."""
     waiting_since: float | None = None
     waiting_for: str = ""
     back: int = 0
@@ -125,24 +127,24 @@ class Faults:
         self.waiting_for = reason
 
     def deliberate(self) -> None:
-        """The run does not wait: the pause was wanted, or the run is over."""
+        """Note that the run does not wait because of an incident: the pause was ordered, or the run is over."""
         self.waiting_since = None
 
     def resumed(self, state: RunState, kind: str, at: float) -> None:
-        """A pass opens."""
+        """Note that a pass has opened."""
         since, self.waiting_since = self.waiting_since, None
         back, self.back = self.get(self.back), 0
         if back is not None:
             back.recovered_at = at
             self.charge(back, max(0.0, at - back.at), self._tokens(at - back.at))
         elif since is not None and at > since and not (state.run.told and self.pending):
-            # otherwise a loss came before it, and its cost, reported with the step, counts from there
+            # otherwise a loss came before this wait; that loss began earlier, and its cost is reported with the step
             reason, step = self.waiting_for, state.run.step + 1
             fault = self.add(state, FaultRecord(0, since, "waiting", "", None, step, "", reason, recovered_at=at))
             self.charge(fault, at - since, self._tokens(at - since))
 
     def coordinator_back(self, state: RunState, actor: str, at: float, last_at: float, died: bool) -> None:
-        """The leading or only coordinator has started again. `died`: it had not reported that it stops."""
+        """The leading or only coordinator has started again. `died`: True if it had not reported that it stops."""
         self.waiting_since = None
         if died and state.run.step >= 0 and not state.run.finished:
             reason = f"the coordinator died, and was away for {max(0.0, at - last_at):.0f} s"
@@ -177,7 +179,7 @@ def fenced(state: RunState, record: Record, at: float, source: str) -> None:
 
 
 def lost(state: RunState, record: Record, at: float, source: str) -> None:
-    """Call it before the actor is removed from the members."""
+    """Record the loss of a peer. Call it before the actor is removed from the members."""
     actor, reason = reading.name(record, "actor"), reading.text(record, "reason")
     stage = None if record.get("stage") is None else reading.stage(record)
     if (source != state.run.voice and state.run.coordinated) or actor not in state.members.here:
@@ -196,7 +198,7 @@ def lost(state: RunState, record: Record, at: float, source: str) -> None:
     pass_id = opened.pass_id if training and inside and opened is not None else ""
     fault = faults.add(state, FaultRecord(0, at, "lost", actor, stage, state.run.step + 1, pass_id, reason))
     if training or (stage is not None and state.run.step >= 0):
-        _pend(faults, fault)  # its fence, or its cost with the step, may be reported next
+        _pend(faults, fault)  # the peer's fence, or its cost with the step, may be reported next
     else:
         fault.recovered_at = at
 
@@ -209,7 +211,7 @@ def expelled(state: RunState, record: Record, at: float, source: str) -> None:
 
 
 def aborted(state: RunState, record: Record, at: float, source: str) -> None:
-    """An incident of its own, if no peer's incident explains it."""
+    """Record an aborted attempt. It is a separate incident unless a peer's incident explains it."""
     pass_id, reason = reading.name(record, "pass_id"), reading.text(record, "reason")
     step, faults = reading.step_of(pass_id), state.faults
     if "+" in pass_id:
@@ -222,7 +224,7 @@ def aborted(state: RunState, record: Record, at: float, source: str) -> None:
 
 
 def evaluation_dropped(state: RunState, record: Record, at: float, source: str) -> None:
-    """A dropped evaluation is over at once: no step is done again for it."""
+    """Record a dropped evaluation. It is over at once, since no step is repeated for it."""
     version, who = reading.count(record, "version"), reading.names(record, "who", MOST_ROSTER)
     actor = who[0] if len(who) == 1 else ""
     stage = state.members.stage_of(actor) if actor else None
@@ -231,7 +233,7 @@ def evaluation_dropped(state: RunState, record: Record, at: float, source: str) 
 
 
 def diverged(state: RunState, record: Record, at: float, source: str) -> None:
-    """The rollback that follows at once reports the cost."""
+    """Record a divergence. The rollback that follows reports the cost."""
     step, reason = reading.count(record, "step", least=-1), reading.text(record, "reason")
     if source != state.run.voice and state.run.coordinated:
         return  # a former leader reports it too
@@ -239,7 +241,7 @@ def diverged(state: RunState, record: Record, at: float, source: str) -> None:
 
 
 def out_of_memory(state: RunState, record: Record, at: float, source: str) -> None:
-    """From a peer's own log: the peer does its work again."""
+    """Record, from a peer's own log, that memory ran out: the peer repeats its work."""
     actor, what = reading.name(record, "actor"), reading.text(record, "what")
     state.faults.add(
         state, FaultRecord(0, at, "out of memory", actor, None, state.run.step + 1, "", what, recovered_at=at)
@@ -247,7 +249,7 @@ def out_of_memory(state: RunState, record: Record, at: float, source: str) -> No
 
 
 def rolled_back(state: RunState, record: Record, at: float, source: str) -> None:
-    """Call it before the steps are forgotten: their time and tokens are lost."""
+    """Record a rollback. Call it before the steps are forgotten, since their time and tokens are lost."""
     version, reason = reading.count(record, "version"), reading.text(record, "reason")
     if version > state.run.step:
         return
@@ -266,10 +268,10 @@ def costed(state: RunState, record: Record, at: float, source: str) -> None:
     microbatches, tokens = reading.count(record, "microbatches"), reading.count(record, "tokens")
     seconds = max(0.0, reading.number(record, "seconds"))
     faults = state.faults
-    numbers = {*faults.unpaid, *faults.pending}  # reported just before the decision, or just after it
+    numbers = {*faults.unpaid, *faults.pending}  # the cost is reported shortly before or after the decision
     found = [fault for number in sorted(numbers) if (fault := faults.get(number)) is not None]
     found = [fault for fault in found if fault.kind != "rolled back" and not fault.costed]
-    if "+" in pass_id:  # an evaluation: it is over with this, and other open incidents belong to the next step
+    if "+" in pass_id:  # the cost of an evaluation, which is then over; other open incidents belong to the next step
         found = [fault for fault in found if fault.actor in actors]
         for fault in found:
             fault.step, fault.recovered_at, fault.decided = step, at, True
@@ -297,7 +299,7 @@ def costed(state: RunState, record: Record, at: float, source: str) -> None:
 
 
 def frame_recovered(state: RunState, record: Record, at: float, source: str) -> None:
-    """From a peer's own log: the first moved frame of this pass has arrived."""
+    """Record, from a peer's own log, that the first moved frame of this pass has arrived."""
     pass_id = reading.name(record, "key").partition("/")[0]
     for fault in state.faults.items[-16:]:
         if fault.pass_id != pass_id or at < fault.at:

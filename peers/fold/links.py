@@ -1,4 +1,4 @@
-"""Links: the connections that pairs of peers report, and the bytes by kind that they carried."""
+"""Links: the connections that pairs of peers report, and the bytes that they carried, by kind."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from peers.fold.state import RunState
 
 KINDS = {kind: kind for kind in ("forward", "backward", "sums", "state", "control")}
-"""The kinds of bytes, mapped to themselves, so that a million of them in memory are these five."""
+"""The kinds of bytes, mapped to themselves, so that a million of them in memory share these five strings."""
 MOST_PAIRS = 16_384
-"""Of a larger swarm, the totals and the first reported pairs are kept."""
+"""Maximum number of pairs. In a larger swarm, only the totals and the pairs reported first are kept."""
 MOST_TOLD = 32
 """Number of links in one message of a peer."""
 MOST_SOURCES = 1024
@@ -21,7 +21,9 @@ MOST_SOURCES = 1024
 
 @dataclass(slots=True)
 class Pair:
-    """As `sender` reports: `rate` bytes/s; `via`: the actor that forwards the traffic, None for a direct link."""
+    """A link as reported by `sender`. `rate`: bytes/s. `via`: the actor that forwards the traffic; None: a direct
+    link.
+    """
 
     sender: str
     receiver: str
@@ -33,7 +35,7 @@ class Pair:
 
 @dataclass(slots=True)
 class Traffic:
-    """From one process's own log: bytes by channel in this life, and in earlier ones."""
+    """From one process's own log: bytes by channel since its start, and before its start."""
 
     sent: dict[str, int] = field(default_factory=dict)
     received: dict[str, int] = field(default_factory=dict)
@@ -46,21 +48,24 @@ class Links:
     pairs: dict[str, dict[str, Pair]] = field(default_factory=dict)
     """By sender and receiver."""
     number: int = 0
-    """Number of pairs."""
+    """Number of pairs in `pairs`."""
     sent: dict[str, int] = field(default_factory=dict)
     """Bytes by kind, of all pairs so far."""
     traffic: dict[str, Traffic] = field(default_factory=dict)
     """By source of events."""
 
     def forget(self, actor: str) -> None:
-        """A process that has ended has no links. Others' reports about it disappear with their next reports."""
+        """Forget the links of a process that has ended. Other peers' reports about it disappear with their next
+        reports.
+        """
         self.number -= len(self.pairs.pop(actor, ()))
 
 
 def told(state: RunState, sender: str, links: list[Any]) -> dict[str, int]:
-    """Record a peer's links in `PeerWorked.links`; returns the bytes that it has sent, by kind. Raises Malformed.
+    """Record a peer's links from `PeerWorked.links`. Returns the bytes that the peer has sent, by kind. Raises
+    Malformed.
 
-    Most of a week's log are such lists, so this is written for speed.
+    Such lists are most of a week's log, so this function is optimised for speed.
     """
     for link in links:
         _check(link)
@@ -137,7 +142,7 @@ def traffic_measured(state: RunState, record: Record, at: float, source: str) ->
 
 
 def life_begins(state: RunState, source: str) -> None:
-    """A process has started: its counts begin anew."""
+    """A process has started, so its counts begin again at zero."""
     traffic = state.links.traffic.get(source)
     if traffic is not None:
         traffic.sent_before += sum(traffic.sent.values())

@@ -28,26 +28,26 @@ class Member:
     peer: str
     seen_at: float
     last_at: float
-    """When an event last mentioned it."""
+    """The time of the last event that mentions the member."""
     stage: int | None = None
     joined_at: float | None = None
-    """When it was given its stage, or told to stand by."""
+    """The time at which the member was given its stage, or told to stand by."""
     worked: bool = False
     """True if the member has taken part in a pass in its stage."""
     fenced: str = ""
-    """Pass in which it was fenced."""
+    """The pass in which the member was fenced."""
     leaving: str = ""
-    """Why it is about to leave."""
+    """The reason why the member is about to leave."""
     paused: str = ""
-    """Why it computes nothing for now."""
+    """The reason why the member computes nothing at present."""
     machine: dict[str, str | float] = field(default_factory=dict)
     usage: Packed = NOTHING
     seconds: Packed = NOTHING
-    """Seconds of its last pass, by kind of work."""
+    """Seconds of the member's last pass, by kind of work."""
     tokens: dict[str, float] = field(default_factory=dict)
-    """By stage, tokens of the microbatches that it added."""
+    """By stage, tokens of the microbatches that the member added."""
     sent: int = 0
-    """Bytes."""
+    """Bytes sent."""
     faults: int = 0
     history: list[list[str | float]] = field(default_factory=list)
     """Its last history entries: time, text."""
@@ -55,12 +55,12 @@ class Member:
     def note(self, at: float, words: str) -> None:
         self.history.append([at, words])
         if len(self.history) > MOST_HISTORY:
-            del self.history[1]  # the entry about its arrival stays
+            del self.history[1]  # keep the entry about its arrival
 
 
 @dataclass(slots=True)
 class Gone:
-    """Totals of an actor that is not in the swarm any more."""
+    """Totals of an actor that has left the swarm."""
 
     actor: str
     peer: str
@@ -77,14 +77,14 @@ class Gone:
 class Members:
     here: dict[str, Member] = field(default_factory=dict)
     gone: dict[str, Gone] = field(default_factory=dict)
-    """Oldest first."""
+    """Former members, oldest first."""
     machines: dict[str, dict[str, str | float]] = field(default_factory=dict)
-    """The machines of the members that left last."""
+    """The machines of the most recent former members."""
     overlooked: int = 0
-    """Number of members for which there was no room."""
+    """Number of members that were not recorded, since there were too many."""
 
     def stage_of(self, actor: str) -> int | None:
-        """The stage of an actor; its last one if it is gone."""
+        """The stage of an actor; for a former member, its last stage."""
         member = self.here.get(actor) or self.gone.get(actor)
         return member.stage if member is not None else None
 
@@ -97,7 +97,9 @@ def seen(state: RunState, record: Record, at: float, source: str) -> None:
 
 
 def joined(state: RunState, record: Record, at: float, source: str) -> None:
-    """A peer's own log reports its stage too, which counts only if there is no coordinator's log."""
+    """Record that a peer holds a stage. A peer's own log reports this too, which counts only without a coordinator's
+    log.
+    """
     actor, reason = reading.name(record, "actor"), reading.text(record, "reason")
     stage = None if record.get("stage") is None else reading.stage(record)
     if source != state.run.voice and state.run.coordinated:
@@ -113,7 +115,7 @@ def joined(state: RunState, record: Record, at: float, source: str) -> None:
 
 
 def moved(state: RunState, record: Record, at: float, source: str) -> None:
-    """An order: the move is done when the peer has joined its new stage."""
+    """Record an order to move. The move is done when the peer has joined its new stage."""
     actor, stage = reading.name(record, "actor"), reading.stage(record)
     reason = reading.text(record, "reason")
     member = state.members.here.get(actor)
@@ -185,12 +187,12 @@ def share_changed(state: RunState, record: Record, at: float, source: str) -> No
 
 
 def own_report(state: RunState, source: str) -> bool:
-    """True if the coordinator's log already reports what this peer's own log says."""
+    """True if the coordinator's log already contains what this peer's own log reports."""
     return state.run.coordinated and not source.startswith("coordinator")
 
 
 def reset(state: RunState, at: float, reason: str) -> None:
-    """Another life of the coordinator begins: all present peers introduce themselves again."""
+    """A coordinator has started again, so all present peers introduce themselves again."""
     for actor in list(state.members.here):
         end(state, actor, reason, at)
     state.pipeline.forget()
@@ -202,12 +204,12 @@ def end(state: RunState, actor: str, reason: str, at: float) -> None:
     member = members.here.pop(actor, None)
     if member is None:
         return
-    if not state.run.finished:  # of a finished run the last picture stays
+    if not state.run.finished:  # when the run is over, keep the last state of the members
         state.links.forget(actor)
     person = state.people.of(member.peer)
     person.seconds += max(0.0, at - member.seen_at)
     person.last_at = max(person.last_at, at)
-    members.gone.pop(actor, None)  # the newest last
+    members.gone.pop(actor, None)  # the newest comes last
     members.gone[actor] = Gone(
         actor,
         member.peer,
@@ -238,9 +240,9 @@ def _member(state: RunState, actor: str, at: float) -> Member | None:
             members.overlooked += 1
             return None
         before = members.gone.get(actor)
-        actor = sys.intern(actor)  # one text for all parts, and for the state of another moment
+        actor = sys.intern(actor)  # the string is shared by all parts, and with the states of other moments
         member = members.here[actor] = Member(actor, sys.intern(reading.peer_of(actor)), at, at)
-        if before is not None:  # the same process, in another life of the coordinator
+        if before is not None:  # the same process, known from before the coordinator's restart
             member.tokens, member.sent, member.faults = dict(before.tokens), before.sent, before.faults
             member.machine = members.machines.pop(actor, {})
             del members.gone[actor]

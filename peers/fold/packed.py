@@ -1,4 +1,6 @@
-"""Packed: a mapping of a few names to numbers in a third of a dict's memory. Each of ten thousand peers has two."""
+"""Packed: a mapping of a few names to numbers that takes a third of a dict's memory. Each of ten thousand peers has
+two of them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 
 MOST_SHARED = 256
-"""Number of name sets that are shared. Peers choose the names, so there may be any number of sets."""
+"""Maximum number of shared sets of names. Peers choose the names, so there may be any number of sets."""
 
 _shared: dict[tuple[str, ...], tuple[str, ...]] = {}
 

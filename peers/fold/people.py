@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 MOST_PEOPLE = 40_000
-"""Later ones are counted together."""
+"""Maximum number of people. Further people are counted together."""
 OTHERS = "others"
 MOST_DEVICES = 8
 
@@ -16,11 +16,11 @@ class Person:
     tokens: dict[str, float] = field(default_factory=dict)
     """By stage (as text), tokens of the microbatches that it added to decided steps."""
     seconds: float = 0.0
-    """Seconds as a member, in lives that have ended."""
+    """Seconds as a member, in starts that have ended."""
     sent: dict[str, int] = field(default_factory=dict)
     """Bytes by kind."""
     received: int = 0
-    """Bytes that others report to have sent to it."""
+    """Bytes that others reported to have sent to this peer."""
     devices: list[str] = field(default_factory=list)
     faults: int = 0
     last_at: float = 0.0

@@ -1,4 +1,4 @@
-"""Pipeline: the stages, the members and shares of each, the progress of the open pass, and the planner's findings."""
+"""Pipeline: the stages, their members and shares, the progress of the open pass, and the planner's results."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 MOST_CODEC_NAME = 40
 MOST_OUT = 256
-"""Number of members of a stage that are shown as fallen out of one step."""
+"""Maximum number of members that are shown as fallen out of one step, per stage."""
 
 
 @dataclass(slots=True)
 class Stage:
     number: int = -1
-    """Number of its table. −1: not reported yet."""
+    """Number of the stage's table. −1: not reported yet."""
     roster: list[str] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
@@ -27,14 +27,14 @@ class Stage:
     reason: str = ""
     at: float = 0.0
     told: list[int] = field(default_factory=list)
-    """Accumulated, forwarded and all microbatches of the open pass."""
+    """Numbers of accumulated, forwarded and all microbatches of the open pass."""
     shares: list[list[int]] = field(default_factory=list)
-    """The same by roster member: accumulated, forwarded, assigned."""
+    """The same for each roster member: accumulated, forwarded, assigned."""
     forward: str = ""
-    """Codec of the frames from the stage before, if codecs are chosen during the run."""
+    """Codec of the frames from the previous stage, if codecs are chosen during the run."""
     backward: str = ""
     reduce: str = ""
-    """The state of its reduction, as far as logs of its peers show."""
+    """The state of the stage's reduction, as far as its peers' logs show it."""
     out: list[str] = field(default_factory=list)
     """Members that left its table in the open step: fenced, gone, or moved."""
 
@@ -72,9 +72,9 @@ class Pipeline:
     stages: list[Stage] = field(default_factory=list)
     open: OpenPass | None = None
     replicas: list[int] = field(default_factory=list)
-    """Of the pass that was opened last."""
+    """Number of replicas of each stage, in the pass that was opened last."""
     microbatches: int = 0
-    """Of a training pass."""
+    """Number of microbatches of a training pass."""
     planned: Planned | None = None
 
     def stage(self, index: int) -> Stage:
@@ -88,13 +88,13 @@ class Pipeline:
         return [rate for rate in found if rate is not None] if found and None not in found else None
 
     def forget(self) -> None:
-        """Another life of the coordinator begins: it will report all tables."""
+        """The coordinator has started again, and will report all tables again."""
         self.decided()
         for stage in self.stages:
             stage.roster, stage.weights, stage.rates = [], [], []
 
     def close(self) -> None:
-        """No pass is open."""
+        """Note that no pass is open."""
         self.open = None
         for stage in self.stages:
             stage.told, stage.shares, stage.reduce = [], [], ""
@@ -112,7 +112,7 @@ def pass_opened(state: RunState, record: Record, at: float, source: str) -> None
     microbatches = reading.count(record, "microbatches") if "microbatches" in record else 0
     step = reading.step_of(pass_id)
     pipeline = state.pipeline
-    again = kind == "train" and step == state.work.opening_step  # the first attempt's losses still count
+    again = kind == "train" and step == state.work.opening_step  # losses of the first attempt still count
     pipeline.close() if again else pipeline.decided()
     if replicas:
         pipeline.stage(len(replicas) - 1)
@@ -124,7 +124,7 @@ def pass_opened(state: RunState, record: Record, at: float, source: str) -> None
         state.work.opened(pass_id, step, at)
         for stage in pipeline.stages:
             _takes_part(state, stage.roster)
-        if all(stage.number < 0 for stage in pipeline.stages):  # an older log without tables
+        if all(stage.number < 0 for stage in pipeline.stages):  # an older log, which reports no tables
             _takes_part(state, [each.actor for each in state.members.here.values() if each.stage is not None])
     state.faults.resumed(state, kind, at)
 
@@ -135,11 +135,11 @@ def table_changed(state: RunState, record: Record, at: float, source: str) -> No
     weights = reading.numbers(record, "weights", MOST_ROSTER)
     rates = reading.numbers(record, "rates", MOST_ROSTER)
     reason = reading.text(record, "reason")
-    if index > len(state.pipeline.stages) + 64:  # stages come in order; an invented one must not take all memory
+    if index > len(state.pipeline.stages) + 64:  # stages come in order; a false number must not use up the memory
         raise Malformed("stage")
     state.work.spend(state, at)
     stage = state.pipeline.stage(index)
-    if state.work.opening_step > state.run.step:  # otherwise the table is of a step that is about to open
+    if state.work.opening_step > state.run.step:  # otherwise the table belongs to a step that is about to open
         kept = set(roster)
         stage.out = [*dict.fromkeys(actor for actor in (*stage.out, *stage.roster) if actor not in kept)]
         del stage.out[:-MOST_OUT]
@@ -203,7 +203,7 @@ def planner_looked(state: RunState, record: Record, at: float, source: str) -> N
 
 
 def reduce_told(state: RunState, record: Record, at: float, source: str) -> None:
-    """From a peer's own log: the state of its stage's reduction. `attempt` is `pass/s2n0`."""
+    """Record, from a peer's own log, the state of its stage's reduction. `attempt` has the form `pass/s2n0`."""
     attempt = reading.name(record, "attempt")
     pass_id, _, rest = attempt.partition("/s")
     digits = rest.partition("n")[0]

@@ -18,7 +18,7 @@ MOST_NAME = 80
 MOST_STAGES = 4096
 MOST_ROSTER = 65_536
 LARGEST = 2**62
-"""Larger numbers are invented; SQLite takes no integer above 2^63."""
+"""Larger numbers are considered false. SQLite stores no integer above 2^63."""
 
 
 class Malformed(ValueError):
@@ -56,7 +56,7 @@ def stage(record: Record, key: str = "stage") -> int:
 
 
 def listing(record: Record, key: str, most: int) -> list[Any]:
-    """A list of at most `most` items; a longer one is refused."""
+    """A list of at most `most` items. A longer list is refused."""
     value = record.get(key)
     if type(value) is not list or len(value) > most:
         raise Malformed(key)
@@ -90,7 +90,7 @@ def numbers(record: Record, key: str, most: int) -> list[float]:
 def a_number(value: object) -> float:
     """A finite number."""
     if type(value) is float:
-        if -1e18 < value < 1e18:  # NaN fails this too; products of three are still finite
+        if -1e18 < value < 1e18:  # this refuses NaN too, and keeps products of three such numbers finite
             return value
     elif type(value) is int and -(10**18) < value < 10**18:
         return float(value)
@@ -122,7 +122,7 @@ def flat(value: object, keys: int) -> dict[str, str | float]:
         if type(key) is not str or len(key) > 40:
             continue
         if type(item) is str:
-            kept[sys.intern(key)] = sys.intern(item[:MOST_NAME])  # thousands have the same ones
+            kept[sys.intern(key)] = sys.intern(item[:MOST_NAME])  # thousands of records share these strings
         elif (type(item) is int and abs(item) < LARGEST) or (type(item) is float and math.isfinite(item)):
             kept[sys.intern(key)] = item
     return kept

@@ -1,4 +1,4 @@
-"""Run: the processes that write logs, the run's state in words with its reason, and its progress."""
+"""Run: the processes that write logs, the run's state in words with the reason for it, and its progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Coordinator:
     last_at: float
     leads: bool = False
     stopped: str = ""
-    """The reason for its stop, as it reported; empty while it has not."""
+    """The reason that it gave for its stop; empty while it has not stopped."""
 
 
 @dataclass(slots=True)
@@ -48,24 +48,24 @@ class Run:
     actor: str | None = None
     release: str | None = None
     source: str = ""
-    """The log that comes first; `doing` is about its process."""
+    """The source of the log that comes first. `doing` describes the process of this log."""
     doing: str = "nothing yet"
-    """What that process does."""
+    """What the process of `source` does."""
     max_rate: int | None = None
-    """Bytes/s that it sends at most; None: no limit."""
+    """The limit of the bytes/s that the process sends; None: no limit."""
     machine: str | None = None
-    """The capacity of its machine, in words."""
+    """The capacity of the process's machine, in words."""
     stopped: bool = False
-    """True if the process reported that it stops and has not started again."""
+    """True if the process reported that it stops, and has not started again."""
     voice: str = ""
-    """Source of events of the leading coordinator: its reports about members count."""
+    """The source of the leading coordinator's events. Its reports about members are used."""
     coordinated: bool = False
-    """True if a coordinator's log is among the logs that are read."""
+    """True if a coordinator's log is among the logs being read."""
     coordinators: dict[str, Coordinator] = field(default_factory=dict)
     leader: str | None = None
-    """The leader, if there are several coordinators."""
+    """The leader, in a group of coordinators."""
     own_leader: str | None = None
-    """The leader as far as the process of `source` knows."""
+    """The leader according to the process of `source`."""
     first_at: float | None = None
     last_at: float = 0.0
     word: str = ""
@@ -95,13 +95,13 @@ class Run:
             self.word, self.reason = word, reason
 
     def seems(self, word: str, reason: str, at: float) -> None:
-        """Set the state for a log whose core does not report it."""
+        """Set the state, for a log whose core does not report it."""
         if not self.told:
             self.says(word, reason, at)
 
 
 def log_continued(state: RunState, record: Record, at: float, source: str) -> None:
-    """Of a log whose beginning is dropped, all that tells whose it is."""
+    """Handle the first record of a log whose beginning was dropped. It is the only one that tells whose log it is."""
     run = state.run
     if not run.source:
         run.source, run.role, run.actor = source, reading.name(record, "role"), reading.name(record, "actor")
@@ -128,7 +128,7 @@ def process_started(state: RunState, record: Record, at: float, source: str) -> 
     before = run.coordinators.get(actor)
     if before is not None or len(run.coordinators) < MOST_COORDINATORS:
         run.coordinators[actor] = Coordinator(actor, at, at)
-    if not run.voice or run.voice == source:  # other coordinators of a group get the word when they lead
+    if not run.voice or run.voice == source:  # other coordinators of a group report their state once they lead
         died = before is not None and not before.stopped
         state.faults.coordinator_back(state, actor, at, before.last_at if before is not None else at, died)
         _new_voice(state, source, at, "the coordinator has started again" if not first else "")
@@ -212,7 +212,7 @@ def leader_followed(state: RunState, record: Record, at: float, source: str) -> 
     leader = reading.name(record, "leader")
     run = state.run
     if run.leader is None and leader not in run.coordinators:
-        run.leader = leader  # its own log is not among these
+        run.leader = leader  # the leader's own log is not among these
     for each in run.coordinators.values():
         each.leads = each.actor == run.leader
     if source == run.source:
@@ -233,14 +233,14 @@ def majority_missing(state: RunState, record: Record, at: float, source: str) ->
 def decision_recorded(state: RunState, record: Record, at: float, source: str) -> None:
     step, leader = reading.count(record, "step"), reading.name(record, "leader")
     run = state.run
-    if leader not in run.coordinators:  # otherwise its own log says more, and reports a later rollback
+    if leader not in run.coordinators:  # otherwise the leader's own log says more, and reports a later rollback
         run.step = max(run.step, step)
     if source == run.source:
         run.own_leader = leader or None
 
 
 def pass_told(state: RunState, record: Record, at: float, source: str) -> None:
-    """What the process does, in the words of `swarm-peer status`; and the state, if the core does not report it."""
+    """Note what the process does, in the words of `swarm-peer status`; also the state, unless the core reports it."""
     kind, pass_id = reading.name(record, "pass_kind"), reading.name(record, "pass_id")
     run = state.run
     if source == run.source:
@@ -285,7 +285,7 @@ def step_aborted(state: RunState, record: Record, at: float, source: str) -> Non
 
 
 def joined_own(state: RunState, record: Record, at: float, source: str) -> None:
-    """From a peer's own log."""
+    """Record, from a peer's own log, that it has joined a stage."""
     run = state.run
     if source != run.source or run.role != "peer":
         return
@@ -296,7 +296,7 @@ def joined_own(state: RunState, record: Record, at: float, source: str) -> None:
 
 
 def paused_own(state: RunState, record: Record, at: float, source: str) -> None:
-    """From a peer's own log."""
+    """Record, from a peer's own log, that it has paused."""
     run = state.run
     if source == run.source and run.role == "peer":
         run.doing = f"paused: {reading.text(record, 'reason')}"
@@ -317,7 +317,7 @@ def control_given(state: RunState, record: Record, at: float, source: str) -> No
     value, by = reading.text(record, "value", 80), reading.text(record, "by", 80)
     why = reading.text(record, "why")
     if command == "admit":
-        return  # no wish of anybody's, and as many as there are devices
+        return  # an admission is nobody's wish, and there are as many as devices
     run = state.run
     known = {each.number for each in run.controls if each.number}
     if number in known:
@@ -338,7 +338,7 @@ def control_refused(state: RunState, record: Record, at: float, source: str) -> 
 
 
 def heard(state: RunState, source: str, at: float) -> None:
-    """Called with every event of a coordinator's log."""
+    """Note that a coordinator is alive. Called with every event of its log."""
     coordinator = _speaker(state, source)
     if coordinator is not None:
         coordinator.last_at = at

@@ -37,9 +37,9 @@ class Checkpoint:
     version: int
     at: float
     digests: list[str]
-    """Digests of its stages. Empty: not complete in the archive yet."""
+    """Digests of its stages. Empty: the archive does not have all stages yet."""
     nbytes: dict[str, int] = field(default_factory=dict)
-    """By stage."""
+    """Bytes by stage."""
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ def checkpoint_archived(state: RunState, record: Record, at: float, source: str)
 
 
 def rolled_back(state: RunState, record: Record, at: float, source: str) -> None:
-    """Later checkpoints belong to a void history."""
+    """Forget later checkpoints, which belong to a void history."""
     version = reading.count(record, "version")
     results = state.results
     results.checkpoints = [each for each in results.checkpoints if each.version <= version]

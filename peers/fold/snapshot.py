@@ -1,8 +1,8 @@
-"""Snapshots: dataclasses of JSON values to JSON and back, exactly.
+"""Snapshots: converts dataclasses of JSON values to JSON and back, without loss.
 
-Fields may be str, int, float, bool, lists and mappings (by text) of these, `Packed`, dataclasses, and each of them or
-None. Values that are plain JSON already are passed on unchanged, so a snapshot of ten thousand peers takes a fraction
-of a second.
+Fields may be str, int, float, bool, lists and mappings (by text) of these, `Packed`, dataclasses, and unions of one of
+these with None. Plain JSON values are passed on unchanged, so a snapshot of ten thousand peers takes a fraction of a
+second.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ from peers.fold.packed import Packed
 T = TypeVar("T")
 Step = Callable[[Any], Any]
 DEPTH = 3
-"""Levels that `to_lines` takes apart: parts of a state, their fields, entries of these."""
+"""Number of levels at which `to_lines` splits a state: its parts, their fields, the entries of these."""
 
 
 def dump(value: Any) -> Any:
-    """A dataclass as a mapping of its fields, at any depth. Shares lists and mappings of plain values with it."""
+    """A dataclass as a mapping of its fields, at any depth. It shares plain lists and mappings with the dataclass."""
     return _codec(type(value)).dump(value)
 
 
 def load(kind: type[T], raw: Any) -> T:
-    """The dataclass `kind` from which `dump` made `raw`; takes over `raw`. Raises KeyError, TypeError or ValueError."""
+    """The dataclass `kind` from which `dump` made `raw`. It reuses the objects in `raw`. Raises KeyError, TypeError or
+    ValueError.
+    """
     value: T = _codec(kind).load(raw)
     return value
 
 
 def to_lines(value: Any) -> Iterator[str]:
-    """A dataclass as JSON texts, each a small `[path, value]`: it is never whole in memory as text or JSON."""
+    """A dataclass as JSON texts, each a small `[path, value]`, so that memory never holds the whole as text or JSON."""
     yield from _lines(type(value), value, [], DEPTH)
 
 
@@ -69,7 +71,7 @@ def _lines(kind: Any, value: Any, path: list[str], depth: int) -> Iterator[str]:
 
 
 def _built(kind: Any, tree: Any, depth: int) -> Any:
-    """Dataclasses of a tree whose leaves are loaded; its mappings are taken over."""
+    """Build the dataclasses of a tree whose leaves are already loaded. Its mappings are reused."""
     if depth and _is_dataclass(kind):
         names = {field.name for field in dataclasses.fields(kind)}
         if type(tree) is not dict or set(tree) != names:
@@ -81,7 +83,7 @@ def _built(kind: Any, tree: Any, depth: int) -> Any:
 
 
 def _inner(kind: Any, name: str) -> Any:
-    """The type of a dataclass's field, or of a mapping's values. Raises KeyError if there is none."""
+    """The type of a dataclass's field, or of a mapping's values. Raises KeyError if the field does not exist."""
     if _is_dataclass(kind):
         return _hints(kind)[name]
     if typing.get_origin(kind) is dict:
@@ -101,7 +103,7 @@ class _Codec:
     dump: Step
     load: Step
     plain: bool
-    """True if the value is plain JSON already."""
+    """True if the value is already plain JSON."""
 
 
 def _same(value: Any) -> Any:
@@ -143,7 +145,7 @@ def _made(kind: Any) -> _Codec:
         deep = [c for argument in arguments if argument is not type(None) and not (c := _codec(argument)).plain]
         if not deep:
             return _PLAIN
-        assert len(arguments) == 2, kind  # a dataclass or None; a union of two could not be told apart
+        assert len(arguments) == 2, kind  # a dataclass or None; a union of two dataclasses would be ambiguous
         each = deep[0]
         return _Codec(
             lambda v: None if v is None else each.dump(v), lambda raw: None if raw is None else each.load(raw), False
@@ -167,7 +169,7 @@ def _of_dataclass(kind: type) -> _Codec:
         if set(raw) != set(names):
             raise ValueError(f"{kind.__name__} has other fields")
         made = dict(raw)
-        for name in texts:  # several parts, and other states, share most names
+        for name in texts:  # parts and other states share most names
             made[name] = sys.intern(made[name])
         for name, codec in deep.items():
             made[name] = codec.load(made[name])

@@ -18,12 +18,12 @@ from peers.fold.samples import Results
 from peers.fold.work import Work
 
 FORMAT = 5
-"""Format of the lines. Raised when fields change: snapshots of another format are made anew from the log."""
+"""Format of the lines. Raised when fields change: snapshots of another format are replaced by new ones from the log."""
 
 
 @dataclass(slots=True)
 class RunState:
-    """Bounded: see the limits of each part. Only `peers.fold.apply` changes it."""
+    """All parts have limits, so the memory is bounded. Only `peers.fold.apply` changes the state."""
 
     run: Run = field(default_factory=Run)
     members: Members = field(default_factory=Members)
@@ -39,7 +39,7 @@ class RunState:
     """Number of records that did not fit their kind, and were ignored."""
 
     def to_lines(self) -> Iterator[str]:
-        """JSON texts, one after the other, generated lazily: take all before the next event."""
+        """JSON texts, one after another, generated on demand: take all of them before the next event is applied."""
         yield json.dumps({"format": FORMAT})
         yield from snapshot.to_lines(self)
 

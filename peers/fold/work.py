@@ -1,4 +1,4 @@
-"""Work: the decided steps, their contributors and speed, and what peers did meanwhile."""
+"""Work: the decided steps, who contributed to them and how fast, and what the peers did meanwhile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_MICROBATCHES = 65_536
 KINDS = ("forward", "backward", "waiting", "reducing", "applying", "recovering")
 """Kinds of a peer's time in a step."""
 IDLE = frozenset(("paused", "finished", "stopping"))
-"""States without work to do: they do not reduce the goodput."""
+"""States without work to do. They do not reduce the goodput."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Step:
     step: int
     pass_id: str
     opened_at: float | None
-    """When the first attempt began."""
+    """The time at which the first attempt began."""
     decided_at: float
     tokens: int
     loss: float | None
@@ -38,7 +38,7 @@ class Step:
     seconds: float | None = None
     tokens_per_second: float | None = None
     ideal: float | None = None
-    """Tokens/s that these peers could do, by the planner's rates."""
+    """Tokens/s that these peers could process, according to the planner's rates."""
     efficiency: float | None = None
     skipped: bool = False
     replicas: list[int] = field(default_factory=list)
@@ -47,15 +47,15 @@ class Step:
 
 @dataclass(slots=True)
 class Window:
-    """Tokens done and possible in the last `most` buckets of `width` seconds."""
+    """Processed and possible tokens in the last `most` buckets of `width` seconds."""
 
     width: float
     most: int
     buckets: list[list[float]] = field(default_factory=list)
-    """Number of the bucket (its start ÷ width), done, possible. Oldest first."""
+    """For each bucket: its number (start ÷ width), processed and possible tokens. Oldest first."""
 
     def add(self, start: float, end: float, done: float, possible: float) -> None:
-        """Spread over the time from `start` to `end`."""
+        """Add an amount, spread evenly over the time from `start` to `end`."""
         last = int(end // self.width)
         first = max(int(start // self.width), last - self.most)
         length = end - start
@@ -68,7 +68,7 @@ class Window:
                 bucket[2] += possible * part
 
     def goodput(self) -> float | None:
-        """The fraction of possible tokens that were done. None: none were possible."""
+        """The fraction of the possible tokens that were processed. None: none were possible."""
         done = sum(bucket[1] for bucket in self.buckets)
         possible = sum(bucket[2] for bucket in self.buckets)
         return done / possible if possible > 0 else None
@@ -85,19 +85,19 @@ class Window:
                 return bucket
             if bucket[0] < number:
                 break
-        return None  # before the window, or an empty bucket: past, and too small to matter
+        return None  # the bucket is before the window, or its amount is too small to matter
 
 
 @dataclass(slots=True)
 class Work:
     steps: list[Step] = field(default_factory=list)
     tokens: int = 0
-    """Of all steps that stand."""
+    """Tokens of all decided steps that were not rolled back."""
     tokens_per_step: int | None = None
     done: float = 0.0
     """Tokens of all decided steps, including rolled-back ones."""
     possible: float = 0.0
-    """Tokens that the peers of the time could have done, by the planner's rates."""
+    """Tokens that the peers present at the time could have processed, by the planner's rates."""
     possible_since: float | None = None
     """The time up to which `possible` counts."""
     minute: Window = field(default_factory=lambda: Window(5.0, 12))
@@ -116,7 +116,7 @@ class Work:
         self.opening, self.opening_step = pass_id, step
 
     def spend(self, state: RunState, at: float) -> None:
-        """Time has passed until `at` with the current rates."""
+        """Account for the time until `at`, at the current rates."""
         since, ideal = self.possible_since, ideal_rate(state)
         self.possible_since = at if ideal is not None or since is not None else None
         if since is None or ideal is None or at <= since or state.run.word in IDLE:
@@ -127,7 +127,9 @@ class Work:
         self.hour.add(since, at, 0.0, possible)
 
     def fill(self, state: RunState, decided: int) -> None:
-        """Steps up to `decided` stand, whichever coordinator reported them: no other report will come."""
+        """The steps up to `decided` stand, whichever coordinator reported them, and no other report about them will
+        come.
+        """
         for step in self.recorded:
             if state.run.step < step.step <= decided:
                 self.put(step)
@@ -135,7 +137,7 @@ class Work:
         self.recorded = []
 
     def put(self, step: Step) -> None:
-        """Insert a step in its place, if it is not known yet."""
+        """Insert a step in its place, unless it is known already."""
         place = len(self.steps)
         while place and self.steps[place - 1].step >= step.step:
             place -= 1
@@ -155,7 +157,7 @@ class Work:
 
 
 def ideal_rate(state: RunState) -> float | None:
-    """Tokens/s if no peer ever waited: that of the slowest stage. None: the log does not say."""
+    """Tokens/s if no peer ever waited, which is the rate of the slowest stage. None: the log does not contain it."""
     rates, per_step, microbatches = state.pipeline.rates(), state.work.tokens_per_step, state.pipeline.microbatches
     if not rates or per_step is None or not microbatches:
         return None
@@ -172,7 +174,7 @@ def step_decided(state: RunState, record: Record, at: float, source: str) -> Non
     added = [_shares(each) for each in assignments]
     work, run = state.work, state.run
     if _led_before(state, record, source):
-        if step <= run.step:  # the end of a log has come late: later events stand
+        if step <= run.step:  # the end of an older log was read late: later events stand
             work.put(Step(step, "", None, at, tokens, loss, norm, rate, skipped=scale == 0.0, without=without))
         return
     work.recorded = [each for each in work.recorded if each.step > step]
@@ -214,7 +216,7 @@ def step_decided(state: RunState, record: Record, at: float, source: str) -> Non
 
 
 def recorded(state: RunState, record: Record, at: float, source: str) -> None:
-    """A follower has the decision. The leader's own log says more, if it is read too."""
+    """Record a decision that a follower reports. The leader's own log says more, if it is read too."""
     step, leader = reading.count(record, "step"), reading.name(record, "leader")
     tokens = reading.count(record, "tokens") if "tokens" in record else 0
     work, run = state.work, state.run
@@ -242,7 +244,7 @@ def step_measured(state: RunState, record: Record, at: float, source: str) -> No
 
 
 def step_applied(state: RunState, record: Record, at: float, source: str) -> None:
-    """In a peer's own log, without a coordinator's, this is the progress of the run."""
+    """Record an applied step from a peer's own log. Without a coordinator's log, it shows the progress of the run."""
     step = reading.count(record, "step")
     if not state.run.coordinated:
         state.run.step = step
@@ -278,7 +280,7 @@ def rolled_back(state: RunState, record: Record, at: float, source: str) -> None
 
 
 def back_to(state: RunState, version: int) -> None:
-    """Steps from `version` on do not stand. Their tokens still count for the peers that trained them."""
+    """The steps from `version` on are void. Their tokens still count for the peers that trained them."""
     run, work = state.run, state.work
     if version > run.step:
         return
@@ -292,14 +294,14 @@ def back_to(state: RunState, version: int) -> None:
 
 
 def _led_before(state: RunState, record: Record, source: str) -> bool:
-    """True if the record comes from a former leader, whose term is over."""
+    """True if the record comes from a former leader whose term is over."""
     run = state.run
     term = reading.count(record, "term") if "term" in record else run.term
     return source.startswith("coordinator") and source != run.voice != "" and term < run.term
 
 
 def _shares(assignment: object) -> dict[int, int]:
-    """Number of microbatches that each roster member added."""
+    """The number of microbatches that each roster member added."""
     if type(assignment) is not list or len(assignment) > MOST_MICROBATCHES:
         raise Malformed("assignments")
     counted: dict[int, int] = {}
@@ -313,7 +315,7 @@ def _shares(assignment: object) -> dict[int, int]:
 
 
 def _credit(state: RunState, tokens: int, added: list[dict[int, int]]) -> None:
-    """A member that added a microbatch of a stage is credited with its tokens in that stage."""
+    """Credit each member with the tokens of the microbatches that it added, by stage."""
     for index, shares in enumerate(added[: len(state.pipeline.stages)]):
         roster, total = state.pipeline.stages[index].roster, sum(shares.values())
         if not total or not roster:

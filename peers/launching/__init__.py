@@ -1,5 +1,6 @@
-"""Launching: other `swarm-peer` processes on this machine, for the demo, `swarm-peer chaos`, the benchmarks and tests.
+"""Launching: starts other `swarm-peer` processes on this machine, for the demo, `swarm-peer chaos`, the benchmarks and
+tests.
 
-A launcher starts them, each with an output file of its own: `Cold` as new programs, `Nursery` as forks of a process
-that has imported everything. `nursery_or_cold` picks. All of them die with the process that started them.
+A launcher gives each process its own output file. `Cold` starts new programs; `Nursery` forks a process that has
+already imported everything. `nursery_or_cold` chooses. All started processes die with the process that started them.
 """

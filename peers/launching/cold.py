@@ -1,4 +1,4 @@
-"""Cold starts: each process is a new program, as a user starts it. It imports everything itself, for seconds."""
+"""Cold starts: each process is a new program, as a user starts it. Its imports take seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peers.launching.process import Launcher, LaunchFailed, Process, die_with_pa
 
 
 class Cold(Launcher):
-    """Starts processes from the thread that uses it; they die with that thread."""
+    """Starts processes from the thread that uses it. They die with that thread."""
 
     def start(
         self,
@@ -48,4 +48,4 @@ class Cold(Launcher):
         return Process(popen.pid, popen)
 
     def close(self) -> None:
-        """Nothing is used."""
+        """Do nothing: this launcher uses no resources."""

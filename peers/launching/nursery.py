@@ -34,12 +34,12 @@ from peers.launching.cold import Cold
 from peers.launching.process import Launcher, LaunchFailed, Process, die_with_parent, open_output
 
 _START_S = 120.0
-"""A limit against hangs, in seconds: importing everything takes seconds."""
+"""Limit in seconds for a nursery that hangs. Importing everything takes seconds."""
 _WARM = (
     "torch",
-    "torch._dynamo",  # computing on tensors without memory imports it
+    "torch._dynamo",  # imported by computations on tensors without memory
     "hivemind",
-    "hivemind.utils.multiaddr.codecs.cid",  # multiaddr loads a codec when it meets its first address
+    "hivemind.utils.multiaddr.codecs.cid",  # multiaddr loads this codec at its first address
     "hivemind.utils.multiaddr.codecs.ip4",
     "hivemind.utils.multiaddr.codecs.ip6",
     "hivemind.utils.multiaddr.codecs.uint16be",
@@ -64,16 +64,16 @@ _WARM = (
 
 
 class Nursery(Launcher):
-    """The client of the nursery. Make it in the main thread: the nursery dies with the thread that made it."""
+    """The client of the nursery. Create it in the main thread: the nursery dies with the thread that created it."""
 
     def __init__(self) -> None:
-        """The nursery imports while this process goes on; the first `start` waits for it."""
+        """Start the nursery, which imports in the background. The first `start` waits for it."""
         single = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "peers.launching.nursery"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the parent process
+            start_new_session=True,  # Ctrl-C must reach only the parent process
             env=os.environ | single,
         )
         self._living: dict[int, Process] = {}
@@ -97,7 +97,7 @@ class Nursery(Launcher):
         environment: Mapping[str, str] | None = None,
         clock: Path | None = None,
     ) -> Process:
-        """As any launcher's. `clock`: the file with the offset of its clock."""
+        """As `Launcher.start`. `clock`: the file with the offset of the process's clock."""
         assert self._process.stdin is not None
         order = {
             "argv": list(argv),
@@ -108,7 +108,7 @@ class Nursery(Launcher):
             "environment": dict(environment or {}),
         }
         try:
-            os.close(open_output(str(output)))  # it is there when this returns: the process opens it only later
+            os.close(open_output(str(output)))  # create the file now, since the process opens it only later
         except OSError as error:
             raise LaunchFailed(f"cannot write {output}: {error}") from None
         with self._changed:
@@ -122,12 +122,12 @@ class Nursery(Launcher):
             return self._started.pop()
 
     def close(self) -> None:
-        """All its processes die at once."""
+        """End the nursery. All its processes die at once."""
         self._process.kill()
         self._process.wait()
 
     def _wait(self, reached: Callable[[], bool]) -> None:
-        """Raises LaunchFailed."""
+        """Wait for a condition. Raises LaunchFailed."""
         if not self._changed.wait_for(lambda: self._gone or reached(), _START_S) or self._gone:
             raise LaunchFailed("the nursery of processes " + ("has ended" if self._gone else "does not answer"))
 
@@ -154,7 +154,7 @@ class Nursery(Launcher):
 
 
 def nursery_or_cold() -> Launcher:
-    """A nursery, or cold starts where it cannot be had: outside Linux, or if importing starts threads."""
+    """A nursery; or cold starts if a nursery is impossible: outside Linux, or if importing starts threads."""
     if sys.platform != "linux":
         return Cold()
     nursery = Nursery()
@@ -172,7 +172,7 @@ def main() -> None:
     for name in _WARM:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # a collection in a child would visit all of this, and copy its pages
+    gc.freeze()  # otherwise garbage collection in a child would visit all these objects, and copy their pages
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, f"{len(threads)} threads: a fork would copy their locks"
     wakeup, signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -216,7 +216,7 @@ def _fork(order: Mapping[str, Any]) -> int:
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         os.environ.update(order["environment"])
-        tempfile.tempdir = None  # it may be another one now
+        tempfile.tempdir = None  # the environment may name another folder now
         if order["namespace"] is not None:
             enter(order["namespace"])
         if order["clock"] is not None:

@@ -1,4 +1,4 @@
-"""A launched process, and what a launcher is: the one way in which this program starts others of its kind."""
+"""A launched process, and the interface of launchers, which start all other `swarm-peer` processes."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _POLL_S = 0.02
 
 
 class LaunchFailed(OSError):
-    """A process cannot be started; the message says why."""
+    """A process could not be started; the message says why."""
 
 
 class Process:
-    """A launched process. Process ids are reused within the hour, so its end is recorded here."""
+    """A launched process. Process ids are reused within the hour, so the end of the process is recorded here."""
 
     def __init__(self, pid: int, popen: subprocess.Popen[bytes] | None = None) -> None:
-        """`popen`: of a child of this process. Without one, its launcher calls `ended`."""
+        """`popen`: for a child of this process. Without it, the launcher must call `ended`."""
         self.pid = pid
         self._popen = popen
         self._code: int | None = None
 
     @property
     def code(self) -> int | None:
-        """Exit code, negative for a signal; None while it lives."""
+        """Exit code, negative for a signal; None while the process lives."""
         if self._code is None and self._popen is not None:
             self._code = self._popen.poll()
         return self._code
@@ -42,7 +42,7 @@ class Process:
         self._code = code
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send the process a signal, unless it has ended."""
         if self.code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -58,7 +58,9 @@ class Process:
 
 
 class Launcher(ABC):
-    """Starts processes that die with this one, by SIGKILL. Each has its own process group: Ctrl-C reaches none."""
+    """Starts processes that die with this one, by SIGKILL. Each has its own process group, so Ctrl-C reaches none of
+    them.
+    """
 
     @abstractmethod
     def start(
@@ -70,15 +72,15 @@ class Launcher(ABC):
         namespace: str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Process:
-        """Run `swarm-peer ARGV…`; what it prints is appended to `output`, line by line. Raises LaunchFailed.
+        """Run `swarm-peer ARGV…` and append its output to `output`, line by line. Raises LaunchFailed.
 
         `file`: the Python file to run with `argv` instead. `namespace`: path of its network namespace. `environment`:
-        variables that it has beside ours.
+        variables in addition to those of this process.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Release what the launcher itself uses."""
+        """Release the launcher's own resources."""
 
     def __enter__(self) -> Self:
         return self
@@ -90,14 +92,14 @@ class Launcher(ABC):
 
 
 def open_output(path: str) -> int:
-    """A descriptor that appends to a file which only its owner may read."""
+    """A descriptor that appends to a file readable by its owner only."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 
-_prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux; looked up here, not between a fork and an exec
+_prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux only; looked up here, not between a fork and an exec
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends. Without effect outside Linux."""
+    """Make the kernel kill this process when the thread that started it ends. Without effect outside Linux."""
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -1,1 +1,1 @@
-"""Observing a run: its events, state and archive, as its coordinators show them to whoever has an observer's pass."""
+"""Observing a run: fetches its events, state and archive from the coordinators, with an observer's pass."""

@@ -1,4 +1,4 @@
-"""Errands: what an observer asks once and then leaves with: the run's state, or a checkpoint out of the archive."""
+"""Single requests of an observer: the run's state, or a checkpoint from the archive."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ from swarm.state.transfer import HEADER_BYTES
 T = TypeVar("T")
 
 _KEPT = 64
-"""Versions that an observer keeps: only the space on its disk is its own matter."""
+"""Number of versions that an observer's archive keeps; their only cost is the observer's own disk space."""
 
 
 def run(errand: Coroutine[Any, Any, T]) -> T:
-    """Run it to its end. Raises typer.Exit, after saying why, when the coordinators refuse this observer for good."""
+    """Run a coroutine to its end. If the coordinators refuse this observer for good, print the reason and raise
+    typer.Exit.
+    """
     try:
         return uvloop.run(errand)
     except ProcessFailed as failure:
@@ -41,7 +43,9 @@ def run(errand: Coroutine[Any, Any, T]) -> T:
 
 
 async def state_of_run(invite: Invite, home: Home) -> dict[str, Any]:
-    """`state`, and in words: `text`, of the coordinator that leads; else of any. Raises as `visiting`."""
+    """The state of the run (`state`, and `text` for people), from the leading coordinator or else from any. Raises the
+    errors of `visiting`.
+    """
     async with visiting(invite, home) as visit:
         answers: list[dict[str, Any]] = []
         for _ in visit.coordinators:
@@ -53,9 +57,9 @@ async def state_of_run(invite: Invite, home: Home) -> dict[str, Any]:
 
 
 async def fetch_checkpoint(invite: Invite, home: Home, version: int | None) -> Path:
-    """Fetch a checkpoint, by default the newest, into the archive of `home`; returns the archive's folder.
+    """Fetch a checkpoint, by default the newest, into the archive of `home`. Returns the archive's folder.
 
-    Shards that are there already are not fetched again. Raises StateError, OSError and as `visiting`.
+    Shards that are already there are not fetched again. Raises StateError, OSError and the errors of `visiting`.
     """
     from swarm.models.kinds import parameter_shapes  # imports torch
 
@@ -74,7 +78,8 @@ async def fetch_checkpoint(invite: Invite, home: Home, version: int | None) -> P
 def fetched(text: str, home: Path, archive: Path | None, version: int | None) -> Path:
     """The archive of an observer with a checkpoint in it, for commands that read archives.
 
-    `text`: the invite as given. `home`: as given, or the default of an archive's reader, which is a coordinator's.
+    `text`: the invite, as the user gave it. `home`: the home that the user gave, or the default for readers of
+    archives, which is a coordinator's home.
     """
     if archive is not None:
         raise typer.BadParameter("give an invite or an archive, not both", param_hint="--invite")

@@ -1,6 +1,6 @@
-"""`swarm-peer dashboard INVITE`: keeps copies of the coordinators' event logs in a home, which a dashboard then shows.
+"""`swarm-peer dashboard INVITE`: copies the coordinators' event logs into a home, for a dashboard that shows them.
 
-The copies stay: the dashboard of the home shows the run after its end, too.
+The copies stay, so the dashboard of the home also shows the run after its end.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from peers.runtime.signals import leaving_signals
 from swarm.net.invite import Invite
 
 POLL_S = 1.0
-"""Between two looks for what is new."""
+"""Seconds between two requests for new events."""
 
 
 async def observe(invite: Invite, home: OpenHome) -> str:
     """Observe until a signal comes. Returns the reason for the end.
 
-    Raises RunFailed when the pass is not good any more; what `visiting` raises at the start; ProcessFailed when the
+    Raises RunFailed if the pass is no longer valid; at the start, the errors of `visiting`; ProcessFailed if the
     libp2p daemon dies.
     """
     leave = asyncio.Event()
@@ -51,7 +51,7 @@ async def observe(invite: Invite, home: OpenHome) -> str:
 
 
 class Follower:
-    """Copies all that the coordinators' logs hold, and then what is added to them."""
+    """Copies the coordinators' logs, and then everything that is added to them."""
 
     def __init__(self, visit: Visit, home: Home) -> None:
         self._visit = visit
@@ -72,7 +72,7 @@ class Follower:
             await asyncio.sleep(POLL_S)
 
     async def copy_from(self, peer: str) -> None:
-        """All that is new in every log, as one coordinator has it. Raises ConnectionError, TimeoutError, OSError."""
+        """Copy everything new in all logs from one coordinator. Raises ConnectionError, TimeoutError, OSError."""
         for of, copy in self._copies.items():
             while not copy.full:
                 request = ObserverRequest.part(of, copy.want()).encode()
@@ -82,10 +82,10 @@ class Follower:
                     break
                 copy.take(part)
                 if copy.want() == before:
-                    break  # it does not fit: it is asked for again later
+                    break  # the part does not continue the copy; it is requested again later
 
     def _tell(self, text: str) -> None:
-        """Have the dashboard say it on every page."""
+        """Make the dashboard show a text on every page."""
         if text != self._told:
             self._told = text
             self._observing.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A visit: an observer's way to the coordinators of a run. It asks one of them; when that one fails, the next."""
+"""A visit: an observer's connection to the coordinators of a run. It asks one of them; if that one fails, the next."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ _FINAL = (Refusal.SHUT_OUT, Refusal.PASS_VOID, Refusal.OTHER_ROLE)
 
 
 class Visit:
-    """`ask` and `with_any` try the coordinators in turn, from the one that answered last. Made by `visiting`."""
+    """`ask` and `with_any` try the coordinators in turn, beginning with the last one that answered. Made by
+    `visiting`.
+    """
 
     def __init__(self, host: Host, network: Network, admitted: Admitted, coordinators: tuple[str, ...]) -> None:
         self.host = host
@@ -40,25 +42,25 @@ class Visit:
         self._current = 0
 
     async def ask(self, request: bytes, max_bytes: int = MAX_FACTS_BYTES) -> bytes:
-        """A whole answer, from any coordinator. Raises as `with_any`."""
+        """A whole answer from any coordinator. Raises the errors of `with_any`."""
         return await self.with_any(lambda peer: self.ask_one(peer, request, max_bytes))
 
     async def ask_one(self, peer: str, request: bytes, max_bytes: int = MAX_FACTS_BYTES) -> bytes:
-        """A whole answer of one coordinator. Raises as `Network.fetch`."""
+        """A whole answer from one coordinator. Raises the errors of `Network.fetch`."""
         transfer = await self._network.fetch(peer, request, max_bytes)
         return bytes(await transfer.read())
 
     async def chunks(self, peer: str, request: bytes, max_bytes: int) -> AsyncGenerator[bytes, None]:
-        """An answer as it comes. Raises as `Network.fetch`."""
+        """An answer, piece by piece. Raises the errors of `Network.fetch`."""
         transfer = await self._network.fetch(peer, request, max_bytes)
         async with aclosing(transfer.chunks):
             async for chunk in transfer.chunks:
                 yield bytes(chunk)
 
     async def with_any(self, work: Callable[[str], Awaitable[T]]) -> T:
-        """What `work(peer id)` returns for the first coordinator with which it succeeds.
+        """The result of `work(peer id)` for the first coordinator with which it succeeds.
 
-        Raises RunFailed when this observer is refused for good; else what the last coordinator raised: ConnectionError
+        Raises RunFailed if this observer is refused for good; otherwise the last coordinator's error: ConnectionError
         or TimeoutError.
         """
         count = len(self.coordinators)
@@ -78,17 +80,17 @@ class Visit:
         raise failed
 
     def go_on(self) -> None:
-        """Begin with the next coordinator in later calls."""
+        """Make later calls begin with the next coordinator."""
         self._current = (self._current + 1) % len(self.coordinators)
 
     async def tokenizer(self) -> bytes | None:
-        """The tokenizer's file; None: the run has none. Raises as `with_any`."""
+        """The tokenizer's file; None: the run has none. Raises the errors of `with_any`."""
         request = ObserverRequest(TOKENIZER).encode()
         return await self.ask(request, MAX_TOKENIZER_BYTES) or None
 
 
 def home_of(invite: Invite, path: Path | None) -> Path:
-    """Where an observer keeps its key and its copies: `path`, else a folder per run. Raises InviteError."""
+    """The folder for an observer's key and copies: `path`, or by default one folder per run. Raises InviteError."""
     if not invite.observes or invite.run_hash is None:
         raise InviteError(
             "this invite is for taking part, not for observing: ask the organiser for one that "
@@ -99,9 +101,9 @@ def home_of(invite: Invite, path: Path | None) -> Path:
 
 @asynccontextmanager
 async def visiting(invite: Invite, home: Home) -> AsyncIterator[Visit]:
-    """A visit with an observer's invite; `home` keeps the identity and the certificate.
+    """A visit with an observer's invite. `home` keeps the identity and the certificate.
 
-    Raises RunFailed when the pass is not good any more, HostError, DialError, BulkError.
+    Raises RunFailed if the pass is no longer valid, HostError, DialError, BulkError.
     """
     home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     host = await Host.create(home.identity, _ANY_PORT, invite.addresses, key=invite.key)

@@ -87,7 +87,7 @@ class Progress:
                 self._print(at, event.describe(), "cyan" if isinstance(event, e.Sampled) else "")
 
     def _applied(self, event: e.StepApplied, at: float) -> None:
-        """A peer's line of a step: only the coordinator knows loss and speed."""
+        """Print a peer's line for a step. Only the coordinator knows loss and speed."""
         took = "" if self._applied_at is None else f", {at - self._applied_at:.1f} s after the one before"
         self._applied_at = at
         self._print(at, f"step {event.step + 1} applied{took}", "bold")
@@ -114,10 +114,10 @@ class Progress:
 
 
 def print_json(event: e.Event, at: float) -> None:
-    """A listener for programs: every event as a JSON line."""
+    """A listener for programs: prints every event as a JSON line."""
     print(json.dumps(e.to_record(event, at), separators=(",", ":")), flush=True)
 
 
 def is_trouble(event: e.Event) -> bool:
-    """True if the event needs the attention of the person who looks after the run."""
+    """True if the event needs the attention of the person in charge of the run."""
     return event.severity == "warning"

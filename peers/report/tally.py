@@ -1,4 +1,4 @@
-"""A tally: counts troubles by name, and tells which repeats are worth a line in the log."""
+"""A tally: counts troubles by name, and decides which repetitions deserve a line in the log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Tally:
         self._counts: dict[str, int] = {}
 
     def add(self, name: str) -> int:
-        """Count one more; returns the count. Beyond 4,096 names the oldest is forgotten."""
+        """Count one more and return the count. Beyond 4,096 names, the oldest name is forgotten."""
         count = self._counts[name] = self._counts.get(name, 0) + 1
         if len(self._counts) > _MOST_NAMES:
             del self._counts[next(iter(self._counts))]

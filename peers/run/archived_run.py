@@ -1,4 +1,5 @@
-"""An archived run: manifest and tokenizer beside the checkpoints, so that an archive alone can be used anywhere.
+"""An archived run: manifest and tokenizer are stored with the checkpoints, so that the archive alone suffices to use
+the model.
 
 Imports numpy, not torch.
 """
@@ -33,7 +34,9 @@ class ArchivedRun:
 
 
 class Refused:
-    """Checkpoints of an archive that were skipped: reported on stderr when found, and kept as `texts`."""
+    """Collects the checkpoints of an archive that were skipped. Each is reported on stderr when found, and kept in
+    `texts`.
+    """
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -45,9 +48,10 @@ class Refused:
 
 
 def check_archive(directory: Path, run_hash: str) -> None:
-    """Refuse an archive in which another run has trained: its checkpoints would be pruned. Raises StateError, OSError.
+    """Refuse an archive that contains training of another run, whose checkpoints would be pruned. Raises StateError,
+    OSError.
 
-    Version 0 alone does not count: it holds no training.
+    Version 0 alone does not count, since it contains no training.
     """
     path = directory / MANIFEST_FILE
     if not path.exists() or not any(VersionFolder(directory, run_hash).versions()):
@@ -62,7 +66,9 @@ def check_archive(directory: Path, run_hash: str) -> None:
 
 
 def describe_archive(directory: Path, manifest: RunManifest, tokenizer: bytes | None) -> None:
-    """Write the files that a reader of the archive in `directory` needs beside the checkpoints. Raises OSError."""
+    """Write the files that a reader of the archive in `directory` needs in addition to the checkpoints. Raises
+    OSError.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     files = {} if tokenizer is None else {TOKENIZER_FILE: tokenizer}
     for name, content in (files | {MANIFEST_FILE: manifest.canonical()}).items():
@@ -71,9 +77,9 @@ def describe_archive(directory: Path, manifest: RunManifest, tokenizer: bytes | 
 
 
 def open_archived(directory: Path, version: int | None, on_refused: OnRefused) -> ArchivedRun:
-    """Open the archive in `directory` at `version`, or at its newest complete one. Raises StateError.
+    """Open the archive in `directory` at `version`, or at its newest complete version. Raises StateError.
 
-    `on_refused` is called for damaged checkpoints that are newer.
+    `on_refused` is called for newer checkpoints that are damaged.
     """
     path = directory / MANIFEST_FILE
     try:

@@ -1,8 +1,8 @@
-"""A stage's sums in the reference, for a swarm whose replicas average their gradients compressed.
+"""The sums of a stage in the reference, for a swarm whose replicas average compressed gradients.
 
-It is the arithmetic of swarm/compute/coded.py and low_rank_reduction.py, over whole vectors and written a second time.
-The decision record tells which member added which microbatches in a step, and which residuals counted. Without a record
-there is one replica per stage, which compresses nothing.
+The arithmetic is that of swarm/compute/coded.py and low_rank_reduction.py, written a second time, over whole vectors.
+The decision record tells which member added which microbatches in a step, and which residuals were used. Without a
+record, each stage has one replica, which compresses nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AveragedSums:
     """`begin` a step, `add` its microbatches, take the `reduced` sums."""
 
     def __init__(self, layout: Layout, sums: SumSection, grid: BlockGrid | None = None) -> None:
-        """grid: of the stage, where blocks have their own; turned to a step before that begins."""
+        """`grid`: the grid of the stage, if blocks have their own; it must be set to a step before that step begins."""
         self.layout = layout
         self._grid = grid
         self._sums = sums
@@ -40,7 +40,7 @@ class AveragedSums:
         self._step = 0
 
     def begin(self, step: int, contributions: Sequence[Contribution] = ()) -> None:
-        """Raises ReplayError for unknown residuals."""
+        """Begin a step. Raises ReplayError for unknown residuals."""
         self._step = step
         self._contributions = contributions or _ALONE
         while len(self._members) < len(self._contributions):
@@ -54,7 +54,7 @@ class AveragedSums:
             )
 
     def add(self, m: int, gradients: Sequence[Tensor], loss: float | None) -> None:
-        """Add microbatch `m` to the sums of the member that had it. Raises SumOverflow, ReplayError."""
+        """Add microbatch `m` to the sums of the member that computed it. Raises SumOverflow, ReplayError."""
         for sums, each in zip(self._members, self._contributions, strict=False):
             if each.microbatches >> m & 1:
                 sums.add(gradients, loss, step=self._step, microbatch=m)
@@ -82,7 +82,9 @@ class AveragedSums:
 
 
 class _Coded:
-    """`shares`: the error of compressing each member's share in the step before, by roster; `sums`: of the sums."""
+    """`shares`: the compression error of each member's share in the previous step, by roster; `sums`: that of the
+    sums.
+    """
 
     def __init__(self, layout: Layout, sums: SumSection) -> None:
         self.shares: list[Tensor | None] = []
@@ -90,7 +92,7 @@ class _Coded:
         self._codec = codecs.averaging(sums.averaging)
 
     def alone(self) -> None:
-        """A step of one replica: there is no compression error."""
+        """Apply a step of one replica, which has no compression error."""
         self.shares, self.sums = [None], None
 
     def average(self, step: int, members: list[Tensor], told: Sequence[Contribution], reduced: Tensor) -> None:
@@ -111,7 +113,9 @@ class _Coded:
         self.shares, self.sums = [*shares], sums
 
     def _across(self, values: Tensor, before: Tensor | None, where: slice, lost: Tensor) -> Tensor | None:
-        """The reconstruction of `values` plus an earlier error; lost[where]: the new error. None: not finite."""
+        """The reconstruction of `values` plus an earlier error; the new error is written to `lost[where]`. None: not
+        finite.
+        """
         wanted = values.double()
         if before is not None:
             wanted = wanted + before[where]
@@ -124,7 +128,7 @@ class _Coded:
 
 
 class _LowRank:
-    """`shares`: the part of each member's share outside the rank in the step before; `right`: its final Q."""
+    """`shares`: the part of each member's share that the low rank left out in the last step; `right`: its final Q."""
 
     def __init__(self, layout: Layout, rank: int) -> None:
         self.shares: list[Tensor | None] = []
@@ -132,7 +136,7 @@ class _LowRank:
         self._ranks = LowRank(layout, rank)
 
     def alone(self) -> None:
-        """A step of one replica: nothing is left out."""
+        """Apply a step of one replica, which leaves nothing out."""
         self.shares, self.right = [None], None
 
     def average(self, step: int, members: list[Tensor], told: Sequence[Contribution], reduced: Tensor) -> None:

@@ -1,7 +1,7 @@
-"""Cards: published figures of graphics cards, for a forecast of a run on machines that nobody has measured yet.
+"""Cards: published figures of graphics cards, to forecast a run on machines that have not been measured.
 
-Dense products with sums in fp32, in the half precision that a card's tensor cores take, as NVIDIA's data sheets and
-architecture papers give them; memory and its bandwidth likewise.
+The figures are for dense products with sums in fp32, in the half precision of the card's tensor cores, from NVIDIA's
+data sheets and architecture papers. Memory and its bandwidth come from the same sources.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import re
 from dataclasses import dataclass
 
 MINE = "mine"
-"""This machine's processor, as it is measured."""
+"""This machine's processor, which is measured."""
 MOST_CARDS = 4096
 
 
 class UnknownCard(ValueError):
-    """No such card is in the table, or the list of cards cannot be read."""
+    """The table has no such card, or the list of cards cannot be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ CARDS: dict[str, Card] = {
 
 
 def parse_cards(text: str) -> list[str]:
-    """`rtx4090:4,rtx3060:8` → the name of each of the twelve. Raises UnknownCard."""
+    """Expand `rtx4090:4,rtx3060:8` into a list of twelve names. Raises UnknownCard."""
     found: list[str] = []
     for part in text.split(","):
         name, _, number = part.strip().lower().replace(" ", "").partition(":")
@@ -62,7 +62,7 @@ def parse_cards(text: str) -> list[str]:
             close = difflib.get_close_matches(name, CARDS, n=1)
             meant = f": did you mean {close[0]!r}?" if close else "."
             raise UnknownCard(
-                f"{name!r} is no card whose figures are known{meant} Known are {', '.join(CARDS)}; {MINE!r} is the "
+                f"{name!r} is not a card with known figures{meant} Known are {', '.join(CARDS)}; {MINE!r} is the "
                 "processor of this machine, which is measured then"
             )
         if not re.fullmatch(r"[0-9]{0,4}", number) or not 1 <= int(number or 1) <= MOST_CARDS:

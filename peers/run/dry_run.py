@@ -1,8 +1,8 @@
 """Dry run: what a run will need, before anyone joins. `swarm-peer coordinate --dry-run` prints it.
 
-A function of the manifest, what is counted of each stage and the size of a frame; `dry_run` takes those two from the
-model (on the meta device) and the codecs. Memory is as the memory table says (swarm/compute/memory_table.py), with the
-graph of one microbatch; further graphs have a budget of their own.
+The result follows from the manifest, the counts of each stage and the size of a frame. `dry_run` takes the counts from
+the model (on the meta device) and the size from the codecs. Memory is counted as in swarm/compute/memory_table.py,
+with the graph of one microbatch; further graphs have their own budget.
 """
 
 from __future__ import annotations
@@ -29,71 +29,72 @@ LEAST_EFFICIENCY = 0.8
 
 @dataclass(frozen=True, slots=True)
 class StageNeed:
-    """Bytes a peer of one stage needs; traffic is per peer and step with the manifest's replicas."""
+    """Bytes that a peer of one stage needs. Traffic is per peer and step, with the manifest's number of replicas."""
 
     parameters: int
-    """A count, not bytes."""
+    """The number of parameters, not bytes."""
     memory: StageMemory
     least: StageMemory
-    """Of a peer that computes layer by layer again, as it does where `memory` has no room."""
+    """Memory of a peer that recomputes layer by layer, which it does if `memory` does not fit."""
     retention: int
-    """Worst case: the frames of a whole step, kept by the only replica left. In memory of the host, or on its disk."""
+    """Worst case: the frames of a whole step, kept by the only remaining replica, in the host's memory or on its disk.
+    """
     sums: int
-    """Of a step, as who catches up fetches them; packed, where they are exact."""
+    """The sums of a step as a peer that catches up fetches them: packed, if they are exact."""
     reduce_sent: int
-    """The most that a peer sends in the reduce of one step; it receives as much."""
+    """The most that a peer sends in the reduction of one step; it receives the same amount."""
     reduce_packed: int
-    """The same, of exact sums as they are usually packed."""
+    """As `reduce_sent`, but for exact sums at their usual packed size."""
 
     def within(self, room: int) -> StageMemory:
-        """Memory that a peer with `room` bytes on its device uses."""
+        """Memory used by a peer with `room` bytes on its device."""
         return self.memory if self.memory.device <= room else self.least
 
     @property
     def whole(self) -> int:
-        """Memory of all kinds, frames included."""
+        """Total memory, including frames."""
         return self.memory.device + self.memory.host + self.retention
 
 
 @dataclass(frozen=True, slots=True)
 class BoundaryNeed:
-    """Bytes that cross a boundary in one step, all replicas together; a link carries its share."""
+    """Bytes that cross a boundary in one step, for all replicas together. Each link carries its share."""
 
     boundary: int
     forward: int
     backward: int
     links: int
-    """replicas × replicas: links the bytes are spread over."""
+    """The number of links over which the bytes are spread: replicas × replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What may cross a boundary where codecs are chosen as the run goes."""
+    """A codec that may be used, in a run that chooses codecs as it goes."""
 
     direction: str
     codec: str
     step_bytes: int
-    """All replicas together."""
+    """Bytes per step, for all replicas together."""
     at_first: bool
-    """Until the links are measured."""
+    """True if the codec is used until the links are measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
     manifest: RunManifest
     efficiency: float
-    """M ÷ (M + S − 1): one replica a stage, links and reduce hidden."""
+    """M ÷ (M + S − 1): with one replica per stage, if links and reduction take no extra time."""
     efficiency_with_replicas: float
-    """M ÷ (M + R·(S − 1)): filling the pipeline takes as long, a step is R times shorter."""
+    """M ÷ (M + R·(S − 1)): filling the pipeline takes as long as before, but a step is R times shorter."""
     stages: tuple[StageNeed, ...]
     boundaries: tuple[BoundaryNeed, ...]
     warnings: tuple[str, ...]
     choices: tuple[Choice, ...] = ()
-    """Gentlest first. `boundaries` and retention then have the bytes of the gentlest."""
+    """Codecs with the least loss first. `boundaries` and `retention` then hold the bytes of the first."""
 
 
 def needs_of(manifest: RunManifest, mode: Mode, room: int) -> tuple[StageNeed, ...]:
-    """Of a peer with `room` bytes on its device. `least` is counted only if some stage has too little room."""
+    """The needs for peers with `room` bytes on their devices. `least` is counted only if some stage does not fit."""
     from swarm.compute.graph import count_stages
 
     needs = dry_run(manifest, mode, count_stages(manifest, mode, by_layer=False)).stages
@@ -103,7 +104,7 @@ def needs_of(manifest: RunManifest, mode: Mode, room: int) -> tuple[StageNeed, .
 def dry_run(manifest: RunManifest, mode: Mode = ON_CPU, counts: Sequence[StageCounts] | None = None) -> DryRun:
     """Count parameters, graphs and frames, then `estimate`. Imports torch. Raises ManifestError for an unknown codec.
 
-    `mode`: how the peers compute. `counts`: of each stage, if that is known.
+    `mode`: how the peers compute. `counts`: the counts of each stage, if they are known already.
     """
     from swarm import codecs
     from swarm.codecs import ladder
@@ -147,9 +148,10 @@ def estimate(
     sums: Sequence[int] | None = None,
     mode: Mode = ON_CPU,
 ) -> DryRun:
-    """`counts` by stage; bytes of one forward frame without its token ids, and of one backward frame.
+    """`counts`: by stage. `forward_frame`: bytes of a forward frame without its token ids. `backward_frame`: bytes of
+    a backward frame.
 
-    `sums`: bytes of a stage's sums on their way; None: as many as in memory.
+    `sums`: bytes of each stage's sums as transferred; None: as many as in memory.
     """
     count, stages, replicas = manifest.batch.microbatches, manifest.model.stages, manifest.swarm.replicas
     assert len(counts) == stages
@@ -176,18 +178,20 @@ def estimate(
 
 
 def _shared(manifest: RunManifest, stage: int) -> int:
-    """Parameters of a stage that another one holds too."""
+    """The number of parameters of a stage that another stage shares."""
     model = manifest.model
     return model.vocab_size * model.dim if model.shares_embedding and stage in (0, model.stages - 1) else 0
 
 
 def _reduce_sent(sums: int, shared: int, replicas: int) -> int:
-    """Bytes that a replica sends in a reduce, at most. `shared`: of `sums`, what goes round the peers of two stages."""
+    """The most bytes that a replica sends in a reduction. `shared`: the part of `sums` that is reduced among the peers
+    of two stages.
+    """
     return (2 * (replicas - 1) * (sums - shared) + (2 * replicas - 1) * shared) // replicas
 
 
 def to_json(plan: DryRun) -> dict[str, Any]:
-    """What `--json` prints."""
+    """The output of `--json`."""
     return {
         "hash": plan.manifest.hash,
         "manifest": plan.manifest.model_dump(mode="json"),
@@ -245,7 +249,7 @@ def show(plan: DryRun, console: Console) -> None:
 
 
 def table(*names: str) -> Table:
-    """With columns of these names and no rows."""
+    """A table with columns of these names and no rows."""
     empty = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in names:
         empty.add_column(name, justify="right", no_wrap=True)

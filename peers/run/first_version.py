@@ -20,13 +20,13 @@ from swarm.state.transfer import TransferHeader, iter_chunks
 
 
 def first_digests(parameters: InitialParameters, model: ModelSection) -> tuple[str, ...]:
-    """State digest of version 0 of each stage, for the manifest."""
+    """The digest of each stage's state at version 0, for the manifest."""
     stages = range(model.stages)
     return tuple(state_digest(0, 0, _tensors(parameters.of_stage(model, stage))) for stage in stages)
 
 
 def first_states(parameters: InitialParameters, manifest: RunManifest) -> Iterator[StageState]:
-    """State of version 0, stage by stage, for the reference: the same state that the swarm loads."""
+    """The states of version 0, stage by stage, for the reference. The swarm loads the same states."""
     for stage in range(manifest.model.stages):
         tensors = _tensors(parameters.of_stage(manifest.model, stage))
         yield StageState(0, 0, first_chain(manifest, stage), dict(tensors))
@@ -49,7 +49,7 @@ def archive_first(archive: Archive, parameters: InitialParameters, manifest: Run
 
 
 def _tensors(parameters: Tensors) -> Tensors:
-    """The parameters' own memory, and one block of zeros that all moments are views of."""
+    """The tensors of a state: the parameters themselves, and for the moments views of one block of zeros."""
     zeros = torch.zeros(max(parameter.numel() for parameter in parameters.values()))
     return {
         f"{kind}/{name}": value if kind == "param" else zeros[: value.numel()].view(value.shape)

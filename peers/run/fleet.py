@@ -1,6 +1,6 @@
-"""Fleet: which card holds which stage, whether it fits, and what a microbatch takes there.
+"""Fleet: which card holds which stage, whether it fits, and how long a microbatch takes there.
 
-A card multiplies and moves memory at a part of its published rates: as much as an H200 reached with stages of this
+A card is assumed to reach a fraction of its published rates: the fraction that an H200 reached with stages of this
 program, not compiled (docs/gpu.md). No consumer card was measured.
 """
 
@@ -16,11 +16,11 @@ from swarm.compute.memory_table import Mode, StageMemory
 from swarm.compute.work import StageWork, Work
 
 MATRIX_SHARE = 0.78
-"""Of the published FLOP/s: what products of large matrices reach."""
+"""The fraction of the published FLOP/s that products of large matrices reach."""
 MOVING_SHARE = 0.57
-"""Of the published bandwidth: what operations reach that read and write all of their numbers."""
+"""The fraction of the published bandwidth that operations reach if they read and write all of their numbers."""
 START_S = 39e-6
-"""To start an operation, in one thread of the host."""
+"""Seconds to start an operation from one thread of the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """All cards of one name: bytes to plan with, and by stage what it needs and how long a microbatch takes."""
+    """All cards of one name: bytes to plan with, and for each stage what it needs and how long a microbatch takes."""
 
     name: str
     memory: int
@@ -49,21 +49,22 @@ class Kind:
         return self.needs[stage].within(self.memory)
 
     def recomputes_layers(self, stage: int) -> bool:
-        """True if a whole graph has no room, so that the peer recomputes layer by layer."""
+        """True if a whole graph does not fit, so that the peer recomputes layer by layer."""
         return self.taken_up(stage) != self.needs[stage].memory
 
     def lacks(self, stage: int) -> int:
-        """Bytes that it has too few of for a stage; 0: the stage fits."""
+        """Bytes that are missing for a stage; 0: the stage fits."""
         return max(0, self.taken_up(stage).device - self.memory)
 
     def graphs(self, stage: int) -> int:
-        """How many graphs of microbatches it has room for at once."""
+        """The number of microbatch graphs that fit at once."""
         memory = self.taken_up(stage)
         return 1 + max(0, self.memory - memory.device) // max(1, memory.graph)
 
     def taken(self, stage: int, stages: int) -> Times:
-        """With forwards computed again: of all microbatches, if layers are; else of those whose graphs have no room.
-        As many are on their way as there are stages from this one on.
+        """Seconds of a microbatch, including recomputed forwards: of all microbatches if layers are recomputed,
+        otherwise of those whose graphs do not fit. The number of microbatches in flight is the number of stages from
+        this one to the last.
         """
         times, wanted = self.times[stage], stages - stage
         again = 1.0 if self.recomputes_layers(stage) else max(0.0, 1 - self.graphs(stage) / wanted)
@@ -80,7 +81,7 @@ def mode_of(name: str) -> Mode:
 
 
 def times_on(card: Card, work: Sequence[StageWork]) -> list[Times]:
-    """By stage."""
+    """The time of a microbatch on a card, by stage."""
     return [Times(_seconds(card, each.forward), _seconds(card, each.backward)) for each in work]
 
 
@@ -90,9 +91,11 @@ def _seconds(card: Card, work: Work) -> float:
 
 
 def placed(kinds: Mapping[str, Kind], names: Sequence[str], stages: int) -> list[list[str]]:
-    """Names by stage, at least one each: the fastest card first, each where least is computed of the stages it fits.
+    """Assign cards to stages, at least one to each. Return names by stage. The fastest card is placed first. Each card
+    goes to the stage with the lowest rate among those that it fits.
 
-    Of stages that nobody has, the one that takes longest is next. A card that fits nowhere lacks least where it is.
+    Among stages without a card, the one that takes longest is filled first. A card that fits no stage goes where the
+    fewest bytes are missing, among those with the lowest rate.
     """
     crews: list[list[str]] = [[] for _ in range(stages)]
     rates = [0.0] * stages
@@ -109,9 +112,10 @@ def placed(kinds: Mapping[str, Kind], names: Sequence[str], stages: int) -> list
 
 
 def row_of(kinds: Mapping[str, Kind], crews: Sequence[Sequence[str]]) -> tuple[list[Times], int]:
-    """What a microbatch takes at each stage of one row, and how many equal rows the fleet comes to.
+    """The time of a microbatch at each stage of one row, and the number of equal rows that the fleet forms.
 
-    There are as many rows as the stage with the fewest cards has. What another has more makes its part of a row faster.
+    The stage with the fewest cards determines the number of rows. Additional cards of another stage make that stage of
+    a row faster.
     """
     stages, rows = len(crews), min(map(len, crews))
     found = []

@@ -1,7 +1,8 @@
-"""Forecast: seconds of a step and where they go, from what a microbatch takes at each stage and what lines carry.
+"""Forecast: how long a step takes and where the time goes, from the microbatch times of the stages and the rates of
+the links.
 
-The pipeline is that of the event model (pipeline_model.py). What the coordinator and the peers say to each other around
-it costs a delay each time; a reduce sends what the dry run counts.
+The pipeline is that of the event model (pipeline_model.py). Each message between coordinator and peers outside the
+pipeline costs one delay. A reduction sends the bytes that the dry run counts.
 """
 
 from __future__ import annotations
@@ -14,22 +15,24 @@ from dataclasses import dataclass, replace
 from peers.run.pipeline_model import Pipeline, Work, step_time
 
 MESSAGES = 4
-"""That follow one another around the microbatches of a step: token ids, all is summed up, reduce, all is reduced."""
+"""The number of consecutive messages outside the microbatches of a step: token ids, all is accumulated, reduce, all is
+reduced.
+"""
 OF_REDUCE = 2
-"""Further ones among replicas: parts there, sums back."""
+"""The number of additional messages among replicas: parts, then sums."""
 GOOD_EFFICIENCY = 0.9
 _FIRST_WINDOW = 10 * 1448
-"""Bytes that TCP sends before it has heard anything (RFC 6928)."""
+"""Bytes that TCP sends before the first acknowledgement (RFC 6928)."""
 _TIMEOUT_S = 0.2
-"""What Linux adds to a round trip, at least, before it takes a packet for lost."""
+"""The minimum that Linux adds to the round trip before it considers a packet lost."""
 _MOST_HALVINGS = 32
 MOST_MICROBATCHES = 512
-"""Of a replica: no larger step is looked for."""
+"""The largest number of microbatches per replica that is considered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Of every peer: bytes a second that it sends and receives, and seconds to any other, one way."""
+    """The link of every peer: bytes per second down and up, and the one-way delay in seconds to any other peer."""
 
     up: float
     down: float
@@ -37,14 +40,14 @@ class Line:
 
     @property
     def rate(self) -> float:
-        """Of a frame between two such lines."""
+        """The rate of a frame between two such links, in bytes per second."""
         return min(self.up, self.down)
 
     def warming_s(self, nbytes: float, rest_s: float = math.inf) -> float:
-        """How much longer a frame takes on a connection that has rested for so long.
+        """Additional seconds for a frame on a connection that was idle for `rest_s`.
 
-        TCP sends a few packets at first, and twice as many after each round trip, until the line is full. What it had
-        come to it halves with each timeout of a rest.
+        TCP sends a few packets at first, and twice as many after each round trip, until the link is full. During an
+        idle period, each timeout halves that amount.
         """
         trip = 2 * self.delay_s
         most = min(nbytes, self.rate * trip)
@@ -52,7 +55,7 @@ class Line:
         window = max(most * 0.5**halvings, _FIRST_WINDOW)
         waited, sent = 0.0, window
         while sent < nbytes and window < most:
-            waited += trip - window / self.rate  # for leave to send more
+            waited += trip - window / self.rate  # waits for acknowledgements
             window *= 2
             sent += window
         return waited
@@ -60,31 +63,31 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a step is made of: seconds of a microbatch by stage, bytes of frames and of a reduce."""
+    """The work of a step: seconds of a microbatch by stage, bytes of frames, and the reduction."""
 
     forward_s: Sequence[float]
     backward_s: Sequence[float]
     forward_frame: float
     backward_frame: float
     reduce_bytes: float = 0.0
-    """That a peer sends in a step at most, packed; it receives as much."""
+    """The most bytes that a peer sends in the reduction of a step, packed; it receives the same amount."""
     reduce_s: float = 0.0
-    """Seconds to pack, to add up and to apply."""
+    """Seconds to pack, sum and apply."""
     zero_bubble: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Seconds of a step."""
+    """The duration of a step, and its parts, in seconds."""
 
     microbatches: int
-    """Of a row of one peer each."""
+    """Microbatches per row, a row having one peer of each stage."""
     compute_s: float
-    """Of the stage that computes longest."""
+    """Computing time of the slowest stage."""
     fill_s: float
-    """While it waits for the pipeline to fill and to drain."""
+    """Time in which that stage waits for the pipeline to fill and to drain."""
     wire_s: float
-    """While all wait for frames and messages."""
+    """Time in which all peers wait for frames and messages."""
     reduce_s: float
 
     @property
@@ -93,12 +96,12 @@ class Forecast:
 
     @property
     def efficiency(self) -> float:
-        """The share of a step in which the slowest stage computes."""
+        """The fraction of a step in which the slowest stage computes."""
         return self.compute_s / self.step_s
 
 
 def forecast(load: Load, microbatches: int, replicas: int, line: Line | None) -> Forecast:
-    """Of a step with so many microbatches a row and so many replicas of a stage. `line` None: links cost nothing."""
+    """Forecast a step with `microbatches` per row and `replicas` of each stage. `line` None: links take no time."""
     pipeline = Pipeline(load.forward_s, load.backward_s, load.zero_bubble)
     without = step_time(pipeline, microbatches)
     compute = microbatches * max(f + b for f, b in zip(load.forward_s, load.backward_s, strict=True))
@@ -120,7 +123,9 @@ def forecast(load: Load, microbatches: int, replicas: int, line: Line | None) ->
 
 
 def smallest_step(load: Load, replicas: int, line: Line | None) -> Forecast | None:
-    """With the fewest microbatches of a replica that reach GOOD_EFFICIENCY. None: MOST_MICROBATCHES do not."""
+    """The forecast with the fewest microbatches per replica that reaches GOOD_EFFICIENCY. None: MOST_MICROBATCHES do
+    not reach it.
+    """
 
     def efficient(microbatches: int) -> bool:
         return forecast(load, microbatches, replicas, line).efficiency >= GOOD_EFFICIENCY

@@ -1,29 +1,29 @@
-"""Home: the folder that holds all state of one process. Nothing is shared between homes but the network.
+"""Home: the folder that holds all state of one process. Homes share nothing except the network.
 
 identity.key     libp2p identity; made by the network layer at the first start
-incarnation      number of the present start; grows, never used twice
+incarnation      number of the current start; it grows, and no number is used twice
 events.jsonl     everything that happened (swarm/events/log.py); older parts are events-DAY-NUMBER.jsonl
 metrics.jsonl    figures by step (peers/report/metrics.py)
-checkpoints/     shards this process keeps, in a folder for each run, named by its hash
-retention/       frames of the open step that memory does not hold (peers/stage/retention.py)
+checkpoints/     shards that this process keeps; each run has a folder, named by its hash
+retention/       frames of the open step that do not fit into memory (peers/stage/retention.py)
 lent/            sums of steps, kept for peers that catch up; emptied at every start
 incoming/        parts of a state and of sums that a peer fetches to join or catch up
 seats/           homes of the further peers of a process that holds several stages (peers/stage/seats.py)
 archive/         the coordinator's verified copy of each stage
 decisions.sqlite the coordinator's decision record
-control.sock     where the coordinator is told what to do (peers/coordinator/control_socket.py)
-control.path     names that socket where it cannot lie here
-port             TCP port that a coordinator or bootstrap node had last
-superseded       another process with this home's key has joined since: `join` does not start here (peers/stage/twin.py)
+control.sock     receives commands for the coordinator (peers/coordinator/control_socket.py)
+control.path     names that socket if it cannot be in this folder
+port             TCP port that a coordinator or bootstrap node used last
+superseded       a later process has this home's key: `join` does not start here (peers/stage/twin.py)
 means.json       what this machine can do (peers/stage/means.py)
 organiser.key    signs the run and its passes (peers/coordinator/organiser_key.py)
 certificate      what this peer shows to others of its run (peers/stage/admission.py)
-bans.json        whom the coordinators have shut out (peers/stage/bans.py)
-passes/          passes that were made here: whoever has one can join (peers/coordinator/pass_book.py)
-peers.json       where the coordinator found its peers last (peers/runtime/directory.py)
+bans.json        members that the coordinators have shut out (peers/stage/bans.py)
+passes/          passes that were made here; everybody who has one can join (peers/coordinator/pass_book.py)
+peers.json       the last known addresses of the coordinator's peers (peers/runtime/directory.py)
 join-token       the invite that peers join with, for the organiser's dashboard
 dashboard.token  the organiser's token for the dashboard (peers/dashboard/tokens.py)
-dashboard.sqlite the dashboard's history; made anew from the logs if it is deleted
+dashboard.sqlite the dashboard's history; made again from the logs if it is deleted
 observing        why an observer's copies of the logs do not grow (peers/observer/process.py)
 exports/         models that were exported from the dashboard
 lock             held while the process lives
@@ -42,7 +42,7 @@ from typing import IO, Self
 from swarm.atomic import atomic_file, write_whole
 
 _NOBODYS = Path("~")
-"""Home of a process without a home folder: without HOME, under a user id that the system does not know."""
+"""The home folder if the process has none: HOME is not set, and the system does not know the user id."""
 
 
 def _of_this_user() -> Path:
@@ -57,15 +57,17 @@ PEER_HOME = _HOMES / "peer"
 COORDINATOR_HOME = _HOMES / "coordinator"
 BOOTSTRAP_HOME = _HOMES / "bootstrap"
 OBSERVER_HOMES = _HOMES / "observer"
-"""One home a run."""
+"""Contains one home for each run."""
 
 
 class HomeError(ValueError):
-    """A home that is in use or damaged; the message names the path and the fix."""
+    """A home is in use or damaged; the message names the path and the fix."""
 
 
 def logged_home(path: Path | None) -> Home:
-    """The home at `path`, else the default home, of a peer or a coordinator, used last. Raises HomeError."""
+    """The home at `path`. Without `path`, the default home, of a peer or a coordinator, that was used last. Raises
+    HomeError.
+    """
     homes = [Home(path)] if path is not None else [Home(PEER_HOME), Home(COORDINATOR_HOME)]
     logged = [home for home in homes if home.events.exists()]
     if not logged:
@@ -75,7 +77,9 @@ def logged_home(path: Path | None) -> Home:
 
 
 class Home:
-    """A home folder's layout. Reading one needs no lock; a process that lives in it uses `Home.open`."""
+    """The layout of a home folder. To read a home, no lock is needed. A process that uses it as its own calls
+    `Home.open`.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path if path.is_absolute() else _expanded(path)
@@ -103,7 +107,7 @@ class Home:
 
     @property
     def returns(self) -> bool:
-        """True if a peer with this home has held a stage: there is a checkpoint of it."""
+        """True if a peer with this home has held a stage, since a checkpoint of it exists."""
         return any(self.checkpoints.glob("*"))
 
     @property
@@ -117,12 +121,14 @@ class Home:
 
     @property
     def join_token(self) -> Path:
-        """The invite that peers join with, as last made. It is not `invite`, another coordinator's."""
+        """The invite that was printed last for peers. The file `invite` is different: it holds another coordinator's
+        invite.
+        """
         return self.path / "join-token"
 
     @property
     def organiser_key(self) -> Path:
-        """The key that signs the run's manifest and its passes. Whoever has it is the organiser."""
+        """The key that signs the run's manifest and its passes. Whoever has it controls the run."""
         return self.path / "organiser.key"
 
     @property
@@ -139,7 +145,7 @@ class Home:
 
     @property
     def observing(self) -> Path:
-        """For an observer: the file that says why no coordinator answers. Empty or missing: one answers."""
+        """For an observer: the file with the reason why no coordinator answers. Empty or missing: one answers."""
         return self.path / "observing"
 
     @property
@@ -148,7 +154,7 @@ class Home:
 
     @property
     def port(self) -> int:
-        """The port under which others knew the last process here; 0: none is known."""
+        """The port at which others knew the last process with this home; 0: unknown."""
         try:
             return min(_number((self.path / "port").read_text(encoding="ascii", errors="replace")) or 0, 65535)
         except OSError:
@@ -164,11 +170,11 @@ class Home:
 
     @classmethod
     def open(cls, path: Path, clock: Callable[[], float] = time.time) -> OpenHome:
-        """Move in: make the folder, take its lock, raise the incarnation. Raises HomeError, OSError."""
+        """Make the folder, take its lock, and raise the incarnation. Raises HomeError, OSError."""
         return OpenHome(path, clock)
 
     def occupant(self) -> int | None:
-        """Process id that holds the lock now, None if there is none."""
+        """The id of the process that holds the lock now; None: no process does."""
         try:
             file = self._lock.open("r")
         except FileNotFoundError:
@@ -190,7 +196,7 @@ class Home:
 
 
 class OpenHome(Home):
-    """A home this process lives in, with its `incarnation`. The lock ends with `close` or with the process."""
+    """A home that this process has locked, with its `incarnation`. The lock ends with `close` or with the process."""
 
     incarnation: int
 
@@ -252,10 +258,11 @@ class OpenHome(Home):
             number = _number(text)
             if number is None:
                 raise HomeError(
-                    f"{self._counter} holds {text[:20]!r}, not a number: delete that file, the clock gives the next one"
+                    f"{self._counter} holds {text[:20]!r}, not a number: delete that file; the next number "
+                    "then follows from the clock"
                 )
             last = number
-        # The clock is the floor, so that a lost counter file does not bring back a number that peers have fenced.
+        # The clock is a lower bound, so that a lost counter file does not bring back a number that peers have fenced.
         incarnation = max(last + 1, int(now))
         with atomic_file(self._counter) as file:
             write_whole(file, f"{incarnation}\n".encode())

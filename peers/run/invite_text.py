@@ -1,6 +1,6 @@
-"""The invite as a person gives it: the token itself, a file with it (`@FILE`), or standard input (`-`).
+"""The invite as a person gives it: the token itself, a file that contains it (`@FILE`), or standard input (`-`).
 
-A pass on the command line can be read by every user of the machine, as by `ps`.
+Every user of the machine can read a pass that is given on the command line, for example with `ps`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _LONGEST = 64 << 10
 
 
 def read_invite(text: str) -> Invite:
-    """Raises InviteError, OSError."""
+    """Read an invite. Raises InviteError, OSError."""
     if text == "-":
         return parse(sys.stdin.read(_LONGEST))
     if text.startswith("@"):

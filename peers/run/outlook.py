@@ -1,4 +1,4 @@
-"""Outlook: what a step takes on a given fleet and line, where the time goes, and what would make it efficient."""
+"""Outlook: how long a step takes with given cards and links, where the time goes, and what would make it efficient."""
 
 from __future__ import annotations
 
@@ -19,61 +19,63 @@ from swarm.manifest import RunManifest
 
 CODECS = ("none", "bf16", "int8", "int4")
 AVERAGING = ("none", "int8", "int4", "powersgd:4")
-"""Gentlest first, of those that are looked through."""
+"""The ways of averaging that are compared, those with the least loss first."""
 _EXACT_NS, _COMPRESSED_NS = 7.7, 35.0
-"""Of a parameter, to reduce and to apply: exact sums on a card, all else on its host (docs/gpu.md)."""
+"""Nanoseconds per parameter to reduce and apply: exact sums on a card, all else on the host (docs/gpu.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Cards of one kind in one stage."""
+    """The cards of one kind that serve one stage."""
 
     stage: int
     card: str
     count: int
     forward_s: float
     backward_s: float
-    """Of a microbatch; with its forward again where its graph has no room."""
+    """Seconds per microbatch, including a recomputed forward if its graph does not fit."""
     needs: int
-    """Bytes on the card."""
+    """Bytes needed on the card."""
     has: int
     lacks: int
-    """0: it fits."""
+    """Bytes that are missing on the card; 0: it fits."""
     graphs: int
-    """That have room at once."""
+    """The number of graphs that fit at once."""
     again: bool
-    """Whether it computes layer by layer again, since a whole graph has no room."""
+    """True if it recomputes layer by layer, since a whole graph does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The run with a codec for both directions, and a way of averaging."""
+    """The run with one codec for both directions, and one way of averaging."""
 
     codec: str
     averaging: str
     forecast: Forecast
     enough: int | None
-    """batch.microbatches from which on it is efficient. None: no step is large enough."""
+    """The smallest batch.microbatches with which the run is efficient. None: no step is large enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
     line: Line | None
     rows: int
-    """Replicas of the stage that has fewest."""
+    """The number of replicas of the stage that has the fewest."""
     placements: tuple[Placement, ...]
     own: Way
-    """As the run file says."""
+    """The way that the run file sets."""
     others: tuple[Way, ...]
 
     @property
     def advice(self) -> Way | None:
-        """The gentlest way that is efficient with a step of some size. None: no way is."""
+        """The way with the least loss that is efficient with some size of step. None: no way is."""
         return next((way for way in (self.own, *self.others) if way.enough is not None), None)
 
 
 def outlook(manifest: RunManifest, cards: str, line: Line | None) -> Outlook:
-    """Imports torch; measures this machine if it is among the cards. Raises UnknownCard, ManifestError."""
+    """Compute the outlook. Imports torch, and measures this machine if it is among the cards. Raises UnknownCard,
+    ManifestError.
+    """
     names, stages = parse_cards(cards), manifest.model.stages
     if len(names) < stages:
         raise UnknownCard(
@@ -120,7 +122,7 @@ def _kind(manifest: RunManifest, name: str, counts: dict[str, list[StageCounts]]
 
 
 def _measured(manifest: RunManifest) -> list[Times]:
-    """On this machine, in one thread, as a peer does if nothing else is said."""
+    """Measure each stage on this machine, in one thread, which is the default of a peer."""
     from swarm.compute.arithmetic import Arithmetic
     from swarm.compute.speed import measure_speed
     from swarm.models.cuts import flop_costs, stage_costs
@@ -132,7 +134,7 @@ def _measured(manifest: RunManifest) -> list[Times]:
 
 
 def _changed(manifest: RunManifest, codec: str | None, averaging: str, replicas: int) -> RunManifest:
-    """The run with so many of each stage; `codec` None: with its own."""
+    """The run with this codec, averaging and number of replicas. `codec` None: the run's own."""
     codecs = {} if codec is None else {"forward": codec, "backward": codec}
     most = max(replicas, manifest.swarm.max_replicas)
     return manifest.model_copy(
@@ -167,7 +169,7 @@ def _placement(kind: Kind, stage: int, stages: int, count: int) -> Placement:
 
 
 def to_json(found: Outlook) -> dict[str, Any]:
-    """What `--json` prints under `outlook`."""
+    """The output of `--json` under `outlook`."""
     advice = found.advice
     return {
         "line": None if found.line is None else dataclasses.asdict(found.line),
@@ -192,7 +194,7 @@ def _way_as_json(way: Way) -> dict[str, Any]:
 
 
 def show(found: Outlook, console: Console) -> None:
-    """Print for people."""
+    """Print the outlook for people."""
     cards = table("stage", "cards", "microbatch, s", "needs", "card has", "memory", "graphs")
     ways = table("codec", "averaging", "step", "efficiency", f"microbatches for {GOOD_EFFICIENCY}")
     for each in found.placements:
@@ -211,13 +213,13 @@ def show(found: Outlook, console: Console) -> None:
     console.print(ways)
     _say(console, _advice(found))
     if not any(each.card == MINE for each in found.placements):
-        _say(console, "cards are reckoned from published figures, and were not measured: docs/gpu.md says how")
+        _say(console, "the times of cards are computed from published figures, not measured: see docs/gpu.md")
 
 
 def _advice(found: Outlook) -> str:
     way = found.advice
     if way is None:
-        return f"no way of these reaches an efficiency of {GOOD_EFFICIENCY}: the line is too slow for this model"
+        return f"none of these reaches an efficiency of {GOOD_EFFICIENCY}: the line is too slow for this model"
     how = "the run as it is" if way is found.own else f'codec "{way.codec}" both ways and averaging "{way.averaging}"'
     return f"an efficiency of {GOOD_EFFICIENCY} is reached by {how}, with batch.microbatches = {way.enough} or more"
 

@@ -1,9 +1,9 @@
-"""An event model of a synchronous pipeline: how long a step takes if nothing but compute and links takes time.
+"""An event model of a synchronous pipeline: how long a step takes if only compute and links take time.
 
-`S` stages of one peer each compute `M` microbatches a step; the last stage goes backward at once. A peer sends frame
-after frame, in the order in which it made them; each takes `delay` to arrive, and longer after a rest. A step
-begins when all microbatches of the one before are in the sums. With replicas it holds for each row of them, with its
-own `M`.
+`S` stages of one peer each compute `M` microbatches a step. The last stage runs a backward right after its forward. A
+peer sends its frames one after another, in the order in which it made them. Each frame takes `delay` to arrive, and
+longer after an idle period. A step begins when all microbatches of the previous step are in the sums. With replicas,
+the model describes each row of peers, with the row's own `M`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 FORWARD, BACKWARD = 1.0, 2.0
-"""Units of a microbatch at one stage, where only the schedule matters."""
+"""Units of time of a microbatch at one stage, for models in which only the schedule matters."""
 
 
 class Work(enum.IntEnum):
-    """Lower is sooner."""
+    """Kinds of work; the lowest has the highest priority."""
 
     BACKWARD = 0
     FORWARD = 1
@@ -29,24 +29,24 @@ class Work(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Seconds, or whatever unit one likes, of one microbatch; by stage where there are several numbers."""
+    """The times of one microbatch, in seconds or any other unit; by stage where there are several numbers."""
 
     forward: Sequence[float]
     backward: Sequence[float]
     zero_bubble: bool = False
-    """Half of each backward, the weights' gradients, waits until there is nothing else to do."""
+    """True if half of each backward (the gradients of the weights) waits until there is nothing else to do."""
     forward_frame: float = 0.0
-    """How long a line is busy with an activation."""
+    """How long an activation occupies a link."""
     backward_frame: float = 0.0
-    """How long with a gradient."""
+    """How long a gradient occupies a link."""
     delay: float = 0.0
-    """From one peer to the next."""
+    """The delay from one peer to the next."""
     after_rest: Callable[[Work, float], float] = lambda work, rest: 0.0
-    """How much longer a frame takes after a line has sent none of its kind for so long."""
+    """Additional time of a frame if the link has sent no frame of that kind for the given period."""
 
     @classmethod
     def even(cls, stages: int, *, zero_bubble: bool, hop: float = 0.0) -> Pipeline:
-        """Of equal stages, in units of a forward."""
+        """A pipeline of equal stages, in units of a forward."""
         return cls((FORWARD,) * stages, (BACKWARD,) * stages, zero_bubble, delay=hop)
 
 
@@ -56,19 +56,19 @@ class _Stage:
     busy: bool = False
     summed: int = 0
     line_free: float = 0.0
-    """When all that it has to send is sent."""
+    """The time at which all queued frames have been sent."""
     sent: dict[Work, tuple[float, float]] = field(default_factory=dict)
-    """When its last frame of a kind was sent, and when it arrives: none overtakes another."""
+    """By kind, when its last frame was sent and when it arrives. No frame overtakes another."""
 
 
 def step_time(pipeline: Pipeline, microbatches: int) -> float:
     """Return the time from the first forward of a step to the last microbatch in the sums.
 
-    Peers keep as many microbatches in flight as they like.
+    The number of microbatches in flight is not limited.
     """
     stages = [_Stage() for _ in pipeline.forward]
     coming: list[tuple[float, int, int, Work | None, int]] = []
-    """(when, number, stage, what has arrived or None: the stage is free, microbatch)"""
+    """(time, number, stage, the arriving work or None: the stage becomes free, microbatch)"""
     numbers = itertools.count()
 
     def arrives(at: float, stage: int, work: Work, m: int) -> None:
@@ -95,7 +95,7 @@ def step_time(pipeline: Pipeline, microbatches: int) -> float:
         else:
             heapq.heappush(stage.ready, (arrived, m))
         if coming and coming[0][0] == now and coming[0][2] == index:
-            continue  # choose when all that comes at this moment is known
+            continue  # choose only when all events of this moment are processed
         if stage.busy or not stage.ready:
             continue
         work, m = heapq.heappop(stage.ready)
@@ -119,10 +119,10 @@ def step_time(pipeline: Pipeline, microbatches: int) -> float:
 
 
 def step_units(stages: int, microbatches: int, *, zero_bubble: bool, hop: float = 0.0) -> float:
-    """Units of a step of equal stages. `hop`: units in which a frame crosses a boundary."""
+    """The units of a step with equal stages. `hop`: units in which a frame crosses a boundary."""
     return step_time(Pipeline.even(stages, zero_bubble=zero_bubble, hop=hop), microbatches)
 
 
 def efficiency(stages: int, microbatches: int, *, zero_bubble: bool, hop: float = 0.0) -> float:
-    """The share of a step in which a stage computes."""
+    """The fraction of a step in which a stage computes."""
     return microbatches * (FORWARD + BACKWARD) / step_units(stages, microbatches, zero_bubble=zero_bubble, hop=hop)

@@ -1,8 +1,8 @@
-"""The reference: the same run in one process, as simple as possible. The swarm's result must equal it.
+"""The reference: trains the same run in one process, as simply as possible. The swarm's result must equal it.
 
-The whole model is one autograd graph; the boundary codecs are straight-through functions at the cuts. It shares with
-the swarm only the model, the data, the codecs and the definitions of sums, digests and the optimizer step; it knows
-nothing of peers, frames or the protocol.
+The whole model is one autograd graph. The boundary codecs are straight-through functions at the cuts. The reference
+shares with the swarm only the model, the data, the codecs, and the definitions of sums, digests and the optimizer
+step. It has no peers, frames or protocol.
 """
 
 from __future__ import annotations
@@ -89,15 +89,15 @@ def train_reference(
     state: Sequence[StageState] | None = None,
     replay: Mapping[int, StepReplay] | None = None,
 ) -> ReferenceResult:
-    """Train from `state` (else from the initial parameters) to version `stop_after` (else the run's end).
+    """Train from `state` (default: the initial parameters) to version `stop_after` (default: the run's end).
 
-    The organiser may have moved that end: `stop_after` may be beyond it, where the learning rate stays at its minimum.
-    A run from imported parameters begins with their `state` (peers/run/first_version.py). `replay`: a swarm's choices
-    in each step. Without it, the choices of peers that never die or forget, and whose links are never measured.
+    The organiser may have moved that end: if `stop_after` is beyond it, the learning rate stays at its minimum. A run
+    from imported parameters begins with their `state` (peers/run/first_version.py). `replay`: a swarm's choices in
+    each step. Default: the choices of peers that never fail and keep everything, and whose links are never measured.
 
-    `arithmetic`: results equal those of a swarm whose peers compute this way, on the same kind of machine. Its threads
-    are set for the process; sums, codecs and averages run on the CPU, whatever the device. Raises StateError,
-    SumOverflow, codecs.CodecError, ReplayError.
+    `arithmetic`: the results equal those of a swarm whose peers compute in this way, on the same kind of machine. Its
+    number of threads is set for the process. Sums, codecs and averages are computed on the CPU, whatever the device.
+    Raises StateError, SumOverflow, codecs.CodecError, ReplayError.
     """
     assert state is not None or not manifest.initial.sha256, "version 0 is imported: it has no other initial parameters"
     torch.set_num_threads(arithmetic.threads)
@@ -194,9 +194,9 @@ class ReferenceModel:
         return ReferenceStep(step, total / targets, total, norm, scale, chains)
 
     def heldout_loss(self, data: HeldoutData, *, coded: bool = True) -> float:
-        """Nats per token over the evaluation's held-out microbatches; `coded` False leaves the codecs out.
+        """Nats per token over the evaluation's held-out microbatches. `coded` False: without the codecs.
 
-        If codecs are chosen during the run, an evaluation uses those of the step before it.
+        If codecs are chosen during the run, an evaluation uses those of the previous step.
         """
         count = self._manifest.evaluation.microbatches
         with torch.no_grad():
@@ -220,7 +220,7 @@ class ReferenceModel:
             sums.add(m, mine, loss.item() if sums.layout.with_loss else None)
 
     def _shared(self, reduced: list[Tensor]) -> list[Tensor]:
-        """Combine the sums of parameters that the first and the last stage share; each is exact by itself."""
+        """Combine the sums of parameters that the first and the last stage share. Each of the two sums is exact."""
         if shared := self._layouts[0].shared_length:
             first, last = (reduced[stage][:shared] for stage in (0, -1))
             total = combine(first, (last,), self._manifest.sums)
@@ -238,7 +238,7 @@ class ReferenceModel:
             return last.train_loss(entered, inputs, labels)
 
     def _entered(self, tokens: Tensor, coded: bool, microbatch: int | None) -> Tensor:
-        """The input of the last stage. `microbatch`: of the training step that has begun."""
+        """The input of the last stage. `microbatch`: its number in the training step that has begun."""
         x = tokens
         for boundary, module in enumerate(self._modules[:-1], 1):
             x = module(x, tokens)
@@ -257,7 +257,7 @@ class ReferenceModel:
 
 
 def _pairs(manifest: RunManifest, chosen: Sequence[CodecPair]) -> list[tuple[codecs.Codec, codecs.Codec]]:
-    """The codecs by boundary; without a choice those at the start of a run."""
+    """The codecs by boundary. Without a choice: those at the start of a run."""
     if manifest.codec.auto and chosen:
         return [codecs.pair(pair.forward, pair.backward) for pair in chosen]
     return [codecs.pair(*ladder.start(manifest))] * (manifest.model.stages - 1)
@@ -281,7 +281,7 @@ class _Memory:
         self._replay = replay
 
     def base(self, boundary: int, m: int) -> Tensor | None:
-        """The base of an activation in the step that has begun; None for a key frame. Raises ReplayError."""
+        """The base of an activation in the step that has begun; None: a key frame. Raises ReplayError."""
         visit = self._order.previous(self._step)
         base = self._kept.pop((visit, boundary, m), None) if visit is not None else None
         if self._replay is None:
@@ -299,13 +299,13 @@ class _Memory:
         self._kept[self._step, boundary, m] = left
 
     def forget(self, step: int) -> None:
-        """The step was skipped: later steps do not build on it."""
+        """Forget the bases of a skipped step, so that later steps do not build on them."""
         self._kept = {key: left for key, left in self._kept.items() if key[0] != step}
 
 
 @dataclass(slots=True)
 class Crossed:
-    """Encoded frames that crossed the cuts, evaluations included, and their bytes without headers of the wire."""
+    """The number of encoded frames that crossed the cuts, including evaluations, and their bytes without headers."""
 
     activations: int = 0
     activation_bytes: int = 0
@@ -338,7 +338,9 @@ _cross: Callable[[Tensor, codecs.Codec, codecs.Codec, Crossed, float], Tensor] =
 
 
 def _crossed(codec: codecs.Codec, tensor: Tensor) -> tuple[bytes, Tensor]:
-    """The frame and its reconstruction. A tensor that is not finite becomes NaN throughout, and the step is skipped."""
+    """The frame and its reconstruction. If a number is not finite, the whole reconstruction is NaN, and the step is
+    skipped.
+    """
     try:
         frame = codec.encode(tensor.cpu())
     except codecs.CodecError as error:

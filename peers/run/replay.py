@@ -19,13 +19,14 @@ class StepReplay:
     """The choices of one decided step."""
 
     key_frames: tuple[int, ...] = ()
-    """By boundary 1, 2, …: bit m is set if microbatch m crossed as a key frame. Empty if the codec has none."""
+    """By boundary 1, 2, …: bit m is set if microbatch m crossed as a key frame. Empty if the codec has no key frames.
+    """
     contributions: tuple[tuple[Contribution, ...], ...] = ()
-    """By stage: the contributions of its members. Empty if gradients are not averaged compressed."""
+    """By stage: the contributions of its members. Empty if the run does not average compressed gradients."""
     codecs: tuple[CodecPair, ...] = ()
     """By boundary 1, 2, …: the codecs. Empty if the manifest names them."""
     update: Update | None = None
-    """As the coordinator's machine computed it; None: as this one does."""
+    """The update as computed on the coordinator's machine; None: compute it on this machine."""
 
     @classmethod
     def of(cls, decision: Decision) -> StepReplay:
@@ -34,7 +35,7 @@ class StepReplay:
 
 
 class ReplayError(ValueError):
-    """A swarm made a choice that the reference cannot repeat."""
+    """The reference cannot repeat a choice of the swarm."""
 
 
 def read_replay(home: Home, run_hash: str) -> Mapping[int, StepReplay]:

@@ -1,4 +1,4 @@
-"""A run as an organiser starts it: RUN.toml with its overrides, the corpus it names, and the manifest of both."""
+"""A run as an organiser starts it: RUN.toml with its overrides, the corpus that it names, and the manifest."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class ResolvedRun:
     corpus: Path
     """Folder of the prepared corpus, on this machine."""
     initial: InitialParameters | None = None
-    """The parameters of version 0, if it is imported."""
+    """The parameters of version 0, if they are imported."""
 
 
 def resolve_run(path: Path, overrides: Iterable[str] = ()) -> ResolvedRun:
-    """Read RUN.toml at `path`; directories are relative to it.
+    """Read RUN.toml at `path`; directories in it are relative to it.
 
-    Raises ManifestError, CorpusError, StateError, codecs.UnknownCodec. Imported parameters are checked completely
-    against their hash, which takes seconds per gigabyte.
+    Raises ManifestError, CorpusError, StateError, codecs.UnknownCodec. Imported parameters are fully checked against
+    their hash, which takes seconds per gigabyte.
     """
     from swarm.data import read_corpus
 
@@ -49,7 +49,7 @@ def resolve_run(path: Path, overrides: Iterable[str] = ()) -> ResolvedRun:
 
 
 def _check_codecs(manifest: RunManifest) -> None:
-    """Raises UnknownCodec, before a home is taken or a key is made for an impossible run."""
+    """Check the names of codecs before a home is locked or a key is made. Raises UnknownCodec."""
     from swarm import codecs
     from swarm.codecs import ladder
 

@@ -1,6 +1,6 @@
-"""RUN.toml with comments, written from the run file's own model: every table, every key, its value and meaning.
+"""RUN.toml with comments, generated from the model `RunFile`: every table and key, with its value and meaning.
 
-Keys and values come from `RunFile`; only the meanings are kept here, and a test checks that they match.
+Keys and values come from `RunFile`. This file contains only the meanings; a test checks that they match.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def named_run(name: str) -> RunSection:
 
 
 def write_run_file(path: Path, run: RunFile) -> None:
-    """Write RUN.toml of `run`, replacing an existing file. Raises ManifestError, OSError; the old file then stays."""
+    """Write `run` as RUN.toml, replacing an existing file. Raises ManifestError, OSError; then the old file stays."""
     try:
         raw = render(run).encode("utf-8")
     except UnicodeEncodeError as error:
@@ -133,7 +133,7 @@ def write_run_file(path: Path, run: RunFile) -> None:
 
 
 def render(run: RunFile) -> str:
-    """RUN.toml of `run`; `load_run_file` reads it back as an equal RunFile. Keys without a use are left out."""
+    """`run` as RUN.toml. `load_run_file` reads it back as an equal RunFile. Keys that have no effect are left out."""
     lines = [
         "# A run of swarm-peer. Anyone can read this file; `swarm-peer coordinate` turns it into a signed manifest.",
         "# Unknown keys are errors. Every key may be overridden with --set table.key=value.",

@@ -1,4 +1,6 @@
-"""Stage sizes: what a coordinator knows of each stage when it says who can hold it, feed it, and catch up with it."""
+"""Stage sizes: from these, the coordinator decides which peer can hold a stage, supply it with frames, and catch up
+with it.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,19 @@ from swarm.manifest import RunManifest
 
 
 class StageSizes(TypedDict):
-    """Fields of `Settings`, bytes by stage."""
+    """Fields of `Settings`: bytes by stage."""
 
     stage_memory: tuple[int, ...]
-    """Parameters, moments, sums, what is in hand, the graph of one microbatch. Kept frames may lie on disk instead."""
+    """Parameters, moments, sums, temporary tensors, and the graph of one microbatch. Kept frames may be on disk
+    instead.
+    """
     stage_least: tuple[int, ...]
-    """The same of a peer that computes layer by layer again, and so keeps no whole graph."""
+    """The same for a peer that recomputes layer by layer, and so keeps no whole graph."""
     stage_sums: tuple[int, ...]
     stage_frames: tuple[float, ...]
-    """Of one microbatch. Empty where codecs are chosen as the run goes: by the links, which then limit nobody. And
-    where frames build on earlier ones: most are far smaller than the whole ones that a dry run counts.
+    """Frames of one microbatch. Empty in two cases. If codecs are chosen during the run, they adapt to the links, so
+    links limit no peer. If frames build on earlier ones, most are far smaller than the whole frames that a dry run
+    counts.
     """
 
 

@@ -1,4 +1,4 @@
-"""The verdict: whether a swarm's archived state equals the reference's, stage by stage."""
+"""The verdict: compares a swarm's archived state with the reference's, stage by stage."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Verdict:
 def archived_digests(
     home: Path, manifest: RunManifest, on_refused: OnRefused = lambda path, reason: None
 ) -> tuple[int, tuple[str, ...]]:
-    """Newest complete version in a coordinator's archive and the state digest of each stage. Raises StateError.
+    """The newest complete version in a coordinator's archive, and the state digest of each stage. Raises StateError.
 
-    `on_refused` is called for damaged checkpoints that are newer.
+    `on_refused` is called for newer checkpoints that are damaged.
     """
     folder = Home(home).archive
     if not folder.is_dir():

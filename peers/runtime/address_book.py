@@ -1,8 +1,8 @@
-"""The address book: coordinators tell members where other members are, over authenticated streams.
+"""The address book: coordinators tell members the addresses of other members, over authenticated streams.
 
-A member sends a coordinator its signed record with all its addresses, those of its local network too, and asks for the
-records of the peers that it needs. So two peers in one home reach each other directly, and no private address lies in
-the DHT. Records that no coordinator knows are looked up in the DHT.
+A member sends a coordinator its signed record with all its addresses, including those of its local network, and asks
+for the records of the peers that it needs. So two peers in one household reach each other directly, and the DHT
+contains no private addresses. Records that no coordinator knows are looked up in the DHT.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from swarm.net.wire_bounds import WireError
 from swarm.protocol.ids import Actor
 
 MAX_ASKED = 32
-"""Peers in one question."""
+"""Maximum number of peers in one question."""
 MAX_KEPT = 1 << 14
-"""Records that a coordinator keeps: more than members may come."""
+"""Maximum number of records that a coordinator keeps; more members than that may join."""
 _ANSWER_S = 5.0
-"""Seconds for which a coordinator may take to answer."""
+"""Seconds within which a coordinator must answer."""
 _MOMENT_S = 0.3
-"""Seconds that one coordinator has more than another one that has answered."""
+"""Seconds that the other coordinators have once one has answered."""
 _MAX_ANSWER = MAX_ASKED * (MAX_RECORD + 8)
 _FAILURES = (BulkError, DialError, Refused, StreamClosed, WireError, TimeoutError)
 
@@ -47,16 +47,16 @@ class AddressBook:
         self._run_hash = run_hash
         self._clock = clock
         self._records: dict[str, tuple[PeerRecord, bytes]] = {}
-        """By peer id; who has told something last comes last."""
+        """By peer id, least recently updated first."""
 
     def note(self, sender: str, raw: bytes) -> None:
-        """A member says where it is. Raises PublicRecordError."""
+        """Store a member's record. Raises PublicRecordError."""
         record = open_record(raw)
         if record.actor.peer != sender or record.run_hash != self._run_hash:
             raise PublicRecordError("a record of another peer or run")
         known = self._records.get(sender)
         if known is not None and (known[0].actor, known[0].expires_at) > (record.actor, record.expires_at):
-            return  # it has crossed a newer one
+            return  # a newer record has arrived earlier
         self._records.pop(sender, None)
         while len(self._records) >= MAX_KEPT:
             del self._records[next(iter(self._records))]
@@ -88,9 +88,10 @@ class AddressBook:
 async def ask(
     network: Fetcher, coordinators: Sequence[Actor], run_hash: str, own: bytes, peers: Sequence[str]
 ) -> tuple[frozenset[Actor], list[PeerRecord]]:
-    """Tell coordinators our record, and ask where these peers are. Returns who has answered, and what is known.
+    """Send coordinators this process's record, and ask for the records of `peers`. Returns the coordinators that
+    answered, and the records found.
 
-    `own`: a serialized SignedRecord; empty: nothing is new. `peers`: at most MAX_ASKED.
+    `own`: a serialized SignedRecord; empty: nothing has changed. `peers`: at most MAX_ASKED.
     """
     query = ADDRESSES + records_pb2.AddressQuery(record=own, peers=peers).SerializeToString()
     answers = await _answers([_asked(network, coordinator, query) for coordinator in coordinators])
@@ -109,7 +110,9 @@ async def ask(
 
 
 async def _answers(asked: Sequence[Coroutine[Any, Any, Sequence[bytes] | None]]) -> list[Sequence[bytes] | None]:
-    """What each gave. Once one has answered, the others have a moment: they may be gone, or where nobody knows."""
+    """Return each coordinator's answer. Once one has answered, the others have a moment: they may be gone or
+    unreachable.
+    """
     tasks = {asyncio.create_task(each): place for place, each in enumerate(asked)}
     answers: list[Sequence[bytes] | None] = [None] * len(tasks)
     open_, patience_s = set(tasks), None
@@ -134,7 +137,7 @@ def _age(record: PeerRecord) -> tuple[int, float]:
 
 
 async def _asked(network: Fetcher, coordinator: Actor, query: bytes) -> Sequence[bytes] | None:
-    """None: no answer."""
+    """Ask one coordinator. None: it did not answer."""
     try:
         async with asyncio.timeout(_ANSWER_S):
             transfer = await network.fetch(coordinator, query, _MAX_ANSWER)

@@ -1,7 +1,8 @@
-"""A bootstrap node: a DHT node without a peer or coordinator. It keeps its identity, and so its address, over restarts.
+"""A bootstrap node: a DHT node without a peer or coordinator. It keeps its identity, and so its address, across
+restarts.
 
-With a run's key it serves the members of this run, and checks every record. Without one it serves everybody: it stores
-sealed records that it cannot read, within bounds, and names no other node.
+With a run's key, it serves the members of this run and checks every record. Without one, it serves everybody: it
+stores sealed records that it cannot read, within limits, and gives out the address of no other node.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ async def serve(
     key: RunKey | None,
     on_addresses: Callable[[list[str]], None],
 ) -> str:
-    """Run until a signal asks the node to leave; returns why it ended. `on_addresses` gets the addresses to hand out.
+    """Run until a signal asks the node to leave; returns why it ended. `on_addresses` gets the addresses to publish.
 
     Raises HostError, AddressError.
     """
@@ -39,7 +40,7 @@ async def serve(
     except PortTaken as error:
         raise lasting_port.explained(error, listen, home) from None
     except HostError:
-        if leave.is_set():  # the daemon got the signal too
+        if leave.is_set():  # the daemon received the signal too
             return INTERRUPTED
         raise
     try:

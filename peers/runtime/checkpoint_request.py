@@ -1,4 +1,5 @@
-"""The request for a saved checkpoint of a stage, and its answer: a volunteer's disk and an archive are asked alike.
+"""The request for a saved checkpoint of a stage, and its answer. A volunteer's disk and an archive use the same
+request.
 
 The coordinators collect checkpoints from peers for the archive. Members and observers get them from the archive. The
 live state of a peer is fetched in pieces instead (peers/runtime/piece_request.py).

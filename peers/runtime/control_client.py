@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any, Self
 
 MAX_LINE = 64 << 10
-"""Bytes of a request or a reply."""
+"""Maximum size of a request or a reply in bytes."""
 LONGEST_PATH = 107
-"""Bytes of a socket's path."""
+"""Maximum length of a socket's path in bytes."""
 TIMEOUT_S = 45.0
 MOST_TIMEOUT_S = 600.0
 
 
 class ControlError(ValueError):
-    """The command was not given, or it is unknown whether it was; the text says why."""
+    """The command was not executed, or it is unknown whether it was; the text says why."""
 
 
 class NoCoordinator(ControlError):
@@ -38,7 +38,7 @@ class NotPermitted(ControlError):
 
 
 class Unanswered(ControlError):
-    """The command may still take effect, or not."""
+    """No answer: the command may still take effect, or not."""
 
 
 class Refused(ControlError):
@@ -54,7 +54,7 @@ class Request:
     timeout: float = TIMEOUT_S
     """Seconds to wait for an answer."""
     request: str = field(default_factory=lambda: secrets.token_hex(16))
-    """Its name: a repeated request is one command."""
+    """The name of the request. A request repeated under the same name is one command."""
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
@@ -97,7 +97,9 @@ def pointer(home: Path) -> Path:
 
 
 def socket_path(home: Path) -> Path:
-    """The place of a home's socket. A copied home has its own place, though it has a pointer to the original's."""
+    """The path of a home's socket. A copied home has its own path, even though it contains a pointer to the original's
+    socket.
+    """
     try:
         path, of = pointer(home).read_text().splitlines()
     except (OSError, ValueError):
@@ -106,7 +108,7 @@ def socket_path(home: Path) -> Path:
 
 
 def send(home: Path, command: str, value: str = "", by: str = "", why: str = "", timeout: float = TIMEOUT_S) -> Reply:
-    """Let the coordinator of `home` carry out a command; returns when it is in force. Raises ControlError."""
+    """Make the coordinator of `home` execute a command; returns when it is in force. Raises ControlError."""
     if not (0 < timeout <= MOST_TIMEOUT_S and math.isfinite(timeout)):
         raise ControlError(f"a timeout of {timeout} s: give more than 0, at most {MOST_TIMEOUT_S:g}")
     request = Request(command, value, by, why, timeout)
@@ -143,12 +145,14 @@ def _exchange(home: Path, request: Request) -> dict[str, Any]:
     except ValueError:
         reply = None
     if not isinstance(reply, dict):
-        raise Unanswered(f"the coordinator of {home} has answered {line[:80]!r}, which is not a reply: is it as new?")
+        raise Unanswered(
+            f"the coordinator of {home} has answered {line[:80]!r}, which is not a reply: is it of the same release?"
+        )
     return reply
 
 
 def _line(connection: socket.socket, deadline: float) -> bytes:
-    """Raises OSError."""
+    """Read a line. Raises OSError."""
     received = b""
     while not received.endswith(b"\n"):
         if (left := deadline - time.monotonic()) <= 0:

@@ -1,4 +1,6 @@
-"""Runs a sans-IO core in an asyncio loop: one input at a time, actions carried out in order, ticks when due."""
+"""Runs a sans-IO core in an asyncio loop: takes one input at a time, executes actions in order, and calls ticks when
+due.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,16 @@ class RunFailed(ProcessFailed):
 
 
 class CoreFault(RuntimeError):
-    """A core, or the code that carries out its actions, met an unexpected case: a bug of this program."""
+    """A core, or the code that executes its actions, met an unexpected case: a bug of this program."""
 
 
 INTERRUPTED = "interrupted"
 
 
 def exit_code(process: Coroutine[Any, Any, str]) -> int:
-    """Run a process's coroutine, in uvloop, to its end: 0 done, 130 interrupted, else ProcessFailed's exit code."""
+    """Run a process's coroutine in uvloop to its end. Returns 0 when done, 130 when interrupted, otherwise the exit
+    code of ProcessFailed.
+    """
     try:
         return 130 if uvloop.run(process).startswith(INTERRUPTED) else 0
     except ProcessFailed as failure:
@@ -79,12 +83,12 @@ class CoreLoop(Generic[Input, Action]):
         self.stop(reason)
 
     def give_up(self, reason: str) -> None:
-        """Stop with RunFailed: the core has ordered it."""
+        """Stop with RunFailed, as the core has ordered."""
         self._failure = RunFailed
         self.stop(reason)
 
     def watch(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
-        """Watch a background task: an error in it ends the process, so no failure goes unnoticed."""
+        """Watch a background task: an error in it ends the process, so that no failure goes unnoticed."""
 
         def ended(task: asyncio.Task[Any]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -105,7 +109,7 @@ class CoreLoop(Generic[Input, Action]):
             try:
                 for action in self._core.handle(event, self._loop.time()):
                     self._carry_out(action)
-            except (ValueError, ArithmeticError) as error:  # ours report a user's mistake: here it is none
+            except (ValueError, ArithmeticError) as error:  # elsewhere a user's mistake, here a bug
                 raise CoreFault(f"{type(error).__name__} at {type(event).__name__}: {error}") from error
 
     def outcome(self) -> str:

@@ -1,4 +1,4 @@
-"""File descriptors: a process of a swarm has many sockets, and the usual limit is low."""
+"""File descriptors: a process of a swarm has many sockets, and the default limit is low."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import resource
 
 WANTED = 65_536
 LEAST = 128
-"""A peer of a small run opens some eighty: files of its home, sockets to its daemon, libraries."""
+"""A peer of a small run opens about eighty: files of its home, sockets to its daemon, libraries."""
 
 
 class TooFewDescriptors(OSError):

@@ -15,10 +15,10 @@ if TYPE_CHECKING:  # torch takes seconds to import
     from swarm.compute.precision import Precision
 
 BARE = 400 << 20
-"""Bytes of a process that holds nothing yet: Python, torch and libp2p."""
+"""Bytes used by a process that holds no state: Python, torch and libp2p."""
 SPARE = 1 << 30
-"""Bytes left for the libp2p daemon and unplanned use: an eighth of the allowed memory, at most this. On a graphics card
-libraries and memory between tensors use them.
+"""Upper limit, in bytes, of the reserve for the libp2p daemon and unplanned use, which is an eighth of the allowed
+memory. On a graphics card, the reserve is for libraries and for gaps between tensors.
 """
 
 
@@ -27,7 +27,7 @@ _SIDE = 64
 
 
 class DeviceError(ValueError):
-    """A device that this machine does not have, or that cannot do the request."""
+    """This machine does not have the device, or the device cannot do what was requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class Picked:
     name: str
     precision: Precision
     why: str = ""
-    """Why it is the CPU although there is an accelerator."""
+    """Why the CPU was chosen although there is an accelerator."""
 
 
 def pick_device(name: str, precision: str = "auto", compiled: bool = False) -> Picked:
-    """`auto` chooses an accelerator on which a kernel ran, else the CPU. Raises DeviceError.
+    """Choose a device. `auto` chooses an accelerator on which a kernel ran, otherwise the CPU. Raises DeviceError.
 
-    `precision`: auto, or the precision of products. `compiled`: whether layers are to be compiled.
+    `precision`: auto, or the precision of matrix products. `compiled`: whether the layers will be compiled.
     """
     import torch
 
@@ -57,7 +57,9 @@ def pick_device(name: str, precision: str = "auto", compiled: bool = False) -> P
             reason = _broken(found)
             picked = replace(picked, why=f"{accelerator.type} cannot compute ({reason})") if reason else found
     if picked.name == "cpu" and (reason := _broken(picked)):
-        raise DeviceError(f"--precision {precision}: the processor cannot multiply in it ({reason}); try fp32")
+        raise DeviceError(
+            f"--precision {precision}: the processor cannot multiply in this precision ({reason}); try fp32"
+        )
     if compiled and (lacking := _lacks_compiler(picked.name)):
         raise DeviceError(
             f"--compile: torch needs {lacking} to compile for {picked.name}; install it, or leave this out"
@@ -66,7 +68,7 @@ def pick_device(name: str, precision: str = "auto", compiled: bool = False) -> P
 
 
 def pick_devices(names: str, precision: str = "auto", compiled: bool = False) -> list[Picked]:
-    """Devices by their names, with commas between them. Raises DeviceError, also if a card is named twice."""
+    """Devices by their names, separated by commas. Raises DeviceError, also if a card is named twice."""
     listed = [name.strip() for name in names.split(",")]
     if len(listed) > MOST_DEVICES:
         raise DeviceError(f"--device names {len(listed)} devices: a process has at most {MOST_DEVICES} peers")
@@ -94,7 +96,7 @@ def _precision(device: str, wanted: str) -> Precision:
 
 
 def _broken(picked: Picked) -> str:
-    """Why a product of two small matrices is wrong there; empty if it is right."""
+    """Why a product of two small matrices is wrong on the device; empty: it is right."""
     import torch
 
     try:
@@ -116,8 +118,8 @@ def _lacks_compiler(device: str) -> str:
 def memory_budget(limit: int | None, device: str) -> int:
     """Bytes of the memory of `device` that this process may plan with: `limit`, or half of the free memory.
 
-    In a container never more than its limit leaves, even if `limit` is larger: the kernel kills a process that takes
-    more. On a graphics card the default is what is free there, but for a reserve.
+    In a container it is never more than the container's limit leaves, even if `limit` is larger, since the kernel
+    kills a process that takes more. On a graphics card, the default is the free memory minus a reserve.
     """
     if Mode(device).own_memory:
         import torch

@@ -1,12 +1,12 @@
-"""Tells others where this process is, and takes the addresses to dial from others' records.
+"""The directory: tells others the addresses of this process, and learns from their records which addresses to dial.
 
-Members tell the coordinators all their addresses, and ask them for those of others (`address_book`). In the DHT they
-publish addresses that everybody on the internet can dial, and none of a private network. A peer looks there for those
-that no coordinator knows, as when one that was away has moved. It only looks up the peers that are needed, a few at a
-time, so a large run costs a peer no more than a small one.
+Members tell the coordinators all their addresses, and ask them for the addresses of others (`address_book`). In the
+DHT they publish only addresses that everybody on the internet can dial, and none of a private network. A peer looks up
+in the DHT those peers that no coordinator knows, for example one that has moved while it was away. It looks up only
+the peers that it needs, a few at a time, so a large run costs a peer no more than a small one.
 
-The coordinator also writes its peers' addresses to a file. After a restart it dials them. They would find it again by
-themselves, but after failed dials libp2p makes them wait for seconds, later minutes.
+The coordinator also writes its peers' addresses to a file and dials them after a restart. The peers would reconnect by
+themselves, but after failed dials libp2p makes them wait for seconds, and later for minutes.
 """
 
 from __future__ import annotations
@@ -34,35 +34,37 @@ LIFETIME_S = 120.0
 """Seconds for which this process's record is valid after it was last published."""
 
 DHT_ERRORS = (OSError, ValueError, TimeoutError, P2PDaemonError)
-"""The errors of a DHT or a daemon that does not answer."""
+"""The errors raised if a DHT or a daemon does not answer."""
 
 _LOOK_S = 10.0
 """Longest time in seconds between two checks for due lookups."""
 _PUBLISH_S = 20.0
 _TELL_S = 40.0
-"""Seconds until a coordinator is told again where this process is."""
+"""Seconds until this process tells a coordinator its addresses again."""
 _REFRESH_S = 60.0
 """Seconds until the record of a reachable peer is looked up again."""
 _AT_ONCE = 8
-"""Number of records that are looked up together: they all arrive at the end, or none if it takes too long."""
+"""Number of records that are looked up together. All arrive together at the end, or none if it takes too long."""
 _RETRY_S = 0.5
 _DHT_AFTER_S = 2.0
 """Seconds after the start until the DHT is asked, unless a coordinator is connected earlier."""
 _FORGET_S = 600.0
 MAX_NOTED = 4096
-"""Peers in the notebook."""
+"""Maximum number of peers in the notebook."""
 _MAX_NOTEBOOK = MAX_NOTED * records.MAX_RECORD
-"""Bytes of it that are read."""
+"""Maximum number of bytes that are read from the notebook."""
 _log = logging.getLogger(__name__)
 
 
 class Directory:
-    """`describe` gives (stage, version, capacity) for the own record. `need` makes sure that actors can be dialled.
+    """`describe` gives (stage, version, capacity) for this process's own record. `need` makes sure that actors can be
+    dialled.
 
-    `given`: addresses known from elsewhere, such as the invite. They are kept beside those of the record, and never
-    forgotten.
-    `notebook`: a file that keeps the addresses of all recent peers, to be dialled at the next start. `coordinators`:
-    those of the run, without this process. `book`: what members have told this process, if it is a coordinator.
+    `given`: addresses known from elsewhere, such as the invite. They are used in addition to those of the record, and
+    never forgotten.
+    `notebook`: a file that keeps the addresses of all recent peers, to be dialled at the next start.
+    `coordinators`: those of the run, without this process.
+    `book`: the records that members have sent to this process, if it is a coordinator.
     """
 
     def __init__(
@@ -87,13 +89,13 @@ class Directory:
         self._coordinators = tuple(coordinators)
         self._book = book
         self._told: dict[Actor, tuple[tuple[str, ...], float]] = {}
-        """The addresses of ours that each coordinator knows, and when it was told."""
+        """For each coordinator: the addresses of this process that it knows, and when it was told."""
         self._known: dict[str, tuple[int, tuple[str, ...]]] = {} if notebook is None else _read(notebook)
         """By peer id, the incarnation and addresses of its newest record."""
         now = asyncio.get_running_loop().time()
         self._seen = dict.fromkeys(self._known, now)
         self._asked: dict[str, float] = {}
-        """When the record of each needed peer was last looked up."""
+        """For each needed peer: when its record was last looked up."""
         self._publish_at = now
         self._ask_dht_from = now + _DHT_AFTER_S
         self._wanted: frozenset[Actor] = frozenset()
@@ -102,7 +104,7 @@ class Directory:
         self._wake = asyncio.Event()
 
     def need(self, actors: Iterable[Actor]) -> None:
-        """Replace the set of needed actors. Those with unknown addresses are looked up soon."""
+        """Replace the set of needed actors. Actors with unknown addresses are looked up soon."""
         self._wanted = frozenset(actor for actor in actors if actor.peer != self._host.peer_id)
         missing = {actor for actor in self._wanted if self._known.get(actor.peer, (-1,))[0] < actor.incarnation}
         if missing - self._missing:
@@ -114,9 +116,10 @@ class Directory:
         return actor in self._wanted
 
     def link_up(self, actor: Actor) -> None:
-        """A connection is open, for the first time or again: a coordinator may be another process now.
+        """A connection has opened, for the first time or again; a coordinator may have restarted.
 
-        It is asked at once for those whose addresses are unknown: the other coordinators, before this one may die.
+        Ask a coordinator at once for all unknown addresses, so that the other coordinators are known before this one
+        may die.
         """
         told = self._told.pop(actor, None) is not None
         if told or (self._missing and actor in self._coordinators):
@@ -124,7 +127,7 @@ class Directory:
             self._wake.set()
 
     def noted(self, peer: str) -> None:
-        """Our own book has news of a peer."""
+        """This process's own book has a new record of a peer."""
         if any(actor.peer == peer for actor in self._missing):
             self._wake.set()
 
@@ -136,7 +139,7 @@ class Directory:
         )
 
     async def run(self) -> None:
-        """Publish and refresh until cancelled. A DHT that does not answer is tried again."""
+        """Publish and refresh until cancelled. If a DHT does not answer, it is tried again."""
         for peer, (incarnation, addresses) in self._known.items():
             self._network.learn(Actor(peer, incarnation), addresses)
             self._network.dial(Actor(peer, incarnation))
@@ -157,7 +160,7 @@ class Directory:
                 pass
 
     def _pause(self) -> float:
-        """Seconds until the next check: short while a peer is missing, but not for ever."""
+        """Seconds until the next check: short while a peer is missing, but longer if it stays missing."""
         if not self._missing:
             return _LOOK_S
         pause, self._retry_s = self._retry_s, min(2 * self._retry_s, _LOOK_S)
@@ -177,9 +180,9 @@ class Directory:
         )
 
     async def _tell(self) -> None:
-        """Tell the coordinators where this process is: those that have not been told, or not for a while.
+        """Tell the coordinators the addresses of this process, unless they were told recently.
 
-        In the same request they are asked for peers that are missing.
+        The same request asks them for missing peers.
         """
         if not self._coordinators:
             return
@@ -187,7 +190,7 @@ class Directory:
         due = []
         for actor in self._coordinators:
             if self._network.why_lost(actor) is not None:
-                self._told.pop(actor, None)  # it may come back without what it was told
+                self._told.pop(actor, None)  # it may restart without the addresses it was told
             elif self._told.get(actor, ((), 0.0))[0] != own.addresses or now - self._told[actor][1] >= _TELL_S:
                 due.append(actor)
         if due:
@@ -213,9 +216,9 @@ class Directory:
             self._publish_at = asyncio.get_running_loop().time() + _PUBLISH_S
 
     def _due(self, now: float) -> list[str]:
-        """Return ids of the peers whose records are to be looked up now; the least recently looked up come first.
+        """Return the ids of the peers whose records must be looked up now, the least recently looked up first.
 
-        A reachable peer counts as seen.
+        For a reachable peer, its connection counts as a lookup.
         """
         self._asked = {actor.peer: self._asked.get(actor.peer, -math.inf) for actor in self._wanted}
         due = {actor.peer for actor in self._missing}
@@ -228,7 +231,7 @@ class Directory:
         return sorted(due, key=lambda peer: (self._asked[peer], peer))[:_AT_ONCE]
 
     async def _refresh(self) -> None:
-        """Ask our own book, then the coordinators, then the DHT, each for those that are not found yet."""
+        """Ask the own book, then the coordinators, then the DHT, each for the peers that are not found yet."""
         due = self._due(asyncio.get_running_loop().time())
         if not due:
             return
@@ -243,7 +246,7 @@ class Directory:
             self._note()
 
     def _take(self, found: Iterable[records.PeerRecord]) -> bool:
-        """Have the network dial the addresses in these records; returns whether any are new."""
+        """Make the network dial the addresses in these records. Return whether any address is new."""
         now, changed = asyncio.get_running_loop().time(), False
         for record in found:
             actor, where = record.actor, (record.actor.incarnation, tuple(record.addresses))
@@ -270,7 +273,7 @@ class Directory:
     async def _of_dht(self, peers: list[str]) -> list[records.PeerRecord]:
         reached = any(self._network.why_lost(actor) is None for actor in self._coordinators)
         if self._coordinators and not reached and asyncio.get_running_loop().time() < self._ask_dht_from:
-            return []  # a look-up takes seconds, in which no coordinator could be asked
+            return []  # a lookup takes seconds, in which no coordinator could be asked
         return await records.lookup(self._host, self._run_hash, peers)
 
     def _forget(self) -> None:

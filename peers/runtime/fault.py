@@ -43,10 +43,10 @@ from swarm.protocol.peer.io import Backward, EncodePart, Forward, SumBucket, Wei
 
 KINDS = ("kill", "stop", "daemon", "swallow", "lie", "fail", "mute", "flip", "starve", "overflow", "spoilt", "nan")
 COMPUTING = ("swallow", "lie", "fail", "mute", "flip", "starve", "overflow", "spoilt", "nan")
-"""Kinds for a process that computes."""
+"""Kinds of faults for a process that computes."""
 
 _FLUSH_S = 0.5
-"""Seconds in which the last message may leave, through a libp2p daemon that may have to wait for a core."""
+"""Seconds for the last message to leave, through a libp2p daemon that may have to wait for a processor core."""
 
 Action = TypeVar("Action")
 T = TypeVar("T")
@@ -58,10 +58,10 @@ class FaultError(ValueError):
 
 @dataclass
 class Fault:
-    """An event-log listener, and by `watch` a listener of actions.
+    """A listener of the event log and, by `watch`, of actions.
 
-    `daemon_pid` is called when `daemon` strikes; `flip_bit`, `starve` and `overflow` when the fault of that name
-    does.
+    `daemon_pid` is called when a `daemon` fault strikes; `flip_bit`, `starve` and `overflow` when the fault of that
+    name strikes.
     """
 
     kind: str
@@ -76,13 +76,15 @@ class Fault:
     seen: int = 0
     _muted: bool = False
     _does: str = ""
-    """The kind of its lasting fault: one of COMPUTING."""
+    """The kind of the lasting fault that has struck: one of COMPUTING."""
     _frames: dict[type, Payload] = field(default_factory=dict)
-    """The frame that a lie computes from, for forwards and for backwards."""
+    """The frame from which a lie computes, for forwards and for backwards."""
 
     @classmethod
     def parse(cls, text: str, *, computes: bool = True) -> Fault:
-        """`computes`: whether the process has work to swallow. Raises FaultError."""
+        """Parse a fault. `computes`: whether the process computes, so that COMPUTING faults are possible. Raises
+        FaultError.
+        """
         kind, at, rest = text.partition("@")
         name, _, conditions = rest.partition(",")
         moment, _, count = name.partition(":")
@@ -103,10 +105,10 @@ class Fault:
             self._strike()
 
     def watch(self, carry_out: Callable[[Action], None]) -> Callable[[Action], None]:
-        """Wrap `carry_out`: after the message that strikes, no action is carried out any more.
+        """Wrap `carry_out`: after the message at which the fault strikes, no more actions are executed.
 
         With `swallow`, only computations are left out; with `mute`, computations without gradients. With `lie`,
-        computations use the first frame received; with `fail`, a frame that no peer can use.
+        computations use the first received frame; with `fail`, a frame that no peer can use.
         """
 
         def guarded(action: Action) -> None:
@@ -130,7 +132,7 @@ class Fault:
         return guarded
 
     def _claiming(self, message: T) -> T:
-        """The message with the false claim, if it has a field for it."""
+        """The message with the false claim, if the message has a field for it."""
         match message:
             case Prepared() if self._does == "spoilt":
                 return replace(message, spoilt=True, unusable=True)
@@ -154,7 +156,7 @@ class Fault:
         self.seen += 1
         if self.seen < self.count:
             return False
-        self.count = 0  # strike once
+        self.count = 0  # strike only once
         return True
 
     def _strike(self) -> None:

@@ -1,6 +1,6 @@
-"""The port of a process that must be found again: a coordinator or bootstrap node keeps its port over restarts.
+"""The port of a process that others must find again: a coordinator or bootstrap node keeps its port across restarts.
 
-Peers that wait for it dial its old port; with a new port after a restart they would not find it.
+Waiting peers dial the old port; if the port changed at a restart, they would not find the process.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ class LastPortTaken(ValueError):
 
 
 def at_last_port(listen: Sequence[str], home: OpenHome) -> tuple[str, ...]:
-    """`listen`, unless it is any port: then the last port, or at the first start one that will be free again."""
+    """`listen`; if it leaves the port open, the last port, or at the first start a port that is likely to be free
+    again.
+    """
     if tuple(listen) != listen_on(0):
         return tuple(listen)
     return listen_on(home.port or lasting_port())
 
 
 def keep(listen: Sequence[str], home: OpenHome) -> None:
-    """Store the port of a host that listens there."""
+    """Store the port on which a host listens."""
     ports = [int(dict(components(address)).get("tcp", 0)) for address in listen]
     if ports and ports[0] and ports[0] != home.port:
         home.keep_port(ports[0])
 
 
 def explained(error: PortTaken, asked: Sequence[str], home: OpenHome) -> PortTaken | LastPortTaken:
-    """The error for the user: with another text if the port was not requested now."""
+    """The error for the user. Its text differs if the user did not request the port now."""
     if tuple(asked) != listen_on(0):
         return error
     return LastPortTaken(

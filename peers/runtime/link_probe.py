@@ -1,8 +1,8 @@
-"""The rate of the link to the coordinator: a second of noise in each direction, measured by the receiver.
+"""The rate of the link to the coordinator: noise is sent for a second in each direction, and the receiver measures it.
 
-A newcomer requests noise from the coordinator, then asks it to receive noise. Both ends bound the probe: bytes,
-seconds, one probe at a time and one per minute for each peer. The result is the rate of the slower of the two machines'
-links, so a lower bound for this one's.
+A new peer requests noise from the coordinator, then asks the coordinator to receive noise. Both ends limit the probe:
+bytes, seconds, one probe at a time, and one per minute for each peer. The result is the rate of the slower of the two
+machines' links, so it is a lower bound for this machine's link.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DOWN = b"probe: send me noise"
 UP = b"probe: take noise from me"
 PROBES = (DOWN, UP)
 SIZE = 8 << 20
-"""Largest number of bytes of noise; a probe is broken off after `LIMIT_S`."""
+"""Largest number of bytes of noise. A probe ends after `LIMIT_S` in any case."""
 LIMIT_S = 1.0
 PAUSE_S = 60.0
 """Seconds between two probes of one peer in the same direction."""
@@ -33,7 +33,7 @@ LONGEST_WAIT_S = 4.0
 _PIECE = 64 << 10
 _MAX_REMEMBERED = 1 << 12
 _MAX_ANSWER = 64
-"""Bytes of a number as text."""
+"""Maximum number of bytes of a number as text."""
 FAILURES = (BulkError, DialError, Refused, StreamClosed, TimeoutError)
 
 
@@ -42,12 +42,12 @@ class Fetcher(Protocol):
 
 
 def noise() -> Transfer:
-    """The noise to send, which cannot be compressed on the way."""
+    """The noise to send. It cannot be compressed on the way."""
     return Transfer(SIZE, _noise())
 
 
 async def received_rate(transfer: Transfer, limit_s: float = LIMIT_S) -> float:
-    """Bytes/s of an answer, from its first piece on, for `limit_s` at most. Raises BulkError."""
+    """Bytes/s of an answer, measured from its first piece on, for at most `limit_s`. Raises BulkError."""
     loop = asyncio.get_running_loop()
     received, began = 0, 0.0
     async with aclosing(transfer.chunks):
@@ -60,14 +60,14 @@ async def received_rate(transfer: Transfer, limit_s: float = LIMIT_S) -> float:
                 break
     took = loop.time() - began
     if not received or took <= 0:
-        raise BulkError("the probe brought nothing to measure")
+        raise BulkError("the probe received too little to measure")
     return received / took
 
 
 async def probe_link(network: Fetcher, coordinator: Actor, *, up: bool) -> tuple[float | None, float | None]:
-    """(up, down) in bytes/s, to the coordinator and from it; None for a direction that could not be measured.
+    """(up, down) in bytes/s, to and from the coordinator; None for a direction that could not be measured.
 
-    `up` False: not measured, since a limit gives it.
+    `up` False: do not measure the direction to the coordinator, since the owner has set a limit.
     """
     down_rate = up_rate = None
     try:
@@ -78,12 +78,12 @@ async def probe_link(network: Fetcher, coordinator: Actor, *, up: bool) -> tuple
                 answer = await network.fetch(coordinator, UP, _MAX_ANSWER)
                 up_rate = float((await answer.read()).decode("ascii"))
     except (*FAILURES, ValueError):
-        pass  # a peer with an unknown link takes part like any other
+        pass  # a peer whose link speed is unknown takes part like any other
     return (up_rate if up_rate is not None and 1.0 <= up_rate <= 1e12 else None), down_rate
 
 
 class Prober:
-    """The coordinator's side: one probe after another, so that they do not measure each other."""
+    """The coordinator's side. It runs one probe at a time, so that probes do not disturb each other."""
 
     def __init__(self, network: Fetcher, clock: Callable[[], float] = time.monotonic) -> None:
         self._network = network
@@ -93,7 +93,7 @@ class Prober:
         """{(peer id, request): time}"""
 
     async def answer(self, requester: Actor, what: bytes) -> Transfer:
-        """The answer to a peer's request from `PROBES`. Raises BulkError when it is not the peer's turn."""
+        """The answer to a peer's request (one of `PROBES`). Raises BulkError if it is not the peer's turn."""
         now, key = self._clock(), (requester.peer, what)
         if now - self._last.get(key, -PAUSE_S) < PAUSE_S:
             raise BulkError(f"this link was probed less than {PAUSE_S:g} s ago")
@@ -126,7 +126,7 @@ class Prober:
             self._over(turn)
 
     def _over(self, turn: float) -> None:
-        """A turn ended early: the next one need not wait for the rest of it."""
+        """A turn has ended early, so the next one need not wait for the rest of it."""
         if self._busy_until == turn:
             self._busy_until = self._clock()
 

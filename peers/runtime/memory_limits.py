@@ -1,7 +1,8 @@
-"""The memory that this process may still take: the machine's free memory, and what limits leave of it.
+"""The memory that this process may still allocate: the machine's free memory, or less if a limit applies.
 
 A container, a systemd unit or a batch job limits a group of processes (cgroups v2 or v1). The kernel kills a process
-that exceeds the limit, and the machine's free memory does not show it. The limit of every group up the tree counts.
+that exceeds the limit, and the machine's free memory does not show the limit. The limits of the process's group and of
+all groups above it apply.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _UNLIMITED = 1 << 60
 
 
 def free_memory() -> int:
-    """Free bytes of the machine, or what a limit leaves if that is less."""
+    """Free memory of the machine in bytes, or what a limit leaves, if that is less."""
     return min(int(psutil.virtual_memory().available), allowed_memory())
 
 
 def allowed_memory() -> int:
-    """Bytes that this process may take besides its own and its groups' memory; at most the machine's memory."""
+    """Bytes that this process may allocate beyond the present use of its groups; at most the machine's memory."""
     left = [int(psutil.virtual_memory().total)]
     left.extend(_left_of_groups())
     own = psutil.Process().memory_info()
@@ -42,7 +43,7 @@ def allowed_memory() -> int:
 
 
 def own_memory() -> int:
-    """Bytes that this process has now."""
+    """Bytes that this process uses now."""
     return int(psutil.Process().memory_info().rss)
 
 
@@ -64,7 +65,7 @@ def _groups() -> set[Path]:
         if controllers and "memory" not in controllers.split(","):
             continue
         for mount, root in _mounts(unified=not controllers):
-            # within a container the group's path may be that of the host, which is not visible here
+            # within a container, the group's path may be that of the host, which is not visible here
             inner = path.removeprefix(root.rstrip("/")) if root != "/" else path
             folder = mount / inner.lstrip("/")
             if ".." not in folder.parts:
@@ -74,7 +75,7 @@ def _groups() -> set[Path]:
 
 
 def _mounts(unified: bool) -> Iterator[tuple[Path, str]]:
-    """(mount point, root group): the actual mounts, and the customary places."""
+    """(mount point, root group): the actual mounts, and the usual places."""
     for line in _lines(_MOUNTS):
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()

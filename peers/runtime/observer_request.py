@@ -1,6 +1,6 @@
-"""What an observer asks a coordinator for: its state, a part of an event log, what the archive holds.
+"""The requests of an observer to a coordinator: for its state, a part of an event log, or the contents of the archive.
 
-A checkpoint is asked for as members ask for it (peers/runtime/checkpoint_request.py).
+Checkpoints are requested in the same way as by members (peers/runtime/checkpoint_request.py).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from swarm.protocol.messages import LogChunk, LogWant
 
 MAX_REQUEST_BYTES = 1024
 MAX_PART_BYTES = 1 << 20
-"""Of a log, in one answer."""
+"""Maximum size of a part of a log in one answer, in bytes."""
 MAX_ANSWER_BYTES = MAX_PART_BYTES + 4096
 MAX_FACTS_BYTES = 4 << 20
-"""Of an answer in JSON."""
+"""Maximum size of an answer in JSON, in bytes."""
 MAX_TOKENIZER_BYTES = 64 << 20
 _MAX_TEXT = 128
 
@@ -29,7 +29,7 @@ class ObserverRequestError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ObserverRequest:
-    """`what`: one of the words above. Of a log: whose, and from where on (`LogWant`)."""
+    """`what`: one of the constants above. For a log: the coordinator that wrote it, and the position (`LogWant`)."""
 
     what: str
     of: str = ""
@@ -39,7 +39,7 @@ class ObserverRequest:
 
     @classmethod
     def part(cls, of: str, want: LogWant) -> ObserverRequest:
-        """`of`: the peer id of the coordinator whose log it is."""
+        """`of`: the peer id of the coordinator that wrote the log."""
         return cls(LOG, of, want.log, want.offset, want.before)
 
     @property
@@ -51,7 +51,7 @@ class ObserverRequest:
 
     @classmethod
     def decode(cls, raw: bytes) -> ObserverRequest | None:
-        """None: it is another kind of request. Raises ObserverRequestError."""
+        """None: it is a request of another kind. Raises ObserverRequestError."""
         if len(raw) > MAX_REQUEST_BYTES:
             raise ObserverRequestError(f"a request of {len(raw)} bytes; at most {MAX_REQUEST_BYTES} are accepted")
         try:
@@ -70,7 +70,7 @@ class ObserverRequest:
 
 
 def encode_part(part: LogChunk | None) -> bytes:
-    """A part of a log as an answer; None: there is nothing new."""
+    """Encode a part of a log as an answer; None: there is nothing new."""
     if part is None:
         return b""
     head = json.dumps({"log": part.log, "offset": part.offset}, separators=(",", ":"))

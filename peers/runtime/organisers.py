@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def members_of(manifest: RunManifest) -> tuple[Actor, ...]:
-    """The group that the manifest names; empty if one machine coordinates alone."""
+    """The coordinators named by the manifest as a group; empty if one machine coordinates alone."""
     return tuple(Actor(peer, COORDINATOR_INCARNATION) for peer in manifest.coordinator.group)
 
 
@@ -32,15 +32,16 @@ def addresses_by_peer(addresses: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 async def fetch_from_any(host: Host, invite: Invite, guest: Introduction) -> SignedManifest:
-    """The signed manifest, from any of an invite's machines; the named coordinator is asked first.
+    """Fetch the signed manifest from any of an invite's machines; the coordinator that the invite names is asked
+    first.
 
-    Raises the errors of `fetch_manifest` for the last one asked.
+    Raises the errors of `fetch_manifest` for the last machine asked.
     """
     return await _from_any(invite, lambda peer, maddrs: fetch_manifest(host, peer, maddrs, guest))
 
 
 async def certificate_from_any(host: Host, invite: Invite, guest: Introduction) -> bytes:
-    """The certificate of this device, in the same order. Raises what `fetch_certificate` raises."""
+    """Fetch the certificate of this device, in the same order. Raises the errors of `fetch_certificate`."""
     return await _from_any(invite, lambda peer, maddrs: fetch_certificate(host, peer, maddrs, guest))
 
 

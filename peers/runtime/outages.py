@@ -1,7 +1,7 @@
-"""Outages: undelivered messages to an actor are reported once, and once more when the outage is over.
+"""Outages: reports undelivered messages to an actor once, and once more when the outage is over.
 
-While a peer waits for its coordinator, a message is given up every second or two, each for the same reason. The first
-is worth a line; the others are counted, and reported when the state changes.
+While a peer waits for its coordinator, a message fails every second or two, each for the same reason. The first
+failure gets a line in the log; the others are counted, and reported when the state changes.
 """
 
 from __future__ import annotations

@@ -73,9 +73,13 @@ class TemperatureFile:
                 text = opened.read(_LONGEST_FILE)
             celsius = int(text) / 1000
         except (OSError, ValueError) as error:
-            raise SensorError(f"no temperature in {self.path} ({error}): it has thousandths of °C in Linux") from None
+            raise SensorError(
+                f"no temperature in {self.path} ({error}): the file must contain thousandths of °C, as in Linux"
+            ) from None
         if not _LEAST_C < celsius < _MOST_C:
-            raise SensorError(f"{self.path} says {celsius:g} °C: it should have thousandths of °C, such as 83000")
+            raise SensorError(
+                f"{self.path} says {celsius:g} °C: the file must contain thousandths of °C, such as 83000"
+            )
         return Reading(celsius)
 
 

@@ -1,1 +1,1 @@
-"""A volunteer's peer: wires protocol, compute, averaging and net together."""
+"""A volunteer's peer: connects the protocol, the computation and the network."""

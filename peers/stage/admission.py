@@ -1,6 +1,6 @@
-"""Admission: a device shows its pass to a coordinator, and gets the run's manifest and a certificate of its own.
+"""Admission: a device shows its pass to a coordinator, and gets the run's manifest and its own certificate.
 
-The certificate stays in the home, for later starts with the same pass. The device shows it to all other members.
+The certificate is kept in the home, for later starts with the same pass. The device shows it to all other members.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from swarm.protocol.ids import Actor
 
 _PAUSE_S = 1.0
 _BUSY_S = 120.0
-"""For so long a device asks again when no coordinator can write it down, as while none leads."""
+"""Seconds for which a device tries again while no coordinator can record its admission, for example without a leader.
+"""
 
 
 class Admitted(NamedTuple):
@@ -35,9 +36,9 @@ class Admitted(NamedTuple):
 
 
 async def be_admitted(host: Host, home: Home, invite: Invite) -> Admitted:
-    """With the certificate of before, or anew.
+    """Use the stored certificate, or ask a coordinator for a new one.
 
-    Raises RunFailed when the device or its pass is shut out; InviteError, ManifestError, DialError, Refused, BulkError.
+    Raises RunFailed if the device or its pass is shut out; InviteError, ManifestError, DialError, Refused, BulkError.
     """
     try:
         return await _admitted(host, home, invite)
@@ -55,7 +56,8 @@ def says_shut_out(refusal: str) -> bool:
 async def _admitted(host: Host, home: Home, invite: Invite) -> Admitted:
     if invite.ticket is None or invite.run_hash is None:
         raise InviteError(
-            "an address alone lets nobody in: ask the organiser for an invite (swarm3-…); `swarm-peer invite` makes one"
+            "an address is not enough to join: ask the organiser for an invite (swarm3-…); `swarm-peer "
+            "invite` makes one"
         )
     guest = Introduction(invite.run_hash, Actor(host.peer_id, 0), Role.GUEST, None, Channel.BULK)
     kept = _kept(home.certificate, invite.ticket, host.peer_id)
@@ -64,7 +66,7 @@ async def _admitted(host: Host, home: Home, invite: Invite) -> Admitted:
             signed = await fetch_from_any(host, invite, replace(guest, certificate=kept))
             return Admitted(signed, signed.verify(invite.run_hash, invite.fingerprint), kept)
         except Refused as error:
-            if error.refusal is not Refusal.NO_PASS:  # else it is of a coordinator that is none any more
+            if error.refusal is not Refusal.NO_PASS:  # otherwise its signer has left
                 raise
     guest = replace(guest, enrolment=invite.ticket.enrol(host.peer_id))
     signed = await fetch_from_any(host, invite, guest)
@@ -96,7 +98,7 @@ async def _certificate(host: Host, invite: Invite, guest: Introduction) -> bytes
 
 
 def _kept(path: Path, ticket: Ticket, peer: str) -> bytes | None:
-    """The certificate of before, if it came with this pass."""
+    """The stored certificate, if it was issued for this pass."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)

@@ -1,4 +1,4 @@
-"""Bans: the members that coordinators have shut out, as this peer was last told. The list survives restarts."""
+"""Bans: the members that the coordinators have shut out, as last announced to this peer. The list survives restarts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from swarm.protocol.messages import MAX_BANNED, Banned
 
 WHY = "it has no part in the run any more"
 _LONGEST = 1 << 20
-"""Bytes of the file."""
+"""Maximum size of the file in bytes."""
 
 
 class Bans:
-    """`path`: file in the home. `run_hash`: what the coordinators of another run have said is of no account."""
+    """`path`: file in the home. `run_hash`: a list from the coordinators of another run is ignored."""
 
     def __init__(self, path: Path, run_hash: str, network: Network) -> None:
         self._path = path
@@ -25,7 +25,7 @@ class Bans:
         self._obey()
 
     def heard(self, message: Banned) -> None:
-        """From a coordinator. Whoever is shut out loses its links at once. Raises OSError."""
+        """Store a list from a coordinator. Members that are shut out lose their connections at once. Raises OSError."""
         if message.number <= self.known.number:
             return
         self.known = message
@@ -39,7 +39,7 @@ class Bans:
 
 
 def _read(path: Path, run_hash: str) -> Banned:
-    """Nothing is known if the file cannot be read: the coordinators say it again."""
+    """Read the stored list. If the file cannot be read, begin with an empty list: the coordinators send it again."""
     try:
         with path.open("rb") as file:
             body = json.loads(file.read(_LONGEST))

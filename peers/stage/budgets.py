@@ -1,4 +1,4 @@
-"""What a peer may use of its machine's memory, by the options of the person who joins."""
+"""The memory that a peer may use on its machine, from the options of the volunteer."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from swarm.compute.memory_table import Mode
 
 
 def budgets(device: str, devices: Sequence[str], limit: int | None, graphs: int | None, changes: int | None) -> Budgets:
-    """The bytes of one of a process's `devices`: the memory of a card is its own, that of the host is divided.
+    """The memory budgets, in bytes, of one of a process's `devices`. A graphics card has its own memory; the memory of
+    the host is divided.
 
-    `limit`: of each device's memory, or of the host's for all peers there; None: what is free. `graphs`, `changes`: as
-    in Budgets, of each.
+    `limit`: of each device's memory, or of the host's memory for all peers on the host; None: the free memory.
+    `graphs`, `changes`: for each device, as in Budgets.
     """
     memory, host = memory_budget(limit, device), None
     if Mode(device).own_memory:

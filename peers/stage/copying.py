@@ -35,16 +35,16 @@ class Engine(Protocol):
 def copy_state(
     engine: Engine, stage: int, version: int, write: Callable[[HeldState], Draft], emit: Log
 ) -> Future[Draft]:
-    """The result of `write` for that version, made in a thread. Call it from the event loop; the copy begins before the
-    next step.
+    """Run `write` for that version in a thread and return its result. Call it from the event loop; the copy begins
+    before the next step.
 
-    The future raises StateError if the engine is at another version by then, and the errors of `write`. `emit` gets an
-    event if the next step had to wait.
+    The future raises StateError if the engine has reached another version by then, and the errors of `write`. `emit`
+    gets an event if the next step had to wait.
     """
 
     def copy(held: HeldState) -> Draft:
         if held.version != version:
-            raise StateError("state", f"version {version} is over, this peer is at {held.version}")
+            raise StateError("state", f"version {version} is no longer held: this peer is at version {held.version}")
         try:
             return write(held)
         finally:
@@ -55,5 +55,5 @@ def copy_state(
 
 
 def copy_to(path: Path, engine: Engine, run_hash: str, stage: int, version: int, emit: Log) -> Future[Draft]:
-    """Like `copy_state`, but into a file. Also raises OSError."""
+    """Like `copy_state`, but writes into a file. Also raises OSError."""
     return copy_state(engine, stage, version, lambda held: write_draft(path, held, run_hash, stage), emit)

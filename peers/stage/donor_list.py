@@ -1,4 +1,4 @@
-"""The donors of a state or of sums, and which of them are still asked."""
+"""The donors of a state or of sums, and which of them are still usable."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from swarm.state.error import StateError
 
 
 class Unavailable(StateError):
-    """No donor has it, or will have it."""
+    """No donor has the data, or will have it."""
 
 
 @dataclass(slots=True)
 class DonorList:
     named: tuple[Donor, ...]
-    """As ordered. May be replaced at any time."""
+    """The donors named in the order. May be replaced at any time."""
     emit: Callable[[Event], None]
     banned: set[Actor] = field(default_factory=set)
-    """Donors that sent a piece with a wrong hash, or another index than the one that is believed."""
+    """Donors that sent a piece with a wrong hash, or an index other than the believed one."""
 
     @property
     def usable(self) -> list[Donor]:
         return [donor for donor in self.named if donor.actor not in self.banned][:MAX_DONORS]
 
     def sources(self, what: str) -> list[Donor]:
-        """The usable donors, at least one. Raises Unavailable, naming `what` is fetched."""
+        """The usable donors, at least one. Raises Unavailable, with `what` (the thing being fetched) in the message."""
         if not (usable := self.usable):
             raise Unavailable(what, "no donor is left" + (" that can be trusted" if self.banned else ""))
         return usable
@@ -37,7 +37,7 @@ class DonorList:
         return any(donor.actor == actor for donor in self.named)
 
     def refuse(self, actor: Actor, reason: str) -> None:
-        """Do not ask a donor again."""
+        """Never ask this donor again."""
         if actor not in self.banned:
             self.emit(PieceRefused(str(actor), reason))
         self.banned.add(actor)

@@ -1,4 +1,4 @@
-"""Carries out the peer core's actions with the real parts: compute thread, libp2p streams, disk, event log."""
+"""Executes the peer core's actions with real parts: compute thread, libp2p streams, disk, event log."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class StageDriver:
         open_seats: Callable[[int, str], None] | None = None,
         faults: Iterable[Fault] = (),
     ) -> None:
-        """`open_seats(seats, reason)`: run this number of peers in this process; None: take no further peer."""
+        """`open_seats(seats, reason)`: run this number of peers in this process; None: add no further peers."""
         self._core = core
         self._log = log
         self._retention = retention
@@ -176,13 +176,13 @@ class StageDriver:
         return message
 
     def _frame_cache(self, event: PeerInput) -> PeerInput:
-        """The event with the payload that the core should keep: the bytes, or their place on disk."""
+        """The event, with the value that the core keeps as its payload: the bytes, or their place on disk."""
         if isinstance(event, ForwardDone | BackwardDone) and isinstance(event.payload, Buffer):
             try:
                 event = replace(event, payload=self._retention.keep(event.payload))
                 if isinstance(event, ForwardDone) and isinstance(event.whole, Buffer):
                     event = replace(event, whole=self._retention.keep(event.whole))
-            except OSError as error:  # not the microbatch's fault: only this peer leaves the pass
+            except OSError as error:  # no fault of the microbatch: only this peer leaves the pass
                 return ComputeFailed(
                     event.pass_id, None, f"a frame cannot be kept in {self._retention.folder}: {error}"
                 )
@@ -208,12 +208,12 @@ class StageDriver:
         self.loop.post(StateLoaded(action.stage, engine.version, *counts))
 
     def _fetch_sums(self, action: FetchSums) -> None:
-        """Fetch the sums of one step at a time: a new step cancels the fetch of the former one."""
+        """Fetch the sums of one step at a time: a new step cancels the fetch of the previous one."""
         running, self._fetching = self._fetching, None
         if running is not None and not running[1].done():
             if running[0] == (action.stage, action.step):
                 self._fetching = running
-                self._spawn(self._gather_sums(action))  # with other donors
+                self._spawn(self._gather_sums(action))  # the fetch goes on with the new donors
                 return
             running[1].cancel()
         self._fetching = (action.stage, action.step), self._spawn(self._gather_sums(action))
@@ -249,7 +249,7 @@ class StageDriver:
             self._log.append(CheckpointRefused("this stage's state", str(error)))
             self.loop.post(StateSpoilt(version))
             return
-        except StateError as error:  # a full disk costs this peer a checkpoint, not the swarm a peer
+        except StateError as error:  # a full disk must cost only this peer's checkpoint; the peer stays in the swarm
             self._log.append(CheckpointRefused(error.where, error.reason))
             return
         self.loop.post(CheckpointSaved(version, digest))

@@ -1,9 +1,9 @@
-"""The way in: a peer's libp2p host, entered by the organiser's addresses.
+"""Entrance: starts a peer's libp2p host and connects it to the run through the organiser's addresses.
 
-Who comes for the first time is told at once when nobody is reached there: the address may be wrong. One who is reached
-and does not answer is busy, as when many come at once: that is waited for a minute. Who has been here before waits in
-both cases as long as it would wait for a coordinator that goes away while it runs: after a power cut a volunteer's
-machine is often up again before the organiser's.
+If a new peer reaches nobody, it fails at once, since the address may be wrong. If it reaches a host that does not
+answer, that host is busy, for example because many peers join at once: the peer tries again for a minute. A peer that
+was in the run before waits in both cases, as long as it would wait for a coordinator that disappears during the run:
+after a power cut, a volunteer's machine often starts before the organiser's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from swarm.net.run_key import RunKey
 
 _PAUSE_S = 1.0
 _BUSY_S = 60.0
-"""Seconds for which a new peer asks again at an address that is reached but does not answer."""
+"""Seconds for which a new peer tries again at an address that is reached but does not answer."""
 
 
 async def enter(
@@ -31,7 +31,9 @@ async def enter(
     patience_s: float,
     tell: Callable[[Event], object],
 ) -> Host:
-    """Start the host, with the run's key. Raises what `Host.create` raises; CoordinatorGone when patience is over."""
+    """Start the host, with the run's key. Raises what `Host.create` raises, and CoordinatorGone when the patience is
+    over.
+    """
     patience = Patience(patience_s if home.returns else min(patience_s, _BUSY_S))
     waits = home.returns
     loop = asyncio.get_running_loop()
@@ -39,7 +41,7 @@ async def enter(
         try:
             host = await Host.create(home.identity, listen, entries, announce=announce or None, key=key)
         except NobodyAnswers as error:
-            waits = waits or isinstance(error, Unresponsive)  # who was reached once is too busy for a connection later
+            waits = waits or isinstance(error, Unresponsive)  # reached once: too busy later
             if not waits:
                 raise
             away = patience.look(str(error), loop.time())
@@ -47,7 +49,7 @@ async def enter(
                 tell(away)
             if patience.exhausted:
                 if not home.returns:
-                    raise  # it was never in the run: what is known is the address, and what is wrong with it
+                    raise  # this peer was never in the run: report the address and what is wrong with it
                 raise CoordinatorGone(patience.last_words()) from None
             await asyncio.sleep(_PAUSE_S)
         else:

@@ -1,9 +1,9 @@
 """Gathering: fetches a state or a step's sums from all donors at once, into a file.
 
-The index says what is right (`IndexInquiry`). An idle donor gets the next few pieces: more for a faster donor, fewer
-towards the end, so that all finish together. When all pieces are requested, an idle donor takes over the end of the
-slowest run. A piece with a wrong hash is fetched elsewhere, and its sender is not asked again. Received pieces stay in
-the file: a repeated fetch of the same thing continues there.
+The index gives the hash of every piece (`IndexInquiry`). An idle donor gets a run, the next few pieces: more for a
+faster donor, fewer towards the end, so that all finish together. When all pieces are requested, an idle donor takes
+over the last pieces of the slowest run. A piece with a wrong hash is fetched elsewhere, and its sender is not asked
+again. Received pieces stay in the file: a repeated fetch of the same content continues there.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from swarm.state.packed import framed_bytes, take_framed
 from swarm.state.pieces import PIECE_BYTES, Index
 
 AT_ONCE = 2
-"""Number of concurrent runs of one donor: the next run is on its way while the one before arrives."""
+"""Number of concurrent runs of one donor, so that the next run is requested before the current one has arrived."""
 RUN_S = 1.0
 """Seconds that a run should take."""
 _FIRST_RATE = 1 << 20
 _PACKED_BELOW = 32 << 20
-"""Bytes/s from a donor: on a faster link, packing a state costs the donor more than it gains."""
+"""Bytes/s. A state is not packed on a faster link, since packing takes the donor longer than it saves."""
 _TAKE_OVER = 1.5
-"""In pieces of the idle donor: a run of another donor that takes longer is shared."""
+"""A run of another donor is shared if the rest of it takes longer than the idle donor needs for this many pieces."""
 _PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 4.0
 _GONE = 8
-"""Number of consecutive failures after which a donor does not count any more."""
+"""Number of consecutive failures after which a donor is considered gone."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class _Donor:
 
     @property
     def run(self) -> int:
-        """Number of pieces that it sends in about RUN_S."""
+        """Number of pieces that this donor sends in about RUN_S."""
         return max(1, min(MAX_RUN, int(self.rate * RUN_S / PIECE_BYTES)))
 
     def arrived(self, nbytes: int, seconds: float) -> None:
@@ -66,16 +66,16 @@ class _Run:
     donor: _Donor
     left: list[int]
     heard_at: float
-    """When its last piece came, or when it was requested."""
+    """When its last piece arrived, or, before the first piece, when the run was requested."""
 
     def rest_s(self, pieces: int, now: float) -> float:
-        """Expected seconds for this number of its pieces; at least as long as it has been silent."""
+        """Expected seconds for this number of pieces from this donor; at least as long as it has been silent."""
         return max(pieces * PIECE_BYTES / self.donor.rate, now - self.heard_at)
 
 
 @dataclass(slots=True)
 class Gathering:
-    """Fetches one thing. `progress` is called for every piece."""
+    """Fetches one state or one step's sums. `progress` is called for every piece."""
 
     kind: PieceKind
     stage: int
@@ -88,19 +88,19 @@ class Gathering:
     progress: Callable[[int], None]
     donors: DonorList
     wrong: frozenset[bytes] = frozenset()
-    """Indices of contents that turned out to be wrong."""
+    """Indices whose content turned out to be wrong."""
     index: Index | None = None
-    """The index of the content that is fetched, once known."""
+    """The index of the content being fetched, once it is known."""
     _known: dict[Actor, _Donor] = field(default_factory=dict)
     _missing: list[int] = field(default_factory=list)
     _done: set[int] = field(default_factory=set)
     _runs: list[_Run] = field(default_factory=list)
     _refetched: int = 0
     _received: int = 0
-    """Bytes of answers with pieces, as transferred."""
+    """Bytes of received answers that contain pieces, as transferred."""
 
     async def run(self) -> Path:
-        """The complete file. Raises Unavailable, OSError; an order that replaces this one cancels it."""
+        """Fetch all pieces, and return the file. Raises Unavailable, OSError. A newer order cancels this one."""
         began = time.monotonic()
         inquiry = IndexInquiry(self.kind, self.stage, self.version, self.limit, self.fetch, self.donors, self.wrong)
         self.index = index = await inquiry.run()
@@ -138,7 +138,7 @@ class Gathering:
     # ------------------------------------------------------------ the pieces
 
     def _take_up(self, index: Index) -> set[int]:
-        """Numbers of the pieces that the file holds from before."""
+        """Numbers of the pieces that the file already contains."""
         done: set[int] = set()
         if not self.path.exists() or self.path.stat().st_size != index.total:
             return done
@@ -164,19 +164,19 @@ class Gathering:
                     del working[task]
                     task.result()
                 if all(self._known[actor].failures >= _GONE for actor in usable):
-                    raise Unavailable(self._what, "its donors do not answer any more")
+                    raise Unavailable(self._what, "its donors no longer answer")
         finally:
             for task in working:
                 task.cancel()
             await asyncio.gather(*working, return_exceptions=True)
 
     async def _work(self, donor: _Donor, index: Index, file: int) -> None:
-        """Take runs until no pieces are left, or the donor should pause."""
+        """Fetch runs until no pieces are left or the donor should pause."""
         while not donor.banned and self.donors.names(donor.actor):
             run = self._next_run(donor)
             if run is None:
                 if len(self._done) < len(index.hashes):
-                    await asyncio.sleep(_PAUSE_S)  # another donor's run may break off
+                    await asyncio.sleep(_PAUSE_S)  # another donor's run may fail
                 return
             self._runs.append(run)
             try:
@@ -196,7 +196,9 @@ class Gathering:
                 return
 
     def _next_run(self, donor: _Donor) -> _Run | None:
-        """The next pieces in order; if all are requested, the later half of the run that will take longest."""
+        """Return the next pieces in order. If all are requested, return the later half of the run that will take
+        longest.
+        """
         if self._missing:
             first = self._missing[0]
             count = 1
@@ -246,7 +248,9 @@ class Gathering:
             run.donor.failures += 1
 
     def _take(self, come: bytearray, number: int, index: Index, packed: bool) -> bytes | None:
-        """The piece at the beginning of `come`; None if it is incomplete. Raises StateError if its hash is wrong."""
+        """Return the piece at the beginning of `come`; None if it is incomplete. Raises StateError if its hash is
+        wrong.
+        """
         what, size = f"piece {number} of {self._what}", index.size(number)
         if packed:
             whole = take_framed(come, size, what)
@@ -256,13 +260,14 @@ class Gathering:
             whole = bytes(memoryview(come)[:size])
             del come[:size]
         if whole is not None and not index.fits(number, whole):
-            raise StateError(what, "it does not have its hash")
+            raise StateError(what, "its hash is wrong")
         return whole
 
     def _in_turn(self, usable: list[Actor]) -> list[Actor]:
-        """The order in which donors are asked: in rounds, each as often as it may have open requests.
+        """The order in which donors are asked: in rounds, so that each donor occurs as often as it may have open
+        requests.
 
-        The donor of the first request changes from version to version.
+        The first donor differs from version to version.
         """
         first = self.version % len(usable)
         return (usable[first:] + usable[:first]) * AT_ONCE
@@ -273,14 +278,14 @@ class Gathering:
 
 
 def _write(file: int, whole: bytes, offset: int) -> None:
-    """Write all of it. Raises OSError when the disk is full or fails."""
+    """Write all bytes. Raises OSError if the disk is full or fails."""
     done = 0
     while done < len(whole):
         done += os.pwrite(file, memoryview(whole)[done:], offset + done)
 
 
 def _last_stretch(numbers: list[int]) -> list[int]:
-    """The last consecutive numbers of an ascending list: one request can only ask for consecutive pieces."""
+    """The last consecutive numbers of an ascending list. One request can only name consecutive pieces."""
     first = len(numbers) - 1
     while first and numbers[first - 1] == numbers[first] - 1:
         first -= 1

@@ -1,13 +1,14 @@
-"""The heap of a peer: memory that a microbatch frees is kept for the next one, and large pages are used for all of it.
+"""The heap of a peer: memory that a microbatch frees is kept for the next one, in large pages.
 
 A peer has several microbatches in flight, so their graphs are not freed in the order in which they were made. By
-default glibc returns such memory to the kernel and gets it again, page by page, each zeroed: four peers of a model with
-d = 512 have some 0.6 million page faults in a step of 16,384 tokens. The gaps between what is in use take about as much
-memory as graphs do. A peer without room for these gaps goes back to returning memory.
+default, glibc returns such memory to the kernel and gets it again page by page, each page zeroed: four peers of a
+model with d = 512 have about 0.6 million page faults in a step of 16,384 tokens. If the memory is kept, the gaps
+between used blocks take about as much memory as the graphs do. A peer without room for these gaps returns freed memory
+instead.
 
-Large pages are requested once, for addresses that the heap has yet to grow into. If they are requested tensor by tensor
-(as torch does with THP_MEM_ALLOC_ENABLE), each begins at a multiple of 2 MiB, and the gaps are too small for other
-tensors.
+Large pages are requested once, for addresses into which the heap has yet to grow. If they are requested for each
+tensor (as torch does with THP_MEM_ALLOC_ENABLE), each tensor begins at a multiple of 2 MiB, and the gaps are too small
+for other tensors.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _NEVER = -1
 _LARGEST_BLOCK = 1 << 30
 """Larger blocks are mapped separately, and returned to the kernel when freed."""
 _SMALLEST_TENSOR = 256 << 10
-"""Bytes of the smallest block that is mapped by itself where memory is short."""
+"""The smallest block, in bytes, that is mapped separately if memory is short."""
 _MAPPED_BLOCKS = 1 << 16
-"""glibc's default."""
+"""The maximum number of mapped blocks: glibc's default."""
 _MADV_HUGEPAGE = 14
 _LARGE_PAGE = 2 << 20
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
@@ -43,7 +44,7 @@ def keep_freed_memory() -> None:
     libc = _unconfigured_glibc()
     if libc is None:
         return
-    # the compute thread's own arena would consist of pieces of 64 MiB, given back when empty
+    # a separate arena for the compute thread would consist of pieces of 64 MiB that are returned when empty
     libc.mallopt(_M_ARENA_MAX, 1)
     libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_BLOCK)
     libc.mallopt(_M_TRIM_THRESHOLD, _NEVER)
@@ -54,16 +55,16 @@ def keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Map later tensors one by one and return them to the kernel when freed, so that no gaps remain between them.
+    """Map later tensors separately and return them to the kernel when freed, so that no gaps remain between them.
 
-    This takes up to half more time. Does nothing where `keep_freed_memory` does nothing.
+    Steps then take up to half as long again. Does nothing where `keep_freed_memory` does nothing.
     """
     libc = _unconfigured_glibc()
     if libc is None:
         return
     libc.mallopt(_M_MMAP_THRESHOLD, _SMALLEST_TENSOR)
     libc.mallopt(_M_TRIM_THRESHOLD, _LARGE_PAGE)
-    libc.malloc_trim(0)  # the end of the heap has addresses for any tensor, and would be used first
+    libc.malloc_trim(0)  # free addresses at the end of the heap fit any tensor, and glibc would use them first
 
 
 def _unconfigured_glibc() -> ctypes.CDLL | None:
@@ -75,7 +76,9 @@ def _unconfigured_glibc() -> ctypes.CDLL | None:
 
 
 def _addresses_are_free() -> bool:
-    """True if unused addresses cost nothing: neither a limit of this process nor a strict kernel counts them."""
+    """True if unused addresses cost nothing: neither a limit of this process nor strict accounting by the kernel
+    counts them.
+    """
     limits = (resource.getrlimit(what)[0] for what in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
     try:
         strict = _OVERCOMMIT.read_text().strip() == _STRICT
@@ -85,7 +88,7 @@ def _addresses_are_free() -> bool:
 
 
 def _ask_for_large_pages(libc: ctypes.CDLL, nbytes: int) -> None:
-    """Ask for large pages for `nbytes` of the heap: allocate a block, which only uses addresses, and free it."""
+    """Ask for large pages for `nbytes` of the heap: allocate a block, which only reserves addresses, and free it."""
     libc.malloc.restype = ctypes.c_void_p
     libc.malloc.argtypes = [ctypes.c_size_t]
     libc.free.argtypes = [ctypes.c_void_p]

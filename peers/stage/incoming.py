@@ -31,7 +31,7 @@ from swarm.state.transfer import HEADER_BYTES, ShardReceiver
 
 
 class Incoming:
-    """Used in one event loop. `folder` is created. `come(total)`: called at most once a second, while bytes come."""
+    """Used in one event loop. `folder` is created. `come(total)`: called at most once a second while bytes arrive."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Incoming:
         self._emit = emit
         self._come = come
         folder.mkdir(parents=True, exist_ok=True)
-        _remove(folder.glob("sums-*"))  # left by another process
+        _remove(folder.glob("sums-*"))  # left by an earlier process
         _remove(folder.glob("archived-*"))
         self._downloads = count()
         self._removing: asyncio.Future[None] | None = None
@@ -62,9 +62,9 @@ class Incoming:
     # ------------------------------------------------------------ states
 
     async def state(self, order: LoadState, own: Checkpoint | None) -> Shard:
-        """The live state that the donors of an order hold. Raises StateError, OSError.
+        """Fetch the live state from the donors of an order. Raises StateError, OSError.
 
-        Pieces of it that `own` holds, or that came before, are not fetched again.
+        Pieces that `own` contains, or that arrived earlier, are not fetched again.
         """
         limit = shard_limit(parameter_shapes(self._manifest.model, order.stage))
         gathering = self._gathering(PieceKind.STATE, order.stage, order.version, limit, order.donors)
@@ -78,7 +78,7 @@ class Incoming:
         return shard
 
     async def archived(self, order: LoadState, archive: Actor, own: Checkpoint | None) -> Shard | None:
-        """A checkpoint from a coordinator's archive; None if `own` is the same. Raises StateError, OSError."""
+        """Fetch a checkpoint from a coordinator's archive; None if `own` is the same. Raises StateError, OSError."""
         parameters = parameter_shapes(self._manifest.model, order.stage)
         path = self._folder / f"archived-{order.stage}-{order.version}-{next(self._downloads)}"
         receiver = ShardReceiver(
@@ -97,7 +97,7 @@ class Incoming:
             await asyncio.to_thread(receiver.close)
 
     def _parse(self, path: Path, stage: int) -> Shard:
-        """The state in a file, whose name is removed. Raises StateError, OSError."""
+        """Read the state in a file, and remove the file's name. Raises StateError, OSError."""
         try:
             shapes = state_shapes(parameter_shapes(self._manifest.model, stage))
             return open_shard(path, "the donors", shapes=shapes)
@@ -107,11 +107,12 @@ class Incoming:
     # ------------------------------------------------------------ sums
 
     async def sums(self, order: FetchSums, most_buckets: int) -> bool:
-        """Carry out a FetchSums. False: the fetch runs already, now with these donors. Raises StateError, OSError.
+        """Execute a FetchSums. Return False if the fetch is already running; it continues with these donors. Raises
+        StateError, OSError.
 
         `most_buckets`: the largest number of buckets that the sums may have.
         """
-        if self._removing is not None:  # the same step may have been here before a rollback
+        if self._removing is not None:  # a step of the same number may have been fetched before a rollback
             await asyncio.shield(self._removing)
         running, donors = self._sums, tuple(Donor(actor, number) for number, actor in enumerate(order.donors))
         if running is not None and (running.stage, running.version) == (order.stage, order.step):
@@ -120,7 +121,7 @@ class Incoming:
         largest = max(largest_bucket(self._manifest.sums), largest_exact(self._manifest.sums))
         limit = SumsFile.limit(most_buckets, largest)
         gathering = self._gathering(PieceKind.SUMS, order.stage, order.step, limit, donors)
-        if gathering.path.exists():  # it was here before, and was wrong
+        if gathering.path.exists():  # the sums were fetched before, and were wrong
             gathering.path.unlink()
             gathering.wrong = frozenset(self._indices.get(order.step, ()))
         self._sums = gathering
@@ -134,18 +135,18 @@ class Incoming:
         return True
 
     async def fetched_sums(self, stage: int, step: int) -> bytes:
-        """The file of a step's sums. Raises OSError."""
+        """The file with a step's sums. Raises OSError."""
         return await asyncio.to_thread(self._path(PieceKind.SUMS, stage, step).read_bytes)
 
     def forget_sums(self, step: int) -> None:
-        """Steps up to this one are applied: remove their sums."""
+        """The steps up to this one are applied, so remove their sums."""
         old = [path for path in self._folder.glob("sums-*") if int(path.name.rsplit("-", 1)[1]) <= step]
         if old:
             self._removing = asyncio.get_running_loop().run_in_executor(None, _remove, old)
         self._indices = {other: indices for other, indices in self._indices.items() if other > step}
 
     def count_anew(self) -> None:
-        """After a rollback the same steps may be decided again, and their sums be right."""
+        """After a rollback, forget which indices were wrong: the same steps may be decided again, with those sums."""
         self._indices.clear()
 
     async def close(self) -> None:
@@ -169,7 +170,7 @@ class Incoming:
 
 
 def _seed(path: Path, own: Path) -> None:
-    """Begin with a file of this disk. Best effort: missing pieces come from the donors."""
+    """Begin with a file on this disk, if possible. Missing pieces come from the donors."""
     made = path.with_name(f"{path.name}.own")
     try:
         shutil.copyfile(own, made)
@@ -179,6 +180,6 @@ def _seed(path: Path, own: Path) -> None:
 
 
 def _remove(paths: Iterable[Path]) -> None:
-    """Run it in a thread: a busy disk takes seconds to remove a large file."""
+    """Remove files. Run it in a thread: on a busy disk, removing a large file takes seconds."""
     for path in paths:
         path.unlink(missing_ok=True)

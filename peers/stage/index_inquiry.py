@@ -1,7 +1,8 @@
-"""Index inquiry: asks all donors of a state or of a step's sums for its index, and finds the one to believe.
+"""Index inquiry: asks all donors of a state or of a step's sums for its index, and decides which index to believe.
 
-The index of a state counts if the donors of more than half of all people send it, or of most people whose donors answer
-in time (`verdict`). Sums are compared with the decided digest, so that the first useful answers do.
+The index of a state is believed if the donors of more than half of all people send it, or of most of the people whose
+donors answer in time (`verdict`). For sums, the first useful answers suffice, since the sums are compared with the
+decided digest.
 """
 
 from __future__ import annotations
@@ -25,24 +26,26 @@ from swarm.state.error import StateError
 from swarm.state.pieces import Index, index_bytes
 
 Fetch = Callable[[Actor, bytes, int], Awaitable[AsyncGenerator[bytes, None]]]
-"""Asks an actor for at most this number of bytes. Raises ConnectionError, TimeoutError, also from the bytes."""
+"""Request at most this number of bytes from an actor. The call and the returned generator raise ConnectionError,
+TimeoutError.
+"""
 
 OTHERS_S = {PieceKind.STATE: 4.0, PieceKind.SUMS: 1.0}
-"""Seconds that the other donors have for their index after the first answer. A state is verified only by its donors'
-agreement, while sums are compared with the decided digest.
+"""Seconds that the other donors have for their index after the first answer. A state is verified only by the agreement
+of its donors, while sums are compared with the decided digest.
 """
 ALONE_S = 10.0
-"""Seconds that donors have for the index of a state while only one person's donors have sent one, if others answer."""
+"""Seconds to wait for the index of a state if donors answer, but only one person's donors have sent an index."""
 _SILENT_S = 4.0
-"""Seconds that they have, at first, after one donor answered that it has none: that one must be asked again."""
+"""Seconds to wait, at first, after a donor answered that it has no index: that donor must be asked again."""
 _FIRST_LOOK_S = 0.025
-"""Seconds until donors that do not have it yet are asked again, at first: after a decision the sums are there soon."""
+"""Seconds, at first, until donors without the data are asked again: shortly after a decision they have the sums."""
 _LONGEST_PAUSE_S = 4.0
 _LOST = 11
-"""Number of consecutive failures, in 18 s or more, after which a donor's index is not waited for any more."""
+"""Number of consecutive failures, over 18 s or more, after which the inquiry no longer waits for a donor's index."""
 
 _Answers = Mapping[Actor, bytes | None]
-"""By donor: its index, NOT_YET or NOT_KEPT; None if there is no answer."""
+"""For each donor: its index, NOT_YET or NOT_KEPT; None if it did not answer."""
 
 
 @dataclass(slots=True)
@@ -51,16 +54,16 @@ class IndexInquiry:
     stage: int
     version: int
     limit: int
-    """Largest possible size in bytes of what the index describes."""
+    """Largest possible size, in bytes, of the content that the index describes."""
     fetch: Fetch
     donors: DonorList
     wrong: frozenset[bytes]
-    """Indices of contents that turned out to be wrong."""
+    """Indices whose content turned out to be wrong."""
     _failures: Counter[Actor] = field(default_factory=Counter)
-    """By donor, how often it has failed since it last answered."""
+    """For each donor, the number of failures since its last answer."""
 
     async def run(self) -> Index:
-        """The index that is believed. Raises Unavailable."""
+        """Return the believed index. Raises Unavailable."""
         pause, silent_s, began = _FIRST_LOOK_S, _SILENT_S, math.inf
         what, others_s = f"{self.kind.value} {self.version}", OTHERS_S[self.kind]
         while True:
@@ -84,7 +87,7 @@ class IndexInquiry:
             elif not to_come and self.donors.sources(what):
                 raise Unavailable(what, "no donor keeps a copy for others")
             if len(answers) < len(asked):
-                silent_s *= 2  # its index may be long, and its link slow
+                silent_s *= 2  # the index may be long, and the donor's link slow
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -114,13 +117,13 @@ class IndexInquiry:
         return {actor: raw for actor, raw in answers.items() if raw is not None and raw not in of_no_use}
 
     def _may_have_it(self, donor: Donor, answers: _Answers) -> bool:
-        """True if a donor without a useful answer may still give one later."""
+        """True if a donor that sent no useful answer may still send one later."""
         raw = answers.get(donor.actor)
         without = raw == NOT_KEPT or raw in self.wrong
         return not without and donor.actor not in self.donors.banned and self._failures[donor.actor] < _LOST
 
     def _agree(self, donors: Sequence[Donor], answers: _Answers) -> bool:
-        """True if so many donors agree that the answers of the others cannot matter."""
+        """True if so many donors agree that the other answers cannot change the verdict."""
         told = self._of_use(answers)
         return bool(told) and verdict(told, donors).is_majority
 
@@ -129,7 +132,9 @@ class IndexInquiry:
         reason = "its index differs from that of most people's donors"
         first = next(donor.actor for donor in donors if donor.actor in found.tellers)
         if found.is_tied:
-            reason = f"its index differs, and nobody can tell who is right: {first}, longer in the stage, is believed"
+            reason = (
+                f"its index differs; there is no majority, so {first}, which has been in the stage longer, is believed"
+            )
         for actor in told.keys() - found.tellers:
             self.donors.refuse(actor, reason)
         return Index.decode(told[first], self.limit, "the donors")
@@ -141,9 +146,9 @@ async def _first_and_others(
     others_s: float,
     agree: Callable[[_Answers], bool],
 ) -> dict[Actor, bytes | None]:
-    """The answers that come within `others_s` of the first useful one, or within `silent_s` of the first one.
+    """The answers that arrive within `others_s` after the first useful one, or within `silent_s` after the first one.
 
-    It returns early once they `agree`.
+    Returns early once the answers `agree`.
     """
     pending = set(asked)
     answers: dict[Actor, bytes | None] = {}

@@ -1,4 +1,6 @@
-"""Ctrl-C, SIGTERM or SIGHUP for all peers of a process: each leaves cleanly; a second Ctrl-C ends the process."""
+"""Handles Ctrl-C, SIGTERM and SIGHUP for all peers of a process: each peer leaves cleanly; a second Ctrl-C ends the
+process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Keeps a peer's stage: loads its state (initial, own checkpoint, other replicas, the archive), saves it, lends it."""
+"""Keeps a peer's stage: loads its state (initial state, own checkpoint, other replicas, the archive), saves it, and
+lends it.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ _NAME_LENGTH = 16
 
 
 class NotFinite(Exception):
-    """The state holds NaN or infinity, so it is useless for training, and no checkpoint is made of it."""
+    """The state contains NaN or infinity. It is useless for training, so it is not saved as a checkpoint."""
 
 
 class NewEngine(Protocol):
@@ -56,9 +58,9 @@ class NewEngine(Protocol):
 
 
 class Keeper:
-    """One engine at a time. All methods are called from the event loop; disk work happens in threads.
+    """Holds one engine at a time. All methods are called from the event loop; disk work is done in threads.
 
-    Checkpoints lie in a folder of the run's own in `folder`: a run never prunes the checkpoints of another run.
+    Each run has its own folder of checkpoints in `folder`, so a run never prunes the checkpoints of another run.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class Keeper:
             lambda path, reason: emit(CheckpointRefused(str(path), reason)),
         )
         self._torn: set[tuple[int, int]] = set()
-        """Stage and version of checkpoints on this disk that turned out to be unusable."""
+        """Stage and version of checkpoints on this disk that are unusable."""
         self._incoming = Incoming(
             manifest, folder.with_name("incoming"), fetch, emit, lambda nbytes: post(Fetched(nbytes))
         )
@@ -93,34 +95,34 @@ class Keeper:
         self._saving = asyncio.Lock()
 
     def preferred(self) -> Saved | None:
-        """The stage of the newest checkpoint on this disk.
+        """The stage and version of the newest checkpoint on this disk.
 
-        The history of that checkpoint is unknown: a repeated step may have another result on other machines. The
-        checkpoint is still useful if the source of that version has the same one (`_own`).
+        The history of that checkpoint is unknown: a repeated step may have had another result on other machines. The
+        checkpoint is still useful if the source of that version holds the same state (`_own`).
         """
         stages = range(self._manifest.model.stages)
         saved = [(version, stage) for stage in stages for version in self._store.versions(stage)]
         return Saved(StageIndex(max(saved)[1])) if saved else None
 
     def flip_bit(self) -> None:
-        """Flip one bit of the parameters in memory: for rehearsals (peers/runtime/fault.py)."""
+        """Flip one bit of the parameters in memory: a rehearsal (peers/runtime/fault.py)."""
         if self.engine is not None:
             self.engine.flip_bit()
 
     def starve(self) -> None:
-        """Leave no memory for the next microbatch: for rehearsals too."""
+        """Make the next microbatch run out of memory: a rehearsal."""
         if self.engine is not None:
             self.engine.starve()
 
     def overflow(self) -> None:
-        """From now on make gradients for the stage before that are finite and far too large: for rehearsals too."""
+        """Make all further gradients for the previous stage finite but far too large: a rehearsal."""
         if self.engine is not None:
             self.engine.overflow()
 
     async def load(self, order: LoadState) -> StageEngine:
-        """Carry out a LoadState. Raises StateError or a network error, and then leaves no half-loaded state."""
+        """Execute a LoadState. Raises StateError or a network error; no half-loaded state remains."""
         self._incoming.count_anew()
-        async with self._making:  # an order that replaces this one waits for the engine that a thread is making
+        async with self._making:  # a newer order waits for the engine that a thread is still making
             engine = await to_its_end(self._engine_of, order.stage)
         started = time.monotonic()
         if not order.donors and order.archive is None:
@@ -136,7 +138,7 @@ class Keeper:
         if state.version == 0 and self._manifest.initial.sha256:
             self._check_first(state, shard.meta, source)
         await asyncio.wrap_future(engine.load_state(state))
-        self._lending.clear()  # copies may belong to a rolled-back history
+        self._lending.clear()  # the copies may belong to a history that was rolled back
         nbytes = sum(tensor.nbytes for tensor in shard.tensors.values())
         seconds = time.monotonic() - started
         self._emit(StateFetched(order.stage, shard.meta.version, source, nbytes, seconds))
@@ -144,12 +146,12 @@ class Keeper:
 
     def _check_initial(self, order: LoadState) -> None:
         if order.version:
-            raise StateError("the coordinator", f"names nobody who has version {order.version} of stage {order.stage}")
+            raise StateError("the coordinator", f"names no source of version {order.version} of stage {order.stage}")
         if self._manifest.initial.sha256:
             raise StateError("the coordinator", f"orders new parameters for stage {order.stage}; they are imported")
 
     async def _fetched(self, order: LoadState) -> tuple[Shard, str]:
-        """The state of an order, and its source in words."""
+        """Fetch the state of an order. Return it, and its source in words."""
         own = await asyncio.to_thread(self._own, order.stage, order.version)
         if order.archive is None:
             replicas = f"{len(order.donors)} replica" + "s" * (len(order.donors) != 1)
@@ -161,7 +163,7 @@ class Keeper:
         return await self._fetched(order)
 
     def _check_first(self, state: StageState, meta: ShardMeta, source: str) -> None:
-        """Check, whatever the source, that version 0 is exactly the imported parameters of the manifest."""
+        """Check, for every source, that version 0 is exactly the imported parameters of the manifest."""
         chain = first_chain(self._manifest, meta.stage)
         if (meta.digest, state.chain) != (self._manifest.initial.digests[meta.stage], chain):
             raise StateError(source, f"version 0 of stage {meta.stage} differs from the run's imported parameters")
@@ -175,10 +177,11 @@ class Keeper:
         return self.engine
 
     def _own(self, stage: int, version: int) -> Checkpoint | None:
-        """The checkpoint on this disk under that name. It is useful if the source of the state has the same one.
+        """The checkpoint of that stage and version on this disk. It is useful if the source of the state holds the
+        same state.
 
-        After a rollback a step may have another result, for example if a gradient was not finite in only one of its
-        attempts. With codecs that build on earlier visits it usually has.
+        After a rollback, a repeated step may have another result, for example if a gradient was not finite in only one
+        of its attempts. With codecs that build on earlier visits, the result usually differs.
         """
         if (stage, version) in self._torn:
             return None
@@ -198,15 +201,17 @@ class Keeper:
     # ------------------------------------------------------------ while others train
 
     async def fetch_sums(self, order: FetchSums) -> bool:
-        """Carry out a FetchSums. False: the fetch runs already, now with these donors. Raises StateError, OSError."""
-        async with self._making:  # a LoadState that was ordered before
+        """Execute a FetchSums. Return False if the fetch is already running; it continues with these donors. Raises
+        StateError, OSError.
+        """
+        async with self._making:  # wait for a LoadState that was ordered before
             engine = self.engine
         if engine is None or self.stage != order.stage:
             raise StateError("sums", f"this peer does not hold stage {order.stage} any more")
         return await self._incoming.sums(order, max(engine.buckets, engine.whole_buckets))
 
     async def restore(self, action: RestoreSums) -> None:
-        """Carry out a RestoreSums. Raises StateError, FrameError or OSError if the sums cannot be used."""
+        """Execute a RestoreSums. Raises StateError, FrameError or OSError if the sums cannot be used."""
         engine, attempt = self.engine, action.attempt
         assert engine is not None
         raw = await self._incoming.fetched_sums(attempt.stage, attempt.pass_id.step)
@@ -218,7 +223,7 @@ class Keeper:
         self._incoming.forget_sums(step)
 
     def note_sums(self, action: StoreSum | CancelReduce | Apply) -> None:
-        """Pass on what happens to the sums of this stage, which may be lent."""
+        """Note the progress of this stage's sums, which may be lent."""
         match action:
             case StoreSum():
                 self._lending.stored(action)
@@ -229,21 +234,22 @@ class Keeper:
                 self._lending.decided(attempt, self.engine, whole)
 
     def lend(self, order: Lend) -> None:
-        """Carry out a Lend."""
+        """Execute a Lend."""
         assert self.engine is not None and self.stage is not None
         self._lending.lend(order, self.stage, self.engine)
 
     async def answer(self, request: PieceRequest) -> bytes:
-        """The answer to a request for pieces, as Lending.answer."""
+        """The answer to a request for pieces, as in Lending.answer."""
         return await self._lending.answer(request, self.stage, self.engine)
 
     # ------------------------------------------------------------ saving
 
     async def save(self, version: int, proven: int | None = None) -> str:
-        """Copy now, and commit after earlier saves; returns the hash of the shard's file, equal on every replica.
+        """Copy the state now, and commit it after earlier saves. Return the hash of the shard's file, which is equal
+        on every replica.
 
-        Saves run one after the other. A save prunes older and newer checkpoints on the disk, but for the newest one up
-        to version `proven`. Raises NotFinite, and StateError when the disk is full.
+        Saves run one after another. A save prunes older and newer checkpoints on the disk, except the newest one up to
+        version `proven`. Raises NotFinite, and StateError if the disk is full.
         """
         engine, stage = self.engine, self.stage
         assert engine is not None and stage is not None
@@ -258,11 +264,11 @@ class Keeper:
         return checkpoint.hash
 
     def saved(self, request: CheckpointRequest) -> Transfer:
-        """A saved checkpoint. Raises StateError when this peer does not have it."""
+        """A saved checkpoint. Raises StateError if this peer does not have it."""
         return checkpoint_transfer(self._store.checkpoint(request.stage, request.version), self._run_hash)
 
     async def close(self) -> None:
-        engine, self.engine = self.engine, None  # other peers of the process may continue, and need its memory
+        engine, self.engine = self.engine, None  # other peers of the process may go on, and need its memory
         if engine is not None:
             await asyncio.to_thread(engine.close)
         self._lending.clear()

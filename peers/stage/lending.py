@@ -1,9 +1,9 @@
-"""What a peer keeps for other peers of its stage while it trains: copies of its state, and the sums of steps.
+"""Data that a peer keeps for other peers of its stage during training: copies of its state, and the sums of steps.
 
-Both lie on disk and are served piece by piece. A copy is written before the step is applied, and kept while a listener
-loads that version. Each bucket of the sums is stored as it was sent when the step was reduced, or would have been sent
-to another replica. The sums of one step at most wait in memory for the disk: those of another are written before the
-step is applied.
+Both are on disk and are served piece by piece. A copy is written before the next step is applied, and kept while a
+listener loads that version. Each bucket of the sums is stored in the form in which it was sent, or would have been
+sent, to another replica. The sums of at most one step wait in memory for the disk; if others are waiting, the sums are
+written before the step is applied.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from swarm.state.error import StateError
 from swarm.state.pieces import SumsFile
 
 MAX_SUMS_BYTES = 16 << 30
-"""Bytes of sums on disk. The oldest go first: a listener that needs them must load a newer version."""
+"""Bytes of sums on disk. The oldest are removed first: a listener that still needs them must load a newer version."""
 
 
 class Lending:
-    """Called from the event loop; copying, hashing and the disk are in threads. `folder` is emptied at the start."""
+    """Called from the event loop; copies, hashes and disk access are in threads. `folder` is emptied at the start."""
 
     def __init__(self, run_hash: str, folder: Path, emit: Callable[[Event], None]) -> None:
         self._folder = folder
@@ -40,19 +40,19 @@ class Lending:
         self._order: Lend | None = None
         self._copies = StateCopies(run_hash, folder, emit)
         self._sums = LentFiles(emit)
-        """By step."""
+        """The files of sums, by step."""
         self._stored: dict[Attempt, dict[int, bytes]] = {}
-        """Reduced buckets of attempts that are not applied yet, if there are listeners."""
+        """Reduced buckets of attempts that are not yet applied, if there are listeners."""
         self._in_memory: asyncio.Future[LentFile] | None = None
-        """The last sums that were written from memory."""
+        """The latest sums that were written from memory."""
 
     @property
     def copies(self) -> list[int]:
-        """Versions that are lent."""
+        """Versions of which copies are lent."""
         return self._copies.versions
 
     def lend(self, order: Lend, stage: int, engine: Engine) -> None:
-        """Carry out a Lend."""
+        """Execute a Lend."""
         self._holds(stage)
         self._order = order
         self._copies.order(order.versions, order.pass_id.version, stage, engine)
@@ -64,10 +64,10 @@ class Lending:
         return self._order is not None and self._order.sums and self._order.pass_id == attempt.pass_id
 
     def stored(self, action: StoreSum) -> None:
-        """A reduced bucket of this stage, as received or as summed here. It may be empty."""
+        """Keep a reduced bucket of this stage, received or summed here. It may be empty."""
         busy = self._in_memory is not None and not self._in_memory.done()
         if self.lends(action.attempt) and len(action.payload) and not busy:  # type: ignore[arg-type]
-            # a view may be of memory that changes with the next pass
+            # the view may refer to memory that changes in the next pass
             kept = bytes(action.payload) if isinstance(action.payload, memoryview) else action.payload
             self._stored.setdefault(action.attempt, {})[action.bucket] = kept  # type: ignore[assignment]
 
@@ -75,7 +75,9 @@ class Lending:
         self._stored.pop(attempt, None)
 
     def decided(self, attempt: Attempt, engine: Engine, whole: bool) -> None:
-        """The sums of `attempt` are applied now: keep them. `whole`: uncompressed, so they can be made anew."""
+        """The sums of `attempt` are being applied: keep them. `whole`: uncompressed, so that they can be computed
+        again.
+        """
         found = self._stored.get(attempt, {})
         self._stored.clear()
         step = attempt.pass_id.step
@@ -94,16 +96,20 @@ class Lending:
         self._sums.keep_within(MAX_SUMS_BYTES)
 
     def clear(self) -> None:
-        """Another state is loaded, or none is held any more: versions count anew."""
+        """Forget everything: another state is loaded, or none is held, so the same version numbers may get other
+        contents.
+        """
         self._stored.clear()
         self._order = None
         self._copies.clear()
         self._sums.clear()
 
     async def answer(self, request: PieceRequest, stage: int | None, engine: Engine | None) -> bytes:
-        """Pieces or an index; NOT_YET, NOT_KEPT. Raises StateError for pieces that do not exist, and OSError.
+        """Return the answer: pieces, an index, NOT_YET or NOT_KEPT. Raises StateError for pieces that do not exist,
+        and OSError.
 
-        `stage`, `engine`: those of this peer. The requester may have heard sooner of the pass that orders the copy.
+        `stage`, `engine`: those of this peer. The requester may have learned earlier than this peer of the pass that
+        orders the copy.
         """
         if engine is None or request.stage != stage:
             return NOT_KEPT
@@ -125,7 +131,7 @@ class Lending:
         return await asyncio.to_thread(found.read, request)
 
     def _holds(self, stage: int) -> None:
-        """This peer holds a stage, maybe another one than before."""
+        """Note the stage that this peer holds, perhaps another one than before."""
         if stage != self._stage:
             self.clear()
             self._stage = stage
@@ -136,5 +142,5 @@ def _write(path: Path, count: int, buckets: Iterable[Buffer]) -> None:
         with path.open("wb", buffering=0) as file:
             SumsFile.write(file, count, buckets)
     except BaseException:
-        path.unlink(missing_ok=True)  # left by a full disk
+        path.unlink(missing_ok=True)  # left over when the disk was full
         raise

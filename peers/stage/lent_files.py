@@ -1,4 +1,4 @@
-"""Files that a peer writes for others, and lends piece by piece: copies of its state, and the sums of steps."""
+"""Files that a peer writes and lends to others piece by piece: copies of its state, and the sums of steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LentFile:
     path: Path
 
     def read(self, request: PieceRequest) -> bytes:
-        """The pieces of a request; they exist. Raises OSError."""
+        """The pieces of a request, which must exist. Raises OSError."""
         start = request.first * PIECE_BYTES
         with self.path.open("rb") as file:
             file.seek(start)
@@ -31,7 +31,7 @@ class LentFile:
 
 
 class LentFiles:
-    """Files by number, a version or a step, some of them still being written. Used in one event loop."""
+    """Files by number (a version or a step). Some are still being written. Used in one event loop."""
 
     def __init__(self, emit: Callable[[Event], None]) -> None:
         self._emit = emit
@@ -45,11 +45,11 @@ class LentFiles:
         return sorted(self._files)
 
     def get(self, number: int) -> asyncio.Future[LentFile] | None:
-        """A file, maybe still being written. It raises what writing it raises."""
+        """A file, perhaps still being written. The future raises the error that occurred while it was written."""
         return self._files.get(number)
 
     def keep(self, number: int, path: Path, writing: Awaitable[object]) -> asyncio.Future[LentFile]:
-        """Lend what lies at `path` once it is written. If that fails, say so, and forget it."""
+        """Lend the file at `path` once it is written. If writing fails, report the error and forget the file."""
         task = asyncio.create_task(_indexed(path, writing))
 
         def ended(done: asyncio.Future[LentFile]) -> None:
@@ -64,7 +64,9 @@ class LentFiles:
         return task
 
     def forget(self, number: int) -> None:
-        """Remove its file as soon as it is written. In a thread: a busy disk takes seconds to remove a large file."""
+        """Remove a file as soon as it is written. This runs in a thread: on a busy disk, removing a large file takes
+        seconds.
+        """
 
         def remove(lent: asyncio.Future[LentFile]) -> None:
             if _is_here(lent):
@@ -74,7 +76,7 @@ class LentFiles:
         self._files.pop(number).add_done_callback(remove)
 
     def keep_within(self, nbytes: int) -> None:
-        """Forget the lowest numbers until the files that are written have at most this number of bytes."""
+        """Forget the lowest numbers until the written files have at most this number of bytes in total."""
         sizes = {number: lent.result().index.total for number, lent in self._files.items() if _is_here(lent)}
         while sum(sizes.values()) > nbytes:
             self.forget(lowest := min(sizes))

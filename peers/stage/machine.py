@@ -1,9 +1,10 @@
-"""A machine: the resources that the peers of one device share, and the part that each peer's seat has.
+"""A machine: the resources that the peers of one device share, and the part that each peer's seat gets.
 
-Speed and uplink are divided equally, and said so to the coordinator; so is what holds frames and graphs. Memory is said
-whole: who gives out the stages knows what each needs. A limited uplink is one for all, whoever sends.
+Speed, uplink, and memory for frames and graphs are divided equally among the peers. Speed and uplink are reported to
+the coordinator in these parts. The memory for states is reported undivided: the coordinator knows what each stage
+needs. A limited uplink is limited for all peers together.
 
-A process with several devices has a machine for each: they share the line, and nothing else.
+A process with several devices has one machine for each device. They share the network link and nothing else.
 """
 
 from __future__ import annotations
@@ -21,12 +22,17 @@ from swarm.protocol.messages import Means, Seating
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Bytes of a whole machine. `memory`: to plan with; a stage that needs more is not taken. `frames`: kept in memory,
-    if the states leave so much. `graphs`: autograd graphs kept between forward and backward; None: what states and
-    frames leave, at most half of the memory. `changes`: what earlier visits left, in a run with codec `delta`, `ef21`,
-    `ef` or `ef-mixed`. `host`: where `memory` is that of a graphics card, what the host gives beside it: frames lie
-    there, and graphs may have all that states leave of the card. `strict`: the owner has named `memory`; else it is
-    a part of what is free, and the rest has room for gaps of the heap.
+    """The memory budgets of a whole machine, in bytes.
+
+    * `memory`: the total to plan with; a stage that needs more is refused.
+    * `frames`: frames kept in memory, if the states leave that much.
+    * `graphs`: autograd graphs kept between forward and backward; None: what states and frames leave, at most half of
+      the memory.
+    * `changes`: reconstructions kept from earlier visits, in a run with codec `delta`, `ef21`, `ef` or `ef-mixed`.
+    * `host`: if `memory` is that of a graphics card: the memory of the host in addition. Frames are kept there, and
+      graphs may use all memory of the card that the states leave.
+    * `strict`: the owner has set `memory`. Otherwise `memory` is a part of the free memory, and the rest has room for
+      gaps in the heap.
     """
 
     memory: int = 4 << 30
@@ -38,7 +44,7 @@ class Budgets:
 
 
 class Machine:
-    """`more`: takes further peers on, so many in all, for a reason; None: it never has more than it begins with."""
+    """`more(seats, reason)`: raise the number of peers to `seats`; None: the number of peers stays as it is."""
 
     def __init__(
         self,
@@ -47,9 +53,11 @@ class Machine:
         more: Callable[[int, str], None] | None = None,
         beside: Machine | None = None,
     ) -> None:
-        """`max_rate`: bytes a second that may be sent; None: no limit. Raises ValueError for less than is of use.
+        """`max_rate`: limit of sent bytes per second; None: no limit. Raises ValueError if the limit is too low to be
+        useful.
 
-        `beside`: of another device of this process, whose line it uses: that has the limit, if any.
+        `beside`: the machine of another device of this process. Both share its network link and the limit of that
+        link.
         """
         self.budgets = budgets
         self.max_rate: int | None = max_rate if beside is None else beside.max_rate
@@ -57,20 +65,20 @@ class Machine:
         self.uplink: Uplink | None = own if beside is None else beside.uplink
         self.more = more
         self.process: str = secrets.token_hex(6) if beside is None else beside.process
-        """A name for this process that says nothing of it: by it people see which peers go down together."""
+        """A random name for this process. It reveals nothing, and shows people which peers fail together."""
         self.measuring: asyncio.Lock = asyncio.Lock() if beside is None else beside.measuring
-        """Held by who finds out what the machine can do: the others use what it has found."""
+        """Held while one peer measures what the machine can do; the others then use the result."""
         self._seats: list[Seat] = []
         self._on_line: list[Machine] = [] if beside is None else beside._on_line
-        """All devices of this process."""
+        """The machines of all devices of this process."""
         self._on_line.append(self)
 
     @contextmanager
     def sit(
         self, peer: str, *, on_call: bool, tell: Callable[[Event], None], changed: Callable[[], None]
     ) -> Iterator[Seat]:
-        """A place for a peer. `tell`: its event log. `changed`: called, from any thread, when others have made its part
-        another one.
+        """Give a peer a seat. `tell`: its event log. `changed`: called, from any thread, when other peers have changed
+        the part that this seat gets.
         """
         seat, others = Seat(self, peer, on_call, tell, changed), self.seats_on_line
         self._seats.append(seat)
@@ -83,12 +91,12 @@ class Machine:
 
     @property
     def seats(self) -> tuple[Seat, ...]:
-        """Seats, in the order in which they were taken."""
+        """The seats, in the order in which they were taken."""
         return tuple(self._seats)
 
     @property
     def seats_on_line(self) -> tuple[Seat, ...]:
-        """Those of all devices, which share what can be sent."""
+        """The seats of all devices, which share the uplink."""
         return tuple(seat for machine in self._on_line for seat in machine._seats)
 
     def tell(self, event: Event) -> None:
@@ -98,7 +106,7 @@ class Machine:
 
 
 class Seat:
-    """One peer's place at a machine, for as long as the peer holds it."""
+    """One peer's seat at a machine, for as long as the peer runs."""
 
     def __init__(
         self,
@@ -117,9 +125,10 @@ class Seat:
         self._beside = 0
 
     def holds(self, state: int, beside: int = 0) -> None:
-        """Its stage takes so many bytes, with the graph of the one microbatch that is computed.
+        """Set the number of bytes that the peer's stage needs, including the graph of the microbatch that is being
+        computed.
 
-        `beside`: of the host's memory, where the device has its own.
+        `beside`: bytes of the host's memory, if the device has its own memory.
         """
         if (state, beside) != (self._state, self._beside):
             self._state, self._beside = state, beside
@@ -132,13 +141,13 @@ class Seat:
 
     @property
     def max_rate(self) -> int | None:
-        """This seat's part of the uplink limit, bytes a second."""
+        """This seat's part of the uplink limit, in bytes per second."""
         rate = self.machine.max_rate
         return None if rate is None else rate // self._sharing_line
 
     @property
     def frames(self) -> int:
-        """Bytes of kept frames in memory."""
+        """Bytes of frames that this seat may keep in memory."""
         host = self.machine.budgets.host
         left = (
             self._memory_beside_stages
@@ -149,7 +158,7 @@ class Seat:
 
     @property
     def graphs(self) -> int:
-        """Bytes of graphs that are kept."""
+        """Bytes of graphs that this seat may keep."""
         budgets, sharing = self.machine.budgets, self._sharing
         if budgets.graphs is not None:
             return budgets.graphs // sharing
@@ -165,11 +174,11 @@ class Seat:
 
     @property
     def changes(self) -> int:
-        """Bytes of what earlier visits left."""
+        """Bytes of reconstructions from earlier visits that this seat may keep."""
         return self.machine.budgets.changes // self._sharing
 
     def means(self, capacity: float, up: float | None, down: float | None) -> Means:
-        """What the coordinator is told, of what the whole machine can do."""
+        """The values reported to the coordinator, from the capacity and link speed of the whole machine."""
         limit = self.max_rate
         uplink = float(limit) if limit is not None else None if up is None else up / self._sharing_line
         return Means(capacity / self._sharing, self.machine.budgets.memory, uplink, down, self._seating())

@@ -21,7 +21,7 @@ from swarm.manifest import RunManifest
 
 LINK_LASTS_S = 86_400.0
 _MAX_KEPT = 16
-"""Number of measurements of other models and devices that are kept beside the newest."""
+"""Number of measurements of other models and devices that are kept besides the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,15 @@ class LinkSpeed:
 
 
 class MeansFile:
-    """`means.json` of a home. A file that cannot be read is measured anew and replaced."""
+    """The file `means.json` of a home. If the file cannot be read, the speeds are measured again and it is replaced."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self._path = path
         self._clock = clock
 
     def speed(self, manifest: RunManifest, arithmetic: Arithmetic, memory: int | None = None) -> tuple[Speed, bool]:
-        """The stored speed, or one measured now in `memory` bytes, which blocks for seconds; True if measured.
+        """The stored speed; otherwise it is measured now in `memory` bytes, which blocks for seconds. Also return True
+        if it was measured.
 
         Raises the errors of `measure_speed`.
         """
@@ -58,7 +59,7 @@ class MeansFile:
         return found, True
 
     def link(self, coordinator: str) -> LinkSpeed | None:
-        """The link to this coordinator, if it was measured in the last day."""
+        """The speed of the link to this coordinator, if it was measured in the last day."""
         known = self._read("link").get(coordinator)
         try:
             found = LinkSpeed(**known) if isinstance(known, dict) else None

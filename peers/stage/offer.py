@@ -1,4 +1,4 @@
-"""Offer: what this machine can do for the run, remembered or measured, and whether its arithmetic is right."""
+"""The offer: what this machine can do for the run, stored or measured, and whether it computes correctly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MachineOffer(NamedTuple):
 async def measured_offer(
     manifest: RunManifest, home: OpenHome, options: JoinOptions, network: Network, coordinator: Actor, log: EventLog
 ) -> MachineOffer:
-    """The offer from its home, or measured now. Raises MachineError."""
+    """The offer stored in the home, or measured now. Raises MachineError."""
     kept, limit = MeansFile(options.means_file or home.means), options.machine.max_rate
     link = kept.link(coordinator.peer)
     if link is None and options.capacity is None:  # a given capacity lets the peer start without the probe
@@ -65,13 +65,13 @@ async def measured_offer(
 
 
 def updates_here(device: str, log: EventLog) -> bool:
-    """True if optimizer steps can be made on `device`. Raises MachineError if the processor cannot make them either."""
+    """True if `device` computes optimizer steps exactly. Raises MachineError if the processor does not either."""
     if rounds_alike(device):
         return True
     if device == "cpu" or not rounds_alike("cpu"):
         raise MachineError(
-            "this machine computes other bits than all other machines, so its replicas would differ; it may "
-            "be broken, or flush small numbers to zero"
+            "this machine's results differ from those of all other machines in some bits, so its replicas would "
+            "differ; it may be broken, or flush small numbers to zero"
         )
     log.append(RoundsOtherwise(device))
     return False

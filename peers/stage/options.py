@@ -1,4 +1,4 @@
-"""The options of a peer from the person who joins, besides the invite and its home."""
+"""The options that the person who joins sets for a peer, besides the invite and the home."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class JoinOptions:
     listeners: tuple[EventListener, ...] = ()
     faults: tuple[Fault, ...] = ()
     pace: LeastPace | None = None
-    """The pace to compute no faster than. It stands for the machine's speed, which is then not measured."""
+    """The fastest pace at which the peer may compute. It replaces the measured speed of the machine."""
     splits: bool = True
-    """True if a backward leaves the weight gradients due, to be computed when there is no other work."""
+    """True if a backward defers the gradients of the weights until there is no other work."""
     watched: Watched | None = None
     """The limits at which the peer pauses; None: the device is not watched."""
     engine: Callable[..., StageEngine] = StageEngine
@@ -60,5 +60,5 @@ class JoinOptions:
 
     @property
     def mode(self) -> Mode:
-        """What the required memory depends on."""
+        """The settings that determine the required memory."""
         return Arithmetic.of(self.device, self.threads, self.precision).mode

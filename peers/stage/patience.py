@@ -1,7 +1,7 @@
-"""Patience: how long a peer waits for a coordinator that it cannot reach, and its reports meanwhile.
+"""Patience: how long a peer waits for a coordinator that it cannot reach, and what it reports meanwhile.
 
-A restarted coordinator continues the run, so a peer keeps its state and keeps dialling. But the run may also have ended
-while this machine slept, and then no coordinator would ever answer. After its patience a peer leaves by itself.
+A restarted coordinator continues the run, so a peer keeps its state and keeps dialling. But the run may also have
+ended while this machine was suspended, and then no coordinator ever answers. When its patience is over, a peer leaves.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from swarm.events import CoordinatorAway, CoordinatorBack
 DEFAULT_PATIENCE_S = 600.0
 
 _FIRST_SAID_S = 1.0
-"""Seconds of absence that are not reported."""
+"""Absences up to this number of seconds are not reported."""
 _LONGEST_PAUSE_S = 5.0
-"""Longest pause in seconds between two looks that counts as waiting: time in which this process did not run (stopped,
-suspended) does not count.
+"""Longest interval in seconds between two calls of `look` that counts as waiting. Time in which this process did not
+run (stopped, suspended) does not count.
 """
 
 
 class CoordinatorGone(RunFailed):
-    """The coordinator stayed away for this peer's whole patience."""
+    """The coordinator was unreachable for this peer's whole patience."""
 
 
 class Patience:
@@ -36,10 +36,9 @@ class Patience:
         self._refusal: str | None = None
 
     def look(self, reason: str | None, now: float) -> CoordinatorAway | CoordinatorBack | None:
-        """`reason`: why the coordinator cannot be reached, None when it can. Returns the event to report now.
+        """`reason`: why the coordinator cannot be reached; None: it can. Returns the event to report now.
 
-        The waiting is reported after a second, at each quarter of the patience, and at its end, with `leaves_in_s`
-        0.
+        The wait is reported after a second, at each quarter of the patience, and at its end, with `leaves_in_s` 0.
         """
         pause = 0.0 if self._looked_at is None else min(now - self._looked_at, _LONGEST_PAUSE_S)
         self._looked_at = now
@@ -58,7 +57,7 @@ class Patience:
         return CoordinatorAway(self._away_s, max(0.0, self._patience_s - self._away_s), reason)
 
     def refused(self, reason: str) -> None:
-        """The coordinator answers and refuses this peer: do not wait any longer."""
+        """The coordinator refuses this peer: do not wait any longer."""
         self.exhausted = True
         self._refusal = reason
 

@@ -12,18 +12,18 @@ from swarm.protocol.peer.io import PauseChanged
 
 LOOK_EVERY_S = 1.0
 COOLER_C = 5.0
-"""Degrees below the limit at which a peer goes on."""
+"""Degrees below the limit at which a peer resumes."""
 CALM_S = 5.0
-"""Seconds for which the device must have been cool and free."""
+"""Seconds for which the device must have been cool and free before the peer resumes."""
 BUSY_S = 3.0
-"""Other programs that compute for a shorter time do not count."""
+"""Other programs are ignored until they have computed for this number of seconds."""
 SILENT_S = 10.0
-"""A sensor that does not answer for so long stops the peer: it was to guard the device."""
+"""If a sensor does not answer for this number of seconds, the peer pauses, since the device is no longer guarded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What the owner has set. `max_celsius` None: no limit. `sensor`: reads what the limits need."""
+    """The limits set by the owner. `max_celsius` None: no limit. `sensor`: reads the values that the limits need."""
 
     sensor: Sensor
     max_celsius: float | None = None
@@ -31,7 +31,7 @@ class Watched:
 
 
 class PauseRule:
-    """Decides whether to compute, from the sensor's readings. Times are seconds of any monotonic clock."""
+    """Decides from the sensor's readings whether to compute. Times are seconds of any monotonic clock."""
 
     def __init__(self, watched: Watched) -> None:
         self._max = watched.max_celsius
@@ -42,7 +42,7 @@ class PauseRule:
         self._silent_since: float | None = None
 
     def judge(self, reading: Reading | SensorError, now: float) -> str:
-        """Why to pause; empty: compute. The first reason stands until the pause is over."""
+        """The reason to pause; empty: compute. The first reason is kept until the pause is over."""
         why, calm = self._look(reading, now)
         if why:
             self._calm_since = None
@@ -54,7 +54,7 @@ class PauseRule:
         return self._why
 
     def _look(self, reading: Reading | SensorError, now: float) -> tuple[str, bool]:
-        """Why to pause by this reading alone, and whether a pause may end by it."""
+        """The reason to pause by this reading alone, and whether this reading allows a pause to end."""
         if isinstance(reading, SensorError):
             self._silent_since = now if self._silent_since is None else self._silent_since
             silent = now - self._silent_since >= SILENT_S
@@ -72,7 +72,7 @@ class PauseRule:
 
 
 async def watch(watched: Watched, tell: Callable[[PauseChanged], None]) -> None:
-    """Read the sensor until cancelled, and tell the core when to pause and when to go on."""
+    """Read the sensor until cancelled, and tell the core when to pause and when to resume."""
     rule, told = PauseRule(watched), ""
     while True:
         why = rule.judge(await asyncio.to_thread(_read, watched.sensor), time.monotonic())

@@ -67,7 +67,7 @@ from swarm.protocol.settings import Settings
 
 _TRAFFIC_EVERY_S = 10.0
 _LOG_PART_BYTES, _LOG_PARTS = 16 << 20, 8
-"""A volunteer's log takes at most 144 MB of its disk."""
+"""Together, these limit a volunteer's log to 144 MB of disk."""
 _BLOCKED_S = 0.5
 _LOOK_EVERY_S = 0.25
 _LINKS_EVERY_S = 1.0
@@ -75,9 +75,10 @@ _FASTEST_TOLD = 4
 
 
 async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
-    """Take part until the run is finished, or a signal comes and the peer has left; returns why it ended.
+    """Take part until the run is finished, or until the peer has left after a signal. Return why it ended.
 
-    Raises HostError, DialError, ManifestError and the like when it cannot begin; CoordinatorGone, ProcessFailed later.
+    Raises HostError, DialError, ManifestError and similar errors if it cannot begin; CoordinatorGone, ProcessFailed
+    later.
     """
     check_note(home)
     log = EventLog(home.events, time.time, Rotation(_LOG_PART_BYTES, _LOG_PARTS))
@@ -102,7 +103,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
 
 
 class PeerProcess:
-    """The core and all that serves it in this process: its seat of the machine, keeper, driver and network."""
+    """The core and the parts that serve it in this process: its seat of the machine, keeper, driver and network."""
 
     def __init__(
         self,
@@ -116,7 +117,9 @@ class PeerProcess:
         updates_on_cpu: bool,
         ending: AsyncExitStack,
     ) -> None:
-        """`needs`: memory of each stage. `updates_on_cpu`: the device rounds differently from other devices."""
+        """`needs`: memory of each stage. `updates_on_cpu`: the device rounds differently from other devices, so the
+        CPU computes the optimizer's steps.
+        """
         self._home, self._options, self._host, self.log = home, options, host, log
         manifest = admitted.manifest
         self._manifest, self._needs, self._updates_on_cpu, self._ending = manifest, needs, updates_on_cpu, ending
@@ -127,9 +130,9 @@ class PeerProcess:
         self._loop = asyncio.get_running_loop()
         self._offer: MachineOffer | None = None
         self._twins: set[int] = set()
-        """Incarnations of processes with our key that we were told of."""
+        """Known incarnations of other processes with this peer's key."""
         self._near: set[Actor] = set()
-        """Whom the open pass brings this peer together with, and from whom it has its state."""
+        """The members of the open pass, and the sources of this peer's state."""
 
         self._seat = ending.enter_context(
             options.machine.sit(me.peer, on_call=options.on_call, tell=log.append, changed=self._seat_changed)
@@ -242,7 +245,7 @@ class PeerProcess:
         self._seat.holds(memory.device, memory.host)
         self._retention.budget_bytes = self._seat.frames
         kind = options.engine if options.pace is None else partial(PacedEngine, pace=options.pace)
-        further: dict[str, object] = {}  # an emulated engine knows no such things
+        further: dict[str, object] = {}  # an emulated engine has no such options
         if self._updates_on_cpu:
             further["updates_on_cpu"] = True
         if options.precision is not None:
@@ -268,9 +271,10 @@ class PeerProcess:
         )
 
     def _fit_heap(self, stage: int, memory: StageMemory) -> None:
-        """Return freed memory if the gaps between what is kept would have no room: they are as large as that.
+        """Return freed memory to the kernel if there is no room for the gaps between kept blocks, which are as large
+        as the blocks.
 
-        By default half of the free memory is planned with, and the gaps have room in the other half.
+        By default, only half of the free memory is planned with, so the gaps fit into the other half.
         """
         graphs = min(self._seat.graphs, self._manifest.batch.microbatches * memory.graph)
         room = self._seat.memory_for_stage
@@ -282,10 +286,10 @@ class PeerProcess:
     # ------------------------------------------------------------ this peer's part of the machine
 
     def _seat_changed(self) -> None:
-        self._loop.call_soon_threadsafe(self._divide)  # a sibling's stage is made in a thread
+        self._loop.call_soon_threadsafe(self._divide)  # a thread makes the stage of another seat
 
     def _divide(self) -> None:
-        """This peer's part of the machine is another one."""
+        """This peer's part of the machine has changed."""
         self._retention.budget_bytes = self._seat.frames
         if self._keeper.engine is not None:
             self._keeper.engine.limit_graphs(self._seat.graphs)
@@ -304,7 +308,7 @@ class PeerProcess:
     # ------------------------------------------------------------ what the network tells
 
     def notice(self, sender: Actor, message: Message) -> None:
-        """Sees each message before the core does."""
+        """Handle a message before the core sees it."""
         self.reports.heard(sender, message)
         if sender in self._group and _comes_near(message, self._near):
             self.directory.need((*self._group, *self._near))
@@ -323,13 +327,16 @@ class PeerProcess:
     # ------------------------------------------------------------ beside the core
 
     async def _fail_when_daemon_dies(self) -> None:
-        """End the process when the libp2p daemon dies: without it the peer reaches nobody. A supervisor restarts it."""
+        """End the process if the libp2p daemon dies, since the peer can reach nobody without it. A supervisor restarts
+        the process.
+        """
         self.driver.loop.fail(await self._host.died)
 
     async def _wait_for(self, patience: Patience) -> None:
-        """Report when the coordinator cannot be reached. Leave when it stays away or refuses this peer.
+        """Report when the coordinator cannot be reached. Leave if it stays unreachable or refuses this peer.
 
-        If there are several coordinators, the leader counts. But each knows who is shut out, so one refusal is enough.
+        In a group of coordinators, only the leader must be reachable. But each coordinator knows who is shut out, so
+        one refusal suffices.
         """
         while not patience.exhausted:
             await asyncio.sleep(_LOOK_EVERY_S)
@@ -350,7 +357,7 @@ class PeerProcess:
         self.driver.loop.stop(patience.last_words())
 
     async def _measure(self) -> None:
-        """Report traffic, and when something blocked the event loop."""
+        """Report traffic, and whether something blocked the event loop."""
         reported = self._loop.time()
         while True:
             before = self._loop.time()
@@ -363,10 +370,11 @@ class PeerProcess:
                 self._log_traffic()
 
     async def _tell_links(self) -> None:
-        """Have the coordinator told what the links carry.
+        """Regularly report the measured speed of links to the coordinator.
 
-        If it chooses codecs by that, the slowest matter. Else it only wants to know if a line carries more than its
-        owner said, and needs a few. With codecs whose frames have no fixed size it reckons with no lines at all.
+        If the coordinator chooses the codecs by speed, the slowest links are reported. Otherwise a few of the fastest
+        links suffice: they show whether the uplink is faster than its owner said. With codecs whose frames have no
+        fixed size, no link speeds are used.
         """
         while self._manifest.codec.auto or not self._manifest.codec.mutual:
             rates = self._network.link_rates
@@ -411,7 +419,7 @@ class _Observer(RunObserver):
 
 
 def _comes_near(message: Message, near: set[Actor]) -> bool:
-    """Take down whom an order brings this peer together with; False if it names nobody."""
+    """Add the actors named by an order to `near`. Return False if the order names none."""
     match message:
         case Open(tables=tables):
             near.clear()

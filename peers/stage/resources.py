@@ -1,4 +1,4 @@
-"""What this process and its libp2p daemon have cost the machine so far."""
+"""The resources of the machine that this process and its libp2p daemon have used so far."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from swarm.events import ResourcesMeasured
 
 
 def measure(version: int, peak_retained_bytes: int) -> ResourcesMeasured:
-    """In the event loop. Takes about a millisecond."""
+    """Measure in the event loop. Takes about a millisecond."""
     own = psutil.Process()
     times = own.cpu_times()
     daemon = 0.0

@@ -1,7 +1,7 @@
-"""Retention: the encoded frames that a peer keeps until their step is decided, within a memory budget, then on disk.
+"""Retention: keeps the encoded frames of a peer until their step is decided, first in memory, beyond a budget on disk.
 
-This is the cost of exactness when nothing fails. A frame that does not fit into the budget is written to a spill file
-and read back when a peer wants it; the file is emptied when a new pass begins.
+This is the cost of exact recovery, even when nothing fails. A frame that exceeds the budget is written to a spill file
+and read back when a peer wants it. The file is emptied when a new pass begins.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Retention:
     def __init__(self, folder: Path, budget_bytes: int) -> None:
         self.folder = folder
         self.budget_bytes = budget_bytes
-        """Bytes of memory."""
+        """Limit of the frames in memory, in bytes."""
         self._held = 0
         self._spilled = 0
         self._generation = 0
         self._file: int | None = None
         self.peak_bytes = 0
-        """Most bytes of one pass, memory and disk together."""
+        """Most bytes kept in one pass, in memory and on disk together."""
 
     def begin(self) -> None:
-        """A new pass: forget all frames."""
+        """Begin a new pass: forget all frames."""
         self._held = 0
         self._generation += 1
         if self._file is not None and self._spilled:
@@ -46,7 +46,7 @@ class Retention:
         self._spilled = 0
 
     def keep(self, payload: Buffer) -> Buffer | Spilled:
-        """Raises OSError when the disk is full."""
+        """Keep a payload. Raises OSError if the disk is full."""
         size = len(payload)
         if self._held + size <= self.budget_bytes:
             self._held += size
@@ -55,7 +55,7 @@ class Retention:
             if self._file is None:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._file, name = tempfile.mkstemp(prefix="retention-", dir=self.folder)
-                os.unlink(name)  # gone with the process, however it ends
+                os.unlink(name)  # the file disappears with the process, however the process ends
             kept = Spilled(self._generation, self._spilled, size)
             written = 0
             while written < size:

@@ -1,10 +1,9 @@
 """Seats: several peers in one process, for a machine that has room for more than one stage.
 
-Each seat is a whole peer with its own identity, home, libp2p daemon and compute thread; the coordinator places it like
-any other. The owner sets the number of seats. Without a number there is one seat, and more while the coordinator asks
-for them because stages have no other peer. The seats share a machine (`Machine`). The owner's seats end together: when
-one breaks, the process ends, for a supervisor to start it again. Seats that the coordinator asked for come and go by
-themselves.
+Each seat is a whole peer with its own identity, home, libp2p daemon and compute thread. The coordinator places it like
+any other peer. The owner may set the number of seats. Otherwise there is one seat, and the coordinator asks for more
+when stages have no other peer. The seats share a machine (`Machine`). The owner's seats end together: when one fails,
+the process ends, and a supervisor restarts it. Seats that the coordinator asked for start and end independently.
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ from swarm.net.invite import Invite
 
 
 async def take_seats(invite: Invite, path: Path, seats: int | None, options_of: Callable[[int], JoinOptions]) -> str:
-    """Run all seats until the run is finished or they have left; returns why. Raises HomeError and as `join`.
+    """Run all seats until the run is finished or they have left; return why. Raises HomeError and the errors of
+    `join`.
 
-    `seats` None: as many as the coordinator asks for. `options_of` a seat, counted from 0: the options of the whole
-    machine, with listeners that name the seat.
+    `seats` None: as many as the coordinator asks for. `options_of(number)`: the options of a seat, counted from 0;
+    they describe the whole machine, and their listeners name the seat.
     """
     row = _Row(invite, path, options_of)
     if seats is None:
@@ -74,7 +74,7 @@ class _Row:
         self.tasks[number] = self.group.create_task(self._join(number, on_call=False))
 
     def fill(self, seats: int, reason: str) -> None:
-        """Have this number of seats in total, as the coordinator asks."""
+        """Raise the number of seats to `seats`, as the coordinator asks."""
         taken = {number for number, task in self.tasks.items() if not task.done()}
         free = (number for number in range(seats) if number not in taken)
         for number in list(free)[: seats - len(taken)]:
@@ -97,7 +97,7 @@ class _Row:
 
 
 def _moved(address: str, number: int) -> str:
-    """The port of the first seat, plus the number of this one; 0 means any."""
+    """The address, with the number of this seat added to its port. Port 0 means any port."""
     parts = address.split("/")
     for place, part in enumerate(parts[:-1]):
         if part in ("tcp", "udp") and parts[place + 1] != "0":

@@ -1,4 +1,6 @@
-"""Service: answers requests for pieces of the live state and of sums, saved checkpoints, and noise for a link probe."""
+"""Service: answers requests for pieces of the live state and of sums, for saved checkpoints, and for noise (link
+probes).
+"""
 
 from __future__ import annotations
 

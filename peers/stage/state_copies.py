@@ -1,8 +1,8 @@
 """Copies of the state that a peer trains, for peers that load it.
 
-A copy is taken because a pass has listeners that load its version (`Lend`), or because somebody asks for the version
-that this peer holds: at the start and the end of a run, everybody loads between passes. All who ask for a version share
-one copy. Copies are taken rarely enough that nobody can keep a peer from training.
+A copy is made if a pass has listeners that load its version (`Lend`), or if a peer asks for the version that this peer
+holds: at the start and the end of a run, peers load between passes. All peers that ask for a version share one copy.
+Copies are made so rarely that requests cannot keep a peer from training.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from swarm.events import Event
 from swarm.net.bulk import FAIR_RATE, PATIENCE_S
 
 MAX_COPIES = 2
-"""Number of copies on disk at once that were ordered, and of those that were asked for."""
+"""Maximum number of ordered copies on disk at once; the same maximum applies to requested copies."""
 COPYING = 0.1
 """The fraction of its time that a peer may spend on copies."""
 MAX_REST_S = 10.0
@@ -29,14 +29,14 @@ UNUSED_S = 60.0
 
 @dataclass(slots=True)
 class _Use:
-    """Of a copy that was asked for."""
+    """The times at which a requested copy was used."""
 
     since: float
     asked_at: float
 
 
 class StateCopies:
-    """Used in one event loop. `folder` exists, and its owner empties it before a process begins."""
+    """Used in one event loop. `folder` exists, and its owner empties it when a process begins."""
 
     def __init__(self, run_hash: str, folder: Path, emit: Callable[[Event], None]) -> None:
         self._run_hash = run_hash
@@ -44,7 +44,7 @@ class StateCopies:
         self._emit = emit
         self._files = LentFiles(emit)
         self._uses: dict[int, _Use] = {}
-        """By version, of the copies that were not ordered, but asked for."""
+        """By version, the requested copies that were not ordered."""
         self._next_at = 0.0
 
     @property
@@ -52,7 +52,9 @@ class StateCopies:
         return self._files.numbers
 
     def order(self, versions: Collection[int], version: int, stage: int, engine: Engine) -> None:
-        """Copy `version`, which the engine holds, if it is one of `versions`; drop the ordered copies of others."""
+        """Copy `version`, which the engine holds, if it is one of `versions`. Drop the ordered copies of all other
+        versions.
+        """
         for other in [v for v in self.versions if v not in versions and v not in self._uses]:
             self._files.forget(other)
         if version not in versions:
@@ -63,10 +65,10 @@ class StateCopies:
             self._take(version, stage, engine)
 
     def get(self, version: int, stage: int, engine: Engine) -> asyncio.Future[LentFile] | None:
-        """The copy of a version that somebody asks for; None: there is none, or not yet.
+        """Return the copy of a requested version; None: there is no copy, or not yet.
 
-        If the engine holds that version, a copy is taken, unless the last one was taken too short a while ago, or there
-        are enough. A copy that no reader but a slow one still needs gives way.
+        If the engine holds that version, a copy is made, unless the last copy is too recent or there are already
+        enough copies. A copy that only slow readers still need is dropped to make room.
         """
         now = time.monotonic()
         if version in self._uses:
@@ -82,7 +84,7 @@ class StateCopies:
         return self._files.get(version)
 
     def clear(self) -> None:
-        """Forget all copies: another state is loaded, and version numbers start again."""
+        """Forget all copies: another state is loaded, and the same version numbers may occur again."""
         self._uses.clear()
         self._files.clear()
 
@@ -90,13 +92,13 @@ class StateCopies:
         began = time.monotonic()
         path = self._folder / f"state-{version}-{time.monotonic_ns()}"
         copying = copy_to(path, engine, self._run_hash, stage, version, self._emit)
-        taking = asyncio.wrap_future(copying)  # queued before the step is applied
-        self._next_at = began + MAX_REST_S  # no other copy begins meanwhile
+        taking = asyncio.wrap_future(copying)  # it is queued before the step is applied
+        self._next_at = began + MAX_REST_S  # no other copy begins before this one is finished
         taking.add_done_callback(lambda _: self._rest(began))
         return self._files.keep(version, path, taking)
 
     def _gives_way(self, version: int, now: float) -> bool:
-        """True if the peer that first asked for a copy has had the time to fetch all of it."""
+        """True if the first peer that asked for this copy has had enough time to fetch all of it."""
         file = self._files.get(version)
         if file is None or not file.done() or file.exception() is not None:
             return file is None
@@ -107,7 +109,7 @@ class StateCopies:
         return self._next_at - time.monotonic()
 
     def _rest(self, began: float) -> None:
-        """A copy was taken: wait ten times as long before the next one."""
+        """A copy was made: wait ten times as long before the next one."""
         now = time.monotonic()
         self._next_at = now + min(MAX_REST_S, (now - began) / COPYING)
 
@@ -117,7 +119,7 @@ class StateCopies:
             self._files.forget(version)
 
     def _taken(self, version: int, use: _Use) -> None:
-        """A copy that was asked for is there, or could not be made: then it may be asked for again."""
+        """A requested copy is complete, or has failed; after a failure, it may be requested again."""
         use.asked_at = time.monotonic()
         if version in self._files:
             self._drop_if_unused(version, use)
@@ -125,7 +127,9 @@ class StateCopies:
             self._drop(version)
 
     def _drop_if_unused(self, version: int, use: _Use) -> None:
-        """Look again and again until nobody has asked for a while; `use` may have ended otherwise."""
+        """Check repeatedly, and drop the copy when nobody has asked for a while. `use` may have ended for another
+        reason.
+        """
         if self._uses.get(version) is not use:
             return
         left_s = use.asked_at + UNUSED_S - time.monotonic()

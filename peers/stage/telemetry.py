@@ -1,7 +1,8 @@
 """Reports of a peer for people to read: its machine once, and its work after every training pass.
 
-They go to the leading coordinator and into the peer's own log. The protocol does not need them. So they are made a
-moment after a step has opened, when the compute thread is busy anyway, and a slow link carries only part of them.
+They go to the leading coordinator and into the peer's own log. The protocol does not need them. So they are made
+shortly after a step has opened, when the compute thread is busy anyway, and a peer on a slow link sends only part of
+them.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from swarm.protocol.peer.core import PeerCore
 SLOW_UPLINK = 125_000.0
 """Bytes/s: over a slower uplink only the sums are reported."""
 LATER_S = 0.2
-"""Seconds after the opening of the next pass."""
+"""Seconds after the opening of the next pass at which the report is made."""
 PING_EVERY_S = 5.0
 
 
 class Reports:
-    """The reports of one peer. `meter`: that of its engine; None: it holds no stage."""
+    """The reports of one peer. `meter`: the meter of its engine; None: it holds no stage."""
 
     def __init__(
         self,
@@ -52,14 +53,16 @@ class Reports:
         self._due: asyncio.TimerHandle | None = None
 
     def heard(self, sender: Actor, message: Message) -> None:
-        """Call it before the core gets the message."""
+        """Handle a message. Call it before the core gets the message."""
         if isinstance(message, Open) and self._core.leader.includes(sender):
             meter = self._meter()
             if meter is not None and self._timesheet.hear(message, meter.clock()):
                 self._report_soon()
 
     def sent(self, to: Actor, message: Message) -> None:
-        """The leader knows a peer that has just reported to it: now the peer may describe its machine."""
+        """Handle a sent message. Once a peer has sent its status, the leader knows it, and it may describe its
+        machine.
+        """
         if not isinstance(message, Join | Status) or to != self._core.coordinator or to == self._described_to:
             return
         self._described_to = to
@@ -69,7 +72,7 @@ class Reports:
             self._log.append(described(self._core.actor, self._machine))
 
     def link_up(self, other: Actor) -> None:
-        """The other process may have restarted."""
+        """Describe the machine again if the other process may have restarted."""
         if other == self._described_to:
             self._described_to = None
 
@@ -79,7 +82,7 @@ class Reports:
             self._report_soon()
 
     def close(self) -> None:
-        """Report the complete sheets, as far as that is still possible."""
+        """Report the complete sheets, if that is still possible."""
         if self._due is not None:
             self._report()
 

@@ -1,9 +1,9 @@
-"""The timesheet: where a peer's time went in each training pass, from one Open to the next.
+"""The timesheet: how a peer spent its time in each training pass, from one Open to the next.
 
-Six sums add up to that time. The compute thread's work is measured (swarm/compute/meter.py). Between two pieces of a
-reduction it waits for other replicas, which counts as reducing; all other time is waiting. A step is applied when the
-next one opens, so that time counts to the next one. Spans are the same times as a picture, with neighbours merged until
-they are few.
+Six sums add up to that time. The compute thread's work is measured (swarm/compute/meter.py). The time between two
+pieces of a reduction, in which the thread waits for other replicas, counts as reducing; all other idle time counts as
+waiting. A step is applied when the next one opens, so the time of applying counts for the next one. Spans show the
+same times for a drawing; neighbours are merged until there are few spans.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Sheet:
     kind: PassKind
     stage: int
     own: frozenset[Microbatch]
-    """The microbatches of this peer from the start. Others came to it because something failed."""
+    """The microbatches assigned to this peer at the opening. It got all others because of a failure."""
     again: bool
     """True if an earlier attempt at this step was aborted."""
     start: float
@@ -45,7 +45,7 @@ class Timesheet:
     _newest: PassId | None = None
 
     def hear(self, opening: Open, now: float) -> bool:
-        """True if that completes a sheet."""
+        """Begin the sheet of a pass. Return True if that completes the previous sheet."""
         pass_id = opening.pass_id
         if self._newest is not None and pass_id <= self._newest:
             return False  # a repeat
@@ -58,12 +58,12 @@ class Timesheet:
         return completed
 
     def applied(self, step: int, now: float) -> bool:
-        """A step is applied. If no other pass was opened since, its sheet is complete."""
+        """Note that a step is applied. Return True if no other pass has opened since: its sheet is then complete."""
         sheet = self._open
         return sheet is not None and sheet.pass_id == self._newest and sheet.pass_id.step == step and self._close(now)
 
     def take(self, done: Iterable[Stretch], current: Stretch | None) -> list[Work]:
-        """The complete sheets. `done`: stretches since the last call; `current`: the one in progress."""
+        """Return the complete sheets. `done`: stretches since the last call; `current`: the one in progress."""
         self._stretches += done
         sheets, self._closed = self._closed, []
         until = [*self._stretches, *([] if current is None else [current])]

@@ -1,7 +1,7 @@
 """Two machines with one key: the process that was started later stays, and the older one leaves for good.
 
-Otherwise two supervisors would restart both again and again, each replacing the other. So the process that leaves
-writes a note into its home, and `join` refuses to start there until the owner has read it.
+Otherwise two supervisors would restart both processes again and again, each replacing the other. So the process that
+leaves writes a note into its home, and `join` refuses to start there until the owner has removed the note.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ def is_of_a_twin(refusal: str) -> bool:
 
 
 def leave_note(home: Home, refusal: str) -> None:
-    """Raises OSError."""
+    """Write the note. Raises OSError."""
     with atomic_file(home.superseded) as file:
         write_whole(file, f"{refusal}\n".encode())
 
 
 def check_note(home: Home) -> None:
-    """Raises HomeError while there is a note."""
+    """Raises HomeError while the note exists."""
     if home.superseded.exists():
         raise HomeError(
             f"{home.path}: another process with the same key joined after this one. If this home is a copy, delete "

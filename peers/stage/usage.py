@@ -16,7 +16,7 @@ from swarm.net.wire_bounds import MAX_LABEL
 from swarm.protocol.messages import Figure, Trait
 
 _TEMPERATURE_EVERY_S = 5.0
-"""Sensors are read rarely: some take milliseconds."""
+"""Sensors are read at this interval only, since some take milliseconds."""
 
 
 class Usage:
@@ -31,7 +31,7 @@ class Usage:
         self._sensed_at = float("-inf")
 
     def read(self) -> tuple[Figure, ...]:
-        """Cores in use since the last reading, bytes, and sensor values."""
+        """The number of cores used since the last reading, memory in bytes, and sensor values."""
         now, cpu_s = time.perf_counter(), time.process_time()
         cores = (cpu_s - self._cpu_s) / max(now - self._at, 1e-3)
         self._at, self._cpu_s = now, cpu_s
@@ -43,15 +43,15 @@ class Usage:
         return (*figures, *self._sensed)
 
     def _sense(self) -> tuple[Figure, ...]:
-        """Sensors of the graphics card, if NVML is installed; else the hottest one of the processor."""
+        """The sensors of the graphics card if NVML is installed; otherwise the hottest sensor of the processor."""
         if self._device.type == "cuda":
-            with contextlib.suppress(Exception):  # no NVML, or this card does not answer it
+            with contextlib.suppress(Exception):  # NVML is missing, or does not support this card
                 celsius = float(torch.cuda.temperature(self._device))
                 return Figure("temperature", celsius), Figure("power", torch.cuda.power_draw(self._device) / 1000)
             return ()
         try:
             read = psutil.sensors_temperatures()
-        except (AttributeError, OSError, ValueError):  # not on this system
+        except (AttributeError, OSError, ValueError):  # this system has no sensors
             return ()
         found = [each.current for name in _OF_PROCESSORS for each in read.get(name, ()) if each.current is not None]
         return (Figure("temperature", max(found)),) if found and max(found) > 0 else ()

@@ -41,7 +41,7 @@ ComputeAction = (
 
 
 def place_of(action: ComputeAction) -> tuple[Urgency, int]:
-    """The action's place in the backlog: its urgency, and within that its microbatch."""
+    """Return the action's place in the queue: its urgency, then its microbatch."""
     match action:
         case Forward():
             return Urgency.FORWARD, action.microbatch
@@ -54,7 +54,7 @@ def place_of(action: ComputeAction) -> tuple[Urgency, int]:
 
 
 def metered_as(action: ComputeAction) -> tuple[int, int]:
-    """The meter's kind of work, and the microbatch or −1. Work on a whole state counts as applying."""
+    """Return the meter's kind of work, and the microbatch or −1. Work on a whole state counts as applying."""
     match action:
         case Forward():
             return FORWARD, action.microbatch
@@ -67,10 +67,10 @@ def metered_as(action: ComputeAction) -> tuple[int, int]:
 
 
 def is_stale(action: ComputeAction, begun: PassId | None) -> bool:
-    """Whether the action belongs to another pass than `begun`, the one that this engine computes.
+    """Return True if the action belongs to a pass other than `begun`, the one that this engine computes.
 
     A decision is applied whatever pass has begun since. A peer that catches up collects the sums of a pass that it
-    never began, but not those of an older pass.
+    never began, but not those of a pass older than `begun`.
     """
     match action:
         case Apply() | SettleBases() | ShowState():
@@ -84,32 +84,34 @@ def is_stale(action: ComputeAction, begun: PassId | None) -> bool:
 
 
 def is_discarded(action: object, order: Discard) -> bool:
-    """Whether `order` makes the action unnecessary, since both concern the same microbatch."""
+    """Return True if `order` makes the action unnecessary, since both concern the same microbatch."""
     of = (order.pass_id, order.microbatch)
     return isinstance(action, Forward | Weights) and (action.pass_id, action.microbatch) == of
 
 
 def is_cancelled(action: object, cancelled: Attempt) -> bool:
-    """Whether the action is useless once that attempt is cancelled. A part may be made under an older table."""
+    """Return True if cancelling that attempt makes the action useless. A part may have been ordered under an older
+    table.
+    """
     if isinstance(action, EncodePart):
         return cancelled.ends(action.attempt)
     return getattr(action, "attempt", None) == cancelled
 
 
 def is_before(action: object, attempt: Attempt) -> bool:
-    """Whether the action computes a microbatch of the attempt's pass, or of an older pass."""
+    """Return True if the action computes a microbatch of the attempt's pass or of an older pass."""
     return isinstance(action, MicrobatchAction) and action.pass_id <= attempt.pass_id
 
 
 def described(action: ComputeAction) -> str:
-    """For messages: the action's name, and its microbatch if it has one."""
+    """Return, for messages, the action's name, and its microbatch if it has one."""
     _, microbatch = _subject(action)
     where = "" if microbatch is None else f" at microbatch {microbatch}"
     return f"{type(action).__name__}{where}"
 
 
 def failure(action: ComputeAction, error: Exception) -> ComputeFailed | StateShown:
-    """The input by which the core learns that the action raised `error`."""
+    """Return the input that tells the core that the action raised `error`."""
     if isinstance(action, ShowState):
         return StateShown(action.version, action.nonce, None)
     unsendable = isinstance(error, CodecError) and error.reason is Reason.NOT_FINITE

@@ -1,8 +1,8 @@
-"""The compute thread: it owns the device and does one task after the other, the most urgent one first.
+"""The compute thread: it owns the device and executes one task after another, the most urgent first.
 
-Where the device is asynchronous (a GPU), the thread works *ahead*: it launches a microbatch before it waits for the
-one before, so the device always has its next work. A third thread then joins the bodies that go out and posts the
-results, in the order of the tasks. An exception never ends the thread: the core hears of it as ComputeFailed.
+If the device is asynchronous (a GPU), the thread works *ahead*: it launches a microbatch before it waits for the
+previous one, so the device always has work. A third thread then joins the outgoing bodies and posts the results, in
+the order of the tasks. An exception never ends the thread: the core receives it as ComputeFailed.
 """
 
 from __future__ import annotations
@@ -29,37 +29,38 @@ from swarm.protocol.peer.io import BackwardDone, Forward, ForwardDone, PeerInput
 
 _JOIN_TIMEOUT_S = 30.0
 TIMED = (ForwardDone, BackwardDone, WeightsDone)
-"""Inputs of the core that carry the seconds of their work."""
+"""Inputs of the core that report how many seconds their work took."""
 _Value = TypeVar("_Value")
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A microbatch that the device computes."""
+    """A microbatch that the device is computing."""
 
     task: MicrobatchAction
     finish: Callable[[], Callable[[], PeerInput]]
-    """To be called once the device has passed `end`. The result joins the body, in any thread."""
+    """Call it once the device has passed `end`. The returned function joins the body, and may be called in any thread.
+    """
     begun: Mark
     end: Mark
     turned: Mark | None
-    """Where the last stage went from forward to backward, if it did."""
+    """The time at which the last stage switched from forward to backward, if it did."""
     body: Buffer | None
-    """The device reads it meanwhile, so it must be kept."""
+    """The body that the device is reading; it must be kept until the device has finished."""
 
 
 class Executor(Protocol):
-    """Carries out actions. Its methods are called in the compute thread alone."""
+    """Executes actions. Its methods are called in the compute thread only."""
 
     def carry_out(self, action: ComputeAction) -> PeerInput | Launched | None:
-        """Do it, or let the device begin with it. Does not raise."""
+        """Execute an action, or launch it on the device. Does not raise."""
 
     def needs_room(self) -> bool:
-        """Whether weights' gradients that are due hold memory that the next forward's graph needs."""
+        """True if deferred gradients of weights occupy memory that the next forward's graph needs."""
 
     def turned_at(self) -> Mark | None:
-        """Where the last stage last went from forward to backward."""
+        """The time at which the last stage last switched from forward to backward."""
 
 
 class ComputeThread:
@@ -84,11 +85,11 @@ class ComputeThread:
         self._ahead = ahead
         self.meter = Meter()
         self.waited_s = 0.0
-        """How long the current task waited for its turn. The executor writes it."""
+        """Seconds that the current task waited for its turn. The executor sets it."""
         self._launched: Launched | None = None
-        """What the device is computing."""
+        """The microbatch that the device is computing."""
         self._free_at = 0.0
-        """When the device finished its last task."""
+        """The time at which the device finished its last task."""
         self._backlog: Backlog[ComputeAction | _Call] = Backlog()
         self._departures = ThreadPoolExecutor(1, f"departures-{stage}", torch.set_num_threads, (threads,))
         self._thread = threading.Thread(target=self._run, name=f"compute-{stage}", daemon=True)
@@ -102,18 +103,20 @@ class ComputeThread:
         self._backlog.push(*place_of(action), action)
 
     def call(self, run: Callable[[], _Value]) -> Future[_Value]:
-        """Call `run` in the compute thread, before every microbatch. Its result is for the caller, not the core."""
+        """Call `run` in the compute thread, before all queued microbatches. Only the caller gets its result; the core
+        does not.
+        """
         call = _Call(run)
         if not self._backlog.push(Urgency.REDUCE, 0, call):
             call.future.cancel()
         return call.future
 
     def drop(self, unwanted: Callable[[ComputeAction], bool]) -> None:
-        """Forget the queued actions that are unwanted. Calls stay."""
+        """Remove unwanted actions from the queue. Calls stay."""
         self._backlog.drop(lambda task: not isinstance(task, _Call) and unwanted(task))
 
     def queued(self, urgency: Urgency) -> list[ComputeAction]:
-        """The actions of this urgency, in the order in which they will be done."""
+        """The queued actions of this urgency, in the order in which they will be executed."""
         return [task for task in self._backlog.waiting(urgency) if not isinstance(task, _Call)]
 
     def stop(self) -> None:
@@ -133,12 +136,12 @@ class ComputeThread:
     # ------------------------------------------------ the compute thread
 
     def tell(self, done: PeerInput | None) -> None:
-        """Post a result after those of all earlier tasks."""
+        """Post a result, after the results of all earlier tasks."""
         if done is not None:
             self._depart(lambda: self._posted(done))
 
     def _run(self) -> None:
-        torch.set_num_threads(self._threads)  # torch counts per thread
+        torch.set_num_threads(self._threads)  # torch sets this per thread
         with self._turns or contextlib.nullcontext():
             self._work_off()
 
@@ -156,20 +159,22 @@ class ComputeThread:
                 self._do(task)
 
     def _do(self, task: ComputeAction | _Call) -> None:
-        """Do a task, or launch it and then finish the one launched before."""
+        """Execute a task; or launch it, and then finish the task launched before."""
         before, self._launched = self._launched, self._begin(task)
         if before is not None:
             self._finish(before)
 
     def _land(self) -> None:
-        """Wait until the device has nothing to do."""
+        """Wait until the device is idle."""
         launched, self._launched = self._launched, None
         if launched is not None:
             self._finish(launched)
             self.meter.rest()
 
     def _make_room(self) -> None:
-        """Compute due weights' gradients first if a forward needs their memory: to compute it again would cost more."""
+        """Compute deferred gradients of weights first if the next forward needs their memory: recomputing that forward
+        would cost more.
+        """
         while self._executor.needs_room():
             task = self._backlog.take(Urgency.WEIGHTS)
             if not isinstance(task, Weights):
@@ -193,7 +198,7 @@ class ComputeThread:
         return None
 
     def _finish(self, launched: Launched) -> None:
-        """Wait until the device has computed it, and tell the result."""
+        """Wait until the device has computed a microbatch, and post the result."""
         try:
             end = self._clock.wait(launched.end)
             begun = max(self._free_at, self._clock.passed(launched.begun))
@@ -209,7 +214,7 @@ class ComputeThread:
         self._depart(lambda: self._complete(task, complete, seconds))  # not `launched`, which holds gradients
 
     def _depart(self, run: Callable[[], None]) -> None:
-        """Run in the order of the calls: in another thread if this one works ahead, else here."""
+        """Run the calls in order: in another thread if this one works ahead, otherwise here."""
         if self._ahead:
             self._departures.submit(run)
         else:
@@ -218,7 +223,7 @@ class ComputeThread:
     # ------------------------------------------------ the thread that posts
 
     def _complete(self, task: MicrobatchAction, complete: Callable[[], PeerInput], seconds: float) -> None:
-        """Join a microbatch's body and tell the result."""
+        """Join a microbatch's body and post the result."""
         done: PeerInput
         try:
             answer = complete()
@@ -249,7 +254,7 @@ class _Call:
 
 
 def warn(task: ComputeAction, error: Exception) -> None:
-    """Log the failure of a task. To be called inside an except clause."""
+    """Log the failure of a task. Call it inside an except clause."""
     name = type(task).__name__
     if isinstance(error, CodecError):  # the numbers are at fault, not the program
         _log.warning("%s failed: %s", name, error)

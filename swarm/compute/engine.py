@@ -1,7 +1,7 @@
-"""The engine: it carries out the core's compute actions for one stage, in a thread of its own.
+"""The engine: it executes the core's compute actions for one stage, in its own thread.
 
-The driver submits actions from any thread. The results are posted as inputs of the core. Reduce and apply go first,
-then backward, then forward, then the weights' gradients that a backward has left due.
+The driver submits actions from any thread. The results are posted as inputs of the core. The order of priority is:
+reduce and apply, then backward, then forward, then the gradients of the weights that a backward has deferred.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from swarm.protocol.peer.io import (
 )
 
 _Finish = Callable[[], Callable[[], PeerInput]]
-"""As stage.py has it."""
+"""As in stage.py: the first call waits for the device, the second call finishes the result in any thread."""
 _Value = TypeVar("_Value")
 _Action = TypeVar("_Action", Forward, Backward, Weights)
 
@@ -76,15 +76,15 @@ class StageEngine:
     """Computes stage `stage` of the run. It holds no state until `initialise` or `load_state`.
 
     `post`: receives the core's inputs, from one thread, in order.
-    `graph_budget_bytes`: bounds the autograd graphs kept between forward and backward; 0 recomputes every forward.
+    `graph_budget_bytes`: limit of the autograd graphs kept between forward and backward; 0 recomputes every forward.
     `turns`: microbatches are computed in these turns; None: at any time.
-    `updates_on_cpu`: the optimizer's steps are made on the CPU, wherever everything else is computed.
-    `precision`: None takes the device's default.
-    `compiled`: torch compiles the layers before anything is computed.
-    `splits`: a backward leaves the weights' gradients due, within the same budget. They are computed when there is
+    `updates_on_cpu`: the optimizer's steps are computed on the CPU, whatever device computes the rest.
+    `precision`: None uses the device's default.
+    `compiled`: torch compiles the layers before the first computation.
+    `splits`: a backward defers the gradients of the weights, within the same budget. They are computed when there is
     nothing else to do.
-    `recomputes_layers`: a graph holds only the input of each layer, since a whole graph does not fit. Not together with
-    `compiled`: torch recomputes a compiled layer in another way, and the bits differ.
+    `recomputes_layers`: a graph holds only the input of each layer, for stages whose whole graph does not fit. Not
+    together with `compiled`: torch recomputes a compiled layer differently, and the bits would differ.
     """
 
     def __init__(
@@ -121,13 +121,13 @@ class StageEngine:
         self._whole_buckets = Buckets(layout, manifest.sums).count
         self._stage: Stage | None = None
         self._relieved = False
-        """Memory ran out before, and the engine has given up what it could."""
+        """True if memory ran out once, and the engine has already freed what it could."""
         self._starved = 0
         self._holds = Holds()
         self._coming: Stage | None = None
-        """Tensors for a state that is being received."""
+        """The tensors for a state that is being received."""
         self._ahead = self._clock.asynchronous and type(self)._compute is StageEngine._compute
-        """Whether the device gets a microbatch before it has finished the one before."""
+        """True if the device receives a microbatch before it has finished the previous one."""
         self._arrivals = Arrivals(torch.device(device), f"arrivals-{stage}")
         self._begun: Begin | None = None  # written by `submit`, so that stale work is refused at once
         self._thread = ComputeThread(
@@ -142,7 +142,7 @@ class StageEngine:
 
     @property
     def whole_buckets(self) -> int:
-        """Number of buckets if the gradient were not compressed."""
+        """Number of buckets that an uncompressed gradient would have."""
         return self._whole_buckets
 
     @property
@@ -152,7 +152,7 @@ class StageEngine:
 
     @property
     def shared_buckets(self) -> int:
-        """Number of buckets, from the first, that another stage's gradient begins with too."""
+        """Number of buckets, from the first, that another stage's gradient shares."""
         return self._buckets.shared
 
     @property
@@ -162,11 +162,11 @@ class StageEngine:
 
     @property
     def meter(self) -> Meter:
-        """Measures what the compute thread does."""
+        """Measures the work of the compute thread."""
         return self._thread.meter
 
     def limit_graphs(self, budget_bytes: int) -> None:
-        """Change the budget of graphs. From any thread."""
+        """Change the memory budget of the autograd graphs. May be called from any thread."""
         self._graph_budget_bytes = budget_bytes
         for stage in (self._stage, self._coming):
             if stage is not None:
@@ -175,11 +175,12 @@ class StageEngine:
     # ------------------------------------------------ the state
 
     def initialise(self) -> Future[None]:
-        """Take up version 0: the initial parameters by (seed, tensor name)."""
+        """Set version 0: the initial parameters, which follow from (seed, tensor name)."""
         return self._thread.call(self._initialise)
 
     def prepare(self) -> None:
-        """Allocate the stage's tensors while a state is being received: that takes longer than to fill them.
+        """Allocate the stage's tensors while a state is being received, since to allocate them takes longer than to
+        fill them.
 
         If it fails, `load_state` fails too.
         """
@@ -190,13 +191,14 @@ class StageEngine:
         return self._thread.call(lambda: self._load(state))
 
     def snapshot(self) -> Future[StageState]:
-        """A copy of one version's full state, in memory."""
+        """Return a copy, in memory, of the full state of one version."""
         return self._thread.call(lambda: self._held().optimizer.state())
 
     def copied(self, copy: Callable[[HeldState], _Value]) -> Future[_Value]:
-        """The result of `copy` for one version's full state, in a thread of its own: a checkpoint, or a peer's load.
+        """Call `copy` with the full state of one version, in a separate thread, and return its result. It serves
+        checkpoints and the loads of peers.
 
-        The state is not copied in memory. The next step is not applied until `copy` has read all of it.
+        The state is not copied in memory. The next step is not applied until `copy` has read the whole state.
         """
         copied: Future[_Value] = Future()
 
@@ -217,16 +219,18 @@ class StageEngine:
         return copied
 
     def written(self, attempt: Attempt, take: Callable[[Iterable[Buffer]], _Value]) -> Future[_Value]:
-        """The result of `take` for an attempt's reduced sums, uncompressed, bucket by bucket: in the compute thread.
+        """Call `take` in the compute thread with an attempt's reduced sums, uncompressed, bucket by bucket, and return
+        its result.
 
         Call it before the step is applied.
         """
         return self._thread.call(lambda: take(self._held().reduction.written(attempt)))
 
     def restore(self, attempt: Attempt, sums: Sequence[Buffer], whole: bool) -> None:
-        """Use these sums of all buckets as those of `attempt` → Assembled. Work of passes up to that one is dropped.
+        """Use these sums of all buckets as those of `attempt`; the core receives Assembled. Work of that pass and
+        older passes is dropped.
 
-        `whole`: `written` produced them, uncompressed, although the run compresses sums.
+        `whole`: the sums were produced by `written`, uncompressed, although the run compresses sums.
         """
         self._thread.drop(lambda action: is_before(action, attempt))
         if whole:
@@ -247,22 +251,23 @@ class StageEngine:
     # ------------------------------------------------ rehearsals of faults
 
     def starve(self) -> None:
-        """The next microbatch finds no memory."""
+        """Make the next microbatch run out of memory."""
         self._starved += 1
 
     def overflow(self) -> None:
-        """From now on the gradients for the stage before are finite and far too large, as a lying peer's."""
+        """Make all further gradients for the previous stage finite but far too large, as a lying peer would."""
         self._held().overflows = True
 
     def flip_bit(self) -> None:
-        """The first parameter changes its sign at once, as if memory had failed."""
+        """Flip the sign of the first parameter at once, as a memory error would."""
         stage = self._held()
-        next(iter(stage.parameters.values())).data.view(-1)[:1].neg_()  # unseen by autograd
+        next(iter(stage.parameters.values())).data.view(-1)[:1].neg_()  # invisible to autograd
 
     # ------------------------------------------------ frames and actions
 
     def check_frame(self, key: FrameKey, payload: object, *, changed: bool = False) -> None:
-        """Raise FrameError for a frame that cannot be computed with. For any thread, before the core sees the frame.
+        """Raise FrameError for a frame that cannot be used. May be called from any thread, before the core sees the
+        frame.
 
         `changed`: the payload is the change since an earlier frame.
         """
@@ -278,13 +283,13 @@ class StageEngine:
         self._format.check(key.boundary, key.direction, payload, kind, sent)
 
     def check_bucket(self, key: PartKey | SumKey, payload: object) -> None:
-        """Raise FrameError for a part or sum of a wrong size or beyond the grid. For any thread."""
+        """Raise FrameError for a part or sum of the wrong size or outside the grid. May be called from any thread."""
         if key.attempt.stage != self._index:
             raise FrameError(f"a bucket of stage {key.attempt.stage} at stage {self._index}")
         self._buckets.check(key.bucket, payload)
 
     def submit(self, action: ComputeAction) -> None:
-        """Order work, and return at once. Work of another pass than the begun one is dropped."""
+        """Order work, and return at once. Work that does not belong to the current pass is dropped."""
         match action:
             case Begin():
                 self._begin(action)
@@ -302,7 +307,9 @@ class StageEngine:
         self._thread.push(action)
 
     def _begin(self, action: Begin) -> None:
-        """Accept frames and work of this pass from now on. If its codecs cannot be used, accept those of no pass."""
+        """From now on, accept the frames and work of this pass. If its codecs cannot be used, accept no frames and no
+        work.
+        """
         self._begun = None
         try:
             self._format = self._format.of_pass(action.codecs, action.nonfinite)
@@ -315,7 +322,7 @@ class StageEngine:
         return is_stale(action, None if self._begun is None else self._begun.pass_id)
 
     def close(self) -> None:
-        """Finish the current task, drop the others, and end the thread. Incomplete copies are given up."""
+        """Finish the current task, drop the other tasks, and end the thread. Incomplete copies are given up."""
         self._thread.stop()
         self._holds.give_up()
         self._arrivals.close()
@@ -352,7 +359,9 @@ class StageEngine:
     # ------------------------------------------------ the compute thread: see `Executor`
 
     def carry_out(self, action: ComputeAction) -> PeerInput | Launched | None:
-        """If memory runs out, give up what can be given up and do it again, once in an engine's life."""
+        """Execute an action. If memory runs out, free what can be freed and repeat the action, once in an engine's
+        life.
+        """
         done, error = self._attempt(action)
         if error is not None and out_of_memory(error):
             again = self._relieve(action, error) and not self._is_void(action)
@@ -369,7 +378,7 @@ class StageEngine:
         return None if self._stage is None else self._stage.turned
 
     def _attempt(self, action: ComputeAction) -> tuple[PeerInput | Launched | None, Exception | None]:
-        """The result or the error, without the frames of its traceback, which would keep memory."""
+        """Return the result or the error. The error has no traceback, since its frames would keep memory alive."""
         try:
             return self._carry_out(action), None
         except Exception as error:
@@ -377,7 +386,7 @@ class StageEngine:
             return None, error.with_traceback(None)
 
     def _relieve(self, action: ComputeAction, error: Exception) -> bool:
-        """Give up what can be given up, and tell the core. Returns whether this is the first time."""
+        """Free what can be freed, and tell the core. Return True if this is the first time."""
         first, self._relieved = not self._relieved, True
         before, now = (0, 0) if self._stage is None else self._stage.relieve()
         gc.collect()
@@ -387,7 +396,9 @@ class StageEngine:
         return first
 
     def _is_void(self, action: ComputeAction) -> bool:
-        """Whether the failed attempt may have left half of its work. Then this peer leaves the pass or loads anew."""
+        """Return True if the failed attempt may have left partial work. Then this peer leaves the pass or loads the
+        state again.
+        """
         match action:
             case Forward() | Backward() | Weights():
                 return self._stage is None or not self._stage.intact
@@ -400,7 +411,7 @@ class StageEngine:
         stage = self._held()
         if self._starved and isinstance(action, Forward | Backward):
             self._starved -= 1
-            raise MemoryError("a rehearsal: no memory is left")
+            raise MemoryError("a rehearsal: out of memory")
         match action:
             case Begin():
                 self._clock.set()
@@ -437,7 +448,7 @@ class StageEngine:
         return None
 
     def _launched_by(self, launch: Callable[[_Action, Buffer | None], _Finish], action: _Action) -> Launched | None:
-        """None if the thread must wait for each result: on a CPU, or at a pace."""
+        """Launch an action. None if the thread must wait for each result: on a CPU, or at a set pace."""
         if not self._ahead:
             return None
         body = self._arrivals.of(action)
@@ -461,11 +472,11 @@ class StageEngine:
 
     def _initialise(self) -> None:
         self._holds.settle()
-        self._stage = self._coming = None  # two copies need not fit
+        self._stage = self._coming = None  # there may be no room for two copies
         self._stage = self._warm(self._build(initialised=True))
 
     def _prepare(self) -> Stage:
-        """Tensors to load a state into: those of the held state if there is one, else new ones."""
+        """Return the tensors to load a state into: those of the held state if there is one, otherwise new ones."""
         if self._stage is not None:
             return self._stage
         if self._coming is None:
@@ -480,7 +491,7 @@ class StageEngine:
         return stage
 
     def _queued_orders(self) -> list[EncodePart | SumBucket]:
-        """The queued actions of a reduce."""
+        """The queued actions of a reduction."""
         return [task for task in self._thread.queued(Urgency.REDUCE) if isinstance(task, EncodePart | SumBucket)]
 
     def _load(self, state: StageState) -> None:
@@ -499,8 +510,8 @@ class StageEngine:
 
 
 def _copy(held: HeldState, copy: Callable[[HeldState], _Value], copied: Future[_Value]) -> None:
-    """In a thread of its own."""
-    torch.set_num_threads(1)  # the cores are for computing
+    """Call `copy` in its own thread."""
+    torch.set_num_threads(1)  # leave the other processor cores to the computation
     try:
         copied.set_result(copy(held))
     except Exception as error:

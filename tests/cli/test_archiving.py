@@ -246,7 +246,7 @@ def test_the_organisers_key_is_whole_private_and_the_same_ever_after(tmp_path: P
         assert path.read_bytes() == made == organiser_key(home).private_bytes_raw()
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         path.write_bytes(made[:7])  # such as a crash left behind before keys were written whole
-        with pytest.raises(KeyDamaged, match=r"organiser\.key is no Ed25519 key: restore it"):
+        with pytest.raises(KeyDamaged, match=r"organiser\.key is not an Ed25519 key: restore it"):
             organiser_key(home)
 
 

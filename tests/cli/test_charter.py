@@ -147,7 +147,7 @@ async def test_the_first_signs_and_the_others_take_what_it_signed(
         (home.path / "invite").write_text("swarm3-cut")
         with pytest.raises(InviteError):
             way_in(home, None)
-        with pytest.raises(InviteError, match="an address is no invite"):
+        with pytest.raises(InviteError, match="an address is not an invite"):
             way_in(home, Invite(given.addresses, three[0]))
 
 

@@ -80,7 +80,7 @@ def test_nobody_else_may_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     assert with_socket(tmp_path, look) == "0o600"
     monkeypatch.setattr(control_socket, "_user", lambda connection: 12345)
-    with pytest.raises(Refused, match="user 12345 may not steer this run"):
+    with pytest.raises(Refused, match="user 12345 may not control this run"):
         with_socket(tmp_path, lambda: send(tmp_path, "pause"))
 
 
@@ -98,7 +98,9 @@ def test_a_socket_that_is_left_over_is_replaced_and_anything_else_is_not(tmp_pat
         send(tmp_path, "status")
     assert with_socket(tmp_path, lambda: send(tmp_path, "status")).text == "status "
     (tmp_path / "control.sock").write_text("mine")
-    with pytest.raises(ControlSocketError, match=r"control\.sock is in the way, and no socket"):
+    with pytest.raises(
+        ControlSocketError, match=r"control\.sock is not a socket, but at the place of the control socket"
+    ):
         with_socket(tmp_path, lambda: None)
     assert (tmp_path / "control.sock").read_text() == "mine"
 

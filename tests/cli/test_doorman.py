@@ -155,7 +155,7 @@ async def test_an_open_run_gives_each_device_a_pass_of_its_own_and_so_many_at_a_
         assert found.serial == shown.of_device(peer).serial != shown.serial
     assert {device.devices for device in record.controls.admitted} == {1}
     assert len({device.serial for device in record.controls.admitted}) == OF_A_BLOCK_AT_ONCE, "each has its own"
-    with pytest.raises(BulkError, match="come back in 5 minutes"):
+    with pytest.raises(BulkError, match="try again in 5 minutes"):
         await registrar.certificate(peers[-1], shown, "203.0.113.0/24")
     assert await registrar.certificate(peers[-1], shown, "198.51.100.0/24"), "others may come"
     assert await registrar.certificate(peers[0], shown, "203.0.113.0/24"), "who is in already is not counted again"

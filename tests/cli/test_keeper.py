@@ -281,7 +281,7 @@ async def test_an_own_checkpoint_is_used_if_the_archive_has_the_same(
 
 
 async def test_an_order_that_names_nobody_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match="names nobody who has version 3 of stage 0"):
+    with pytest.raises(StateError, match="names no source of version 3 of stage 0"):
         await keeper_of(Engine(0), tmp_path).load(LoadState(StageIndex(0), 3))
 
 

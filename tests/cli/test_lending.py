@@ -148,7 +148,7 @@ async def test_a_version_that_is_over_is_not_copied(tmp_path: Path) -> None:
     lending = Lending("a" * 64, tmp_path / "lent", events.append)
     lending.lend(Lend(PassId(Term(1), StepNumber(4)), (4,), 4, sums=False), 0, Holding())
     await until(lambda: bool(events))
-    assert "version 4 is over, this peer is at 5" in str(events)
+    assert "version 4 is no longer held: this peer is at version 5" in str(events)
     assert not lending.copies and not list((tmp_path / "lent").iterdir())
 
 

@@ -86,7 +86,9 @@ def test_a_line_is_read() -> None:
 
 def test_unknown_cards_are_refused_with_those_that_are_known() -> None:
     assert parse_cards("RTX4090:2, rtx3060") == ["rtx4090", "rtx4090", "rtx3060"]
-    with pytest.raises(UnknownCard, match=r"'rtx4099' is no card.*did you mean 'rtx4090'\? Known are .*rtx3060.*h200"):
+    with pytest.raises(
+        UnknownCard, match=r"'rtx4099' is not a card.*did you mean 'rtx4090'\? Known are .*rtx3060.*h200"
+    ):
         parse_cards("rtx3060:1,rtx4099:2")
     for text in ("rtx3060:0", "rtx3060:-1", "rtx3060:x", "rtx3060:9999", "rtx3060:1:1", "rtx3060:٣", ""):
         with pytest.raises(UnknownCard):
@@ -168,7 +170,7 @@ def test_people_and_programs_are_told_the_same() -> None:
     for part in (f"a step takes {found.own.forecast.step_s:.3g} s", "× rtx3060", "fits", "powersgd:4"):
         assert part in text
     advice = told["advice"]
-    assert (advice is None) == ("no way of these" in text)
+    assert (advice is None) == ("none of these reaches" in text)
     near = outlook(run, "rtx3060:12", None)
     assert near.advice is near.own and near.own.enough is not None
     assert f"batch.microbatches = {near.own.enough} or more" in seen(near)
@@ -198,7 +200,7 @@ def test_the_command_prints_it_and_refuses_what_makes_no_sense(
     for arguments, said in {
         ("--dry-run", "--gpu", "rtx306"): "did you mean 'rtx3060'",
         ("--dry-run", "--gpu", "rtx3060"): "cannot hold 2 stages",
-        ("--gpu", "rtx3060:2"): "for --dry-run alone",
+        ("--gpu", "rtx3060:2"): "only with --dry-run",
         ("--dry-run", "--line", "80Mbit,50ms"): "with --gpu",
         ("--dry-run", "--gpu", "rtx3060:2", "--line", "fast"): "is not a line",
     }.items():

@@ -138,7 +138,9 @@ async def test_a_version_that_is_over_when_its_turn_comes_is_not_kept(lender: Le
     lender.engine.copied = late  # type: ignore[method-assign]
     assert await lender.fetch(7) == NOT_KEPT
     (told,) = lender.events
-    assert isinstance(told, CheckpointRefused) and "version 7 is over, this peer is at 8" in told.reason
+    assert (
+        isinstance(told, CheckpointRefused) and "version 7 is no longer held: this peer is at version 8" in told.reason
+    )
     assert not list(lender.folder.iterdir()) and not lender.lending.copies
 
 

@@ -54,7 +54,7 @@ def test_everybody_gets_in_one_device_each_and_bans_hold(make_swarm: MakeSwarm, 
         (tmp_path / str(number)).mkdir()
         uvloop.run(visit(parse(line), tmp_path / str(number)))
     (tmp_path / "late").mkdir()
-    with pytest.raises(BulkError, match=r"takes only so many new devices at a time: come back in [1-5] minutes"):
+    with pytest.raises(BulkError, match=r"limits how many new devices join at a time: try again in [1-5] minutes"):
         uvloop.run(visit(parse(line), tmp_path / "late"))
 
     swarm.coordinator.kill()

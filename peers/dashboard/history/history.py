@@ -30,20 +30,22 @@ from peers.fold.work import Step
 
 LIMIT_BYTES = 512 << 20
 LEAST_FREE_BYTES = 1 << 30
-"""With less free space on its disk the database does not grow."""
+"""The database does not grow if its disk has less free space than this."""
 RETRY_S, LONGEST_RETRY_S = 60.0, 3600.0
-"""Seconds until the next attempt after the database could not be written: all logs are read anew then."""
+"""Seconds until the next attempt after the database could not be written, and their maximum. An attempt reads all logs
+again.
+"""
 SNAPSHOT_EVENTS = 20_000
 SNAPSHOT_SHARE = 0.2
-"""Fraction of the following time that is spent on snapshots."""
+"""Limit of the fraction of time that is spent on snapshots."""
 BUDGET_S = 0.2
 MOST_WAITING = 20_000
-"""Number of rows that are written at once."""
+"""Number of waiting rows at which they are written."""
 MOST_LINES = 200
 QUIET = frozenset(
     ("PeerWorked", "PassProgress", "TrafficMeasured", "ResourcesMeasured", "FrameRecovered", "LogContinued")
 )
-"""Kinds that are not on the log page, since they are too frequent."""
+"""Kinds of events that the log page leaves out, since they are too frequent."""
 MARKS = {
     "Evaluated": "evaluation",
     "CheckpointArchived": "checkpoint",
@@ -62,24 +64,24 @@ class History:
     _last_step: int
 
     def __init__(self, homes: Sequence[Path], database: Path, limit_bytes: int = LIMIT_BYTES) -> None:
-        """A database that cannot be used is made anew; if none can be written, it is kept in memory."""
+        """If the database is unusable, a new one is made; if none can be written, the database is in memory."""
         self._homes = list(homes)
         self._database = database
         self._limit = limit_bytes
         self._taken = 0
         """Number of lines since this process started."""
         self._untidy = False
-        """A past was computed since, and its source is not needed any more."""
+        """True if a past state was computed and the memory of its source can be freed."""
         self._life = 0
         self._trouble = ""
-        """Why the database does not grow."""
+        """Why the database does not grow; empty: it does."""
         self._retry_at, self._retry_s = 0.0, RETRY_S
         self._open()
 
     # ------------------------------------------------------------ following
 
     def follow(self, budget_s: float = BUDGET_S) -> bool:
-        """Read new lines, for about `budget_s` seconds. True: there are more."""
+        """Read new lines for about `budget_s` seconds. Return True if there are more."""
         until = time.monotonic() + budget_s
         replaced = self._logs.look()
         self._rename()
@@ -110,7 +112,7 @@ class History:
         return False
 
     def close(self) -> None:
-        """Save the reading positions, so that nothing need be read again."""
+        """Save the reading positions, so that nothing needs to be read again."""
         with contextlib.suppress(sqlite3.Error, OSError):
             if not self._trouble:
                 self._snapshot()
@@ -122,18 +124,18 @@ class History:
 
     @property
     def position(self) -> str:
-        """Changes whenever something was read."""
+        """A text that changes whenever something was read."""
         return f"{self._life}-{self._taken}"
 
     @property
     def progress(self) -> float:
-        """Fraction of the logs' bytes that are read; 1 if there are none."""
+        """The fraction of the logs' bytes that have been read; 1 if there are no logs."""
         read, size = self._logs.progress()
         return read / size if size else 1.0
 
     @property
     def span(self) -> tuple[float, float]:
-        """Unix seconds of the first and the last event; zeros before there is one."""
+        """Unix seconds of the first and the last event; zeros if there is no event yet."""
         return self._state.run.first_at or 0.0, self._state.run.last_at
 
     @property
@@ -149,7 +151,7 @@ class History:
         past = self._past
         made = past is None or past.moment > moment or self._is_snapshot_between(past.moment, moment)
         if past is None or made:
-            self._past = past = None  # two pasts at once would need too much memory
+            self._past = past = None  # two past states at once would need too much memory
             self._past = past = self._from_snapshot(moment)
         for line in past.logs.take(moment):
             record = record_of(line.raw, line.kind)
@@ -186,13 +188,13 @@ class History:
         return sorted(kept, key=lambda mark: mark["at"])
 
     def faults(self, offset: int = 0, limit: int = 200) -> list[dict[str, Any]]:
-        """All faults so far, the newest first."""
+        """All faults so far, newest first."""
         query = "SELECT fault FROM faults ORDER BY id DESC LIMIT ? OFFSET ?"
         rows = self._store.rows(query, (max(0, min(limit, MOST_LINES)), max(0, offset)))
         return [fault_row(load(FaultRecord, json.loads(raw))) for (raw,) in rows]
 
     def steps_of(self, actor: str, most: int = 64) -> list[dict[str, Any]]:
-        """A peer's last steps, the newest first, with its work in each."""
+        """A peer's last steps, newest first, with its work in each."""
         return timeline.steps_of(self._store, actor, most)
 
     def steps_after(self, step: int, limit: int) -> list[tuple[Any, ...]]:
@@ -217,7 +219,7 @@ class History:
         before: float | None = None,
         limit: int = MOST_LINES,
     ) -> dict[str, Any]:
-        """Events in words, the newest first. `actor`: an actor or a peer id. `next`: `before` of the following page."""
+        """Events in words, newest first. `actor`: an actor or a peer id. `next`: `before` of the following page."""
         store, limit = self._store, max(1, min(limit, MOST_LINES))
         where, values = ["at < ?"], [before if before is not None else 1e18]
         if actor:
@@ -238,7 +240,7 @@ class History:
         try:
             record = json.loads(line_at(Path(store.name(log)), offset))
         except (ValueError, RecursionError):
-            return None  # that log is gone, or was replaced
+            return None  # the log has disappeared or was replaced
         kind = str(record.get("kind"))
         severity = "warning" if kind in TROUBLE_KINDS else "info"
         who = store.name(actor) or None
@@ -278,7 +280,7 @@ class History:
         kind, store = line.kind, self._store
         if kind in ("StepDecided", "StepMeasured"):
             self._take_steps(record.get("step"))
-        elif state.run.step > self._last_step:  # reported by others than the deciding coordinator
+        elif state.run.step > self._last_step:  # reported only by coordinators other than the deciding one
             self._take_steps(*range(max(self._last_step + 1, state.run.step - 63), state.run.step + 1))
         if state.run.step < self._last_step:
             store.add("DELETE FROM steps WHERE step > ?", (state.run.step,))
@@ -313,7 +315,7 @@ class History:
         self._life += 1
         self._past = None
         self._told: dict[int, FaultRecord] = {}
-        """The last written version of each fault."""
+        """The last version written of each fault."""
         self._snapshot_events = 0
         self._snapshot_after = 0.0
         self._commits = 0
@@ -347,7 +349,7 @@ class History:
         self._snapshot_events = self._state.events
 
     def _rename(self) -> None:
-        """Parts of logs have got their dated names: the rows that name them stay good."""
+        """Parts of logs have been renamed to dated names: update the rows that refer to them."""
         for old, new in self._logs.take_renamed():
             with contextlib.suppress(sqlite3.Error):
                 self._store.rename(old, new)
@@ -377,7 +379,7 @@ class History:
                 self._database.with_name(self._database.name + suffix).unlink(missing_ok=True)
 
     def _forget(self) -> None:
-        """The logs or the database have been replaced: read everything anew."""
+        """The logs or the database were replaced: read everything again."""
         self._store.close()
         self._delete()
         self._open()
@@ -448,7 +450,7 @@ class History:
         self._snapshot_after = now + (now - began) / SNAPSHOT_SHARE
 
     def _resume(self) -> None:
-        """Resume when there is room again: read again what was not written."""
+        """Resume if there is room again, and read again what was not written."""
         self._trouble = ""
         self._store.close()
         self._open()

@@ -1,7 +1,7 @@
 """Logs: all event logs of some homes as one stream, ordered by time.
 
-In a group of coordinators each may hold copies of the others' logs (`mirrors/`): a line of one log that is in several
-files is taken once. A log may be in several parts, of which the newest has the log's name (swarm/events/parts.py).
+In a group, each coordinator may hold copies of the others' logs (`mirrors/`). A line that is in several files is taken
+once. A log may consist of several parts; the newest part has the log's name (swarm/events/parts.py).
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ from peers.fold.reading import MOST_NAME
 from swarm.events import parts_of
 
 MOST_LOGS = 4096
-"""Parts of logs included."""
+"""Maximum number of logs, including their parts."""
 COORDINATOR = "coordinator"
 _OLD_PART = re.compile(r"events-[0-9]{8}-[0-9]{6,12}\.jsonl")
 _NAMES_WRITER = ("ProcessStarted", "LogContinued")
 
 
 class Logs:
-    """`take()` returns the new lines. A returned line is taken."""
+    """`take()` returns the new lines. A line counts as taken once it is returned."""
 
     def __init__(self, homes: Sequence[Path]) -> None:
         self._homes = list(homes)
         self.tails: dict[str, Tail] = {}
-        """By path."""
+        """The tails of the logs, by path."""
         self._renamed: list[tuple[str, str]] = []
         self._heard: dict[str, tuple[float, int, str]] = {}
-        """By the name of a coordinator's log: time of the last taken line, its number within that time, its file."""
+        """By the name of a coordinator's log: the time of the last line taken, its number among the lines of that
+        time, and its file.
+        """
 
     def look(self) -> bool:
-        """Find new logs and parts. True: a known log was replaced, so all must be read anew."""
+        """Find new logs and parts. Return True if a known log was replaced, so that all logs must be read again."""
         for home in self._homes:
             for log in _logs_of(home):
                 older = parts_of(log)
@@ -49,12 +51,12 @@ class Logs:
         return any(tail.is_replaced() for tail in self.tails.values() if not tail.is_finished)
 
     def take_renamed(self) -> list[tuple[str, str]]:
-        """Paths of logs that have become parts since this was asked last: (what it was called, what it is)."""
+        """Logs that have become parts since the last call: (old path, new path)."""
         renamed, self._renamed = self._renamed, []
         return renamed
 
     def _follow(self, log: Path, older: Sequence[Path]) -> None:
-        """If what was read as the newest part has got its dated name, read on there."""
+        """If the file read as the newest part now has its dated name, continue reading there."""
         tail = self.tails.get(str(log))
         if tail is None or not tail.is_replaced():
             return
@@ -70,7 +72,7 @@ class Logs:
                 return
 
     def take(self, until: float = math.inf) -> Iterator[Line]:
-        """New lines of all logs by time, without the noise, up to `until`."""
+        """New lines of all logs, ordered by time, up to `until`, without the kinds in NOISE."""
         for tail in self.tails.values():
             tail.is_finished = _is_old_part(tail.path) and tail.offset >= tail.size
         tails = [tail for tail in self.tails.values() if not tail.is_finished]
@@ -90,7 +92,7 @@ class Logs:
                 yield line
 
     def _is_new(self, tail: Tail) -> bool:
-        """True if the last line of a coordinator's log has not been taken from another file yet."""
+        """True if the last line of a coordinator's log was not yet taken from another file."""
         if not tail.source.startswith(COORDINATOR):
             return True
         path = str(tail.path)
@@ -101,7 +103,7 @@ class Logs:
         return True
 
     def progress(self) -> tuple[int, int]:
-        """Bytes read, and total bytes."""
+        """Number of bytes read, and total number of bytes."""
         sizes = {path: tail.size for path, tail in self.tails.items()}
         return sum(min(tail.offset, sizes[path]) for path, tail in self.tails.items()), sum(sizes.values())
 
@@ -112,7 +114,7 @@ class Logs:
         }
 
     def restore(self, raw: dict[str, Any]) -> None:
-        """Continue from there. Raises KeyError, TypeError or ValueError for data that `to_json` did not make."""
+        """Restore the positions. Raises KeyError, TypeError or ValueError for data that `to_json` did not make."""
         tails = {}
         for path, (source, offset, head, at, nth) in raw["tails"].items():
             tail = Tail(Path(path), str(source))
@@ -123,7 +125,7 @@ class Logs:
 
 
 def _logs_of(home: Path) -> list[Path]:
-    """The own log, those of the process's other seats, and copies of other coordinators'."""
+    """The home's own log, those of the process's other seats, and the copies of other coordinators' logs."""
     seats = (home / "seats").glob("*")
     return [
         home / "events.jsonl",
@@ -141,7 +143,7 @@ def _time(line: Line) -> float:
 
 
 def _speaker(path: Path) -> str:
-    """The writer of a log, by its first line; in a copy without a beginning, by its name."""
+    """The writer of a log, by its first line; for a copy whose beginning is missing, by its name."""
     source = _source(line_at(path, 0))
     if source is not None:
         return source
@@ -151,7 +153,7 @@ def _speaker(path: Path) -> str:
 
 
 def _source(raw: bytes) -> str | None:
-    """Of a first line: `coordinator/ACTOR`, or the actor of a peer. None: it does not say who writes."""
+    """The writer that a first line names: `coordinator/ACTOR`, or the actor of a peer. None: it names no writer."""
     try:
         record = json.loads(raw)
         if record["kind"] not in _NAMES_WRITER:

@@ -1,4 +1,6 @@
-"""Series: a figure over time, with as many points as a picture has pixels: minimum, maximum and last value of each."""
+"""Series: a figure over time, reduced to the width of a plot in pixels: minimum, maximum and last value of each
+bucket.
+"""
 
 from __future__ import annotations
 

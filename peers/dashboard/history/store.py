@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 FORMAT = 2
-"""Raised when tables change: a database of another format is made anew."""
+"""Raised when tables change. A database of another format is replaced."""
 MOST_SNAPSHOTS = 200
 _PIECE = 16_384
 """Bytes of a packed snapshot that are unpacked at once."""
@@ -96,15 +96,15 @@ class Store:
         return self._names.get(name)
 
     def starts_of(self, peer: str) -> list[int]:
-        """Numbers of all actors that are starts of a peer, or of that actor itself."""
+        """Numbers of all actors that are starts of this peer; or of the actor itself, if the text is an actor."""
         prefix = f"{peer}."
         return [number for name, number in self._names.items() if name == peer or name.startswith(prefix)]
 
     def rename(self, old: str, new: str) -> None:
-        """A name stands for something that is called `new` now; `old` may come to stand for something else."""
+        """The thing called `old` is now called `new`; `old` may later name something else."""
         number = self._names.get(old)
         if number is None or new in self._names:
-            return  # rows of it name it rightly, or there are none
+            return  # no rows, or they have the right name already
         self.execute("UPDATE names SET name = ? WHERE id = ?", (new, number))
         del self._names[old]
         self._names[new] = number
@@ -124,7 +124,7 @@ class Store:
 
     @property
     def waiting(self) -> int:
-        """Number of rows that are not written yet."""
+        """Number of rows that are not yet written."""
         return len(self._lines) + len(self._work) + len(self._rows)
 
     def drop(self) -> None:
@@ -148,7 +148,7 @@ class Store:
             raise
 
     def add_snapshot(self, at: float, events: int, logs: dict[str, Any], lines: Iterator[str]) -> None:
-        """Written at once, with all waiting rows. `lines`: of the state."""
+        """Write a snapshot at once, together with all waiting rows. `lines`: the lines of the state."""
         squeeze = zlib.compressobj(1)
         blob = b"".join(squeeze.compress(line.encode() + b"\n") for line in lines) + squeeze.flush()
         values = at, self._next_line - 1, events, json.dumps(logs), blob
@@ -160,7 +160,7 @@ class Store:
                 self.execute("DELETE FROM snapshots WHERE events = ?", (each,))
 
     def snapshot(self, until: float | None = None) -> tuple[int, dict[str, Any], Iterator[bytes]] | None:
-        """Of the newest snapshot not after `until`: lines written by then, positions in the logs, lines of the
+        """The newest snapshot not after `until`: number of log lines read by then, positions in the logs, lines of the
         state.
         """
         where, values = ("WHERE at <= ?", (until,)) if until is not None else ("", ())
@@ -171,13 +171,13 @@ class Store:
         return line, json.loads(logs), _unpacked(blob)
 
     def cut_lines(self, last: int) -> None:
-        """Later lines are read anew."""
+        """Remove later lines, which will be read again."""
         self.execute("DELETE FROM lines WHERE id > ?", (last,))
         self._next_line = last + 1
 
     @property
     def nbytes(self) -> int:
-        """Bytes in use: freed pages are reused."""
+        """Bytes in use, without free pages, which will be reused."""
         pages, free, size = (self.value(f"PRAGMA {what}") for what in ("page_count", "freelist_count", "page_size"))
         return int((pages - free) * size)
 
@@ -198,7 +198,7 @@ class Store:
 
 
 def _unpacked(blob: bytes) -> Iterator[bytes]:
-    """Lines of a snapshot, unpacked piece by piece. Raises ValueError for a damaged one."""
+    """The lines of a snapshot, unpacked piece by piece. Raises ValueError if it is damaged."""
     unpack, rest = zlib.decompressobj(), b""
     try:
         for start in range(0, len(blob), _PIECE):

@@ -1,4 +1,4 @@
-"""A tail: one event log as it grows. Whole lines only; a torn last line is read when it is complete."""
+"""A tail: one event log as it grows. Only whole lines are read; an incomplete last line is read once it is complete."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import orjson
 
 CHUNK_BYTES = 1 << 20
 MOST_KIND = 80
-"""Letters of an event's name."""
+"""Maximum length of an event's name."""
 MOST_LINE = 4 << 20
-"""Bytes of a line; longer ones are skipped."""
+"""Maximum number of bytes of a line; longer lines are skipped."""
 HEAD_BYTES = 256
-"""Bytes by which a log is recognised."""
+"""Number of bytes at the beginning by which a log is recognised."""
 
 
 class Line(NamedTuple):
@@ -24,25 +24,25 @@ class Line(NamedTuple):
     kind: str
     tail: Tail
     offset: int
-    """Offset of its first byte in the log."""
+    """Offset of the line's first byte in the log."""
     end: int
     raw: bytes
 
 
 class Tail:
-    """`offset`: its lines are taken up to there; `Logs` advances it. `source`: the writer of the log."""
+    """`offset`: the lines before it are taken; `Logs` advances it. `source`: the writer of the log."""
 
     def __init__(self, path: Path, source: str) -> None:
         self.path = path
         self.source = source
         self.offset = 0
         self.head = ""
-        """A hash of its beginning, once there is one."""
+        """A hash of the log's beginning, once the log is long enough."""
         self.at = -1e18
         self.nth = 0
-        """For the last taken line: its time, and how many lines of that time came before it."""
+        """Time of the last line taken, and the number of earlier lines with the same time."""
         self.is_finished = False
-        """Whether it is an older part of a log, and all of it is taken."""
+        """True if it is an older part of a log, and all its lines are taken."""
 
     @property
     def size(self) -> int:
@@ -56,7 +56,7 @@ class Tail:
         try:
             size = self.path.stat().st_size
         except FileNotFoundError:
-            return False  # it may come back; its lines stand
+            return False  # the file may come back; its lines remain valid
         if size < self.offset:
             return True
         if not self.head:
@@ -83,7 +83,7 @@ class Tail:
             return
         with file:
             if self.head and _hash_of(file.read(HEAD_BYTES)) != self.head:
-                return  # the next part has its name since: `look` finds where it is now
+                return  # the next part has this name now: `look` finds the new path of this one
             position, rest = self.offset, b""
             file.seek(position)
             while True:
@@ -106,7 +106,7 @@ class Tail:
                 rest = after
 
     def _skip(self, file: object, position: int) -> int:
-        """The first byte after a line that is too long; the end of the file if it does not end."""
+        """The position after a line that is too long; the end of the file if the line does not end."""
         with self.path.open("rb") as again:
             again.seek(position)
             while chunk := again.read(CHUNK_BYTES):
@@ -118,7 +118,9 @@ class Tail:
 
 
 def header(raw: bytes) -> tuple[float, str] | None:
-    """Time and kind of a line, without parsing the rest if it begins in our format. None: it is not an event."""
+    """Time and kind of a line. The rest is not parsed if the line begins in this program's format. None: it is no
+    event.
+    """
     if raw.startswith(b'{"at":'):
         comma = raw.find(b',"kind":"', 6, 64)
         quote = raw.find(b'"', comma + 9, comma + 80) if comma > 0 else -1
@@ -139,7 +141,7 @@ def header(raw: bytes) -> tuple[float, str] | None:
 
 
 def record_of(raw: bytes, kind: str) -> dict[str, object] | None:
-    """The record of a line, without the spans of a `PeerWorked`: they are most of it, and read when they are drawn."""
+    """The record of a line, without the spans of a `PeerWorked`: its largest part, only read for drawing."""
     if kind == "PeerWorked" and (start := raw.find(b',"spans":[[')) > 0 and (end := raw.find(b"]]", start)) > 0:
         cut = _parsed(raw[:start] + raw[end + 2 :])
         if cut is not None:
@@ -148,7 +150,7 @@ def record_of(raw: bytes, kind: str) -> dict[str, object] | None:
 
 
 def line_at(path: Path, offset: int) -> bytes:
-    """The line that begins there. Empty: it does not exist any more."""
+    """The line that begins at an offset. Empty: it no longer exists."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
@@ -158,10 +160,10 @@ def line_at(path: Path, offset: int) -> bytes:
 
 
 def _parsed(raw: bytes) -> dict[str, object] | None:
-    """Half characters, which JSON can write and UTF-8 cannot, become question marks."""
+    """Parse JSON. Lone surrogates, which JSON can contain and UTF-8 cannot, become question marks."""
     try:
         record = orjson.loads(raw)
-    except orjson.JSONDecodeError:  # five times as fast, but it refuses NaN and half characters
+    except orjson.JSONDecodeError:  # five times as fast, but it refuses NaN and lone surrogates
         record = _parsed_slowly(raw)
     return record if type(record) is dict else None
 
@@ -184,5 +186,5 @@ def _head(path: Path) -> str:
 
 
 def _hash_of(first: bytes) -> str:
-    """Empty as long as a log is shorter."""
+    """A hash of the first bytes; empty while the log is shorter."""
     return hashlib.sha256(first).hexdigest()[:16] if len(first) == HEAD_BYTES else ""

@@ -1,4 +1,4 @@
-"""The timeline: what every peer did in some steps, from its reports in the logs, and the critical path."""
+"""The timeline: what every peer did in some steps, according to its reports in the logs, and the critical path."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Report(NamedTuple):
     stage: int
     sums: dict[str, float]
     spans: Spans
-    """Kind, microbatch, start and length in seconds since the peer heard `Open`."""
+    """Kind, microbatch, start and length; times in seconds since the peer received `Open`."""
 
 
 def timeline(store: Store, first: int, last: int, offset: int, limit: int) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def steps_of(store: Store, actor: str, most: int) -> list[dict[str, Any]]:
         return []
     query = "SELECT step, stage, log, offset FROM work WHERE actor = ? AND step > ? ORDER BY step DESC LIMIT ?"
     newest = store.value("SELECT max(step) FROM work") or 0
-    # the key begins with the step: query only the last ones, else all rows would be read
+    # the key begins with the step, so query the last steps only; otherwise all rows would be read
     found = []
     for step, stage, log, offset in store.rows(query, (number, newest - 4 * most, most)):
         report = _report(store, actor, stage, log, offset)
@@ -88,10 +88,10 @@ def steps_of(store: Store, actor: str, most: int) -> list[dict[str, Any]]:
 
 
 def critical_path(reports: list[Report]) -> list[dict[str, Any]]:
-    """The critical path of the step, from its end back to its beginning: a waiting peer waits for the latest end
-    before.
+    """The critical path of the step, followed from its end back to its beginning: a waiting peer waits for the latest
+    work that ended before.
 
-    A guess if frames took long in transfer: only `Open` aligns the peers' clocks. Oldest first.
+    The result is a guess if transfers of frames took long, since only `Open` aligns the peers' clocks. Oldest first.
     """
     work = [
         [span for span in sorted(report.spans, key=lambda span: span[2]) if span[0] != "waiting" and span[3] > 0]
@@ -106,7 +106,7 @@ def critical_path(reports: list[Report]) -> list[dict[str, Any]]:
             for span in reversed(spans):
                 end = min(span[2] + span[3], moment)
                 if span[2] < moment - 1e-9:
-                    key = end + (1e-3 if index == current else 0.0)  # a peer that was just at work is preferred
+                    key = end + (1e-3 if index == current else 0.0)  # prefer a peer that was working just then
                     if best is None or key > best[0]:
                         best = key, index, span
                     break
@@ -129,7 +129,7 @@ def _reports(store: Store, step: int, numbers: set[int]) -> dict[int, Report]:
 
 
 def _report(store: Store, actor: str, stage: int, log: int, offset: int) -> Report | None:
-    """None: the log is gone, or holds something else there."""
+    """Read a report. None: the log has disappeared, or contains something else there."""
     try:
         record = json.loads(line_at(Path(store.name(log)), offset))
         if record["kind"] != "PeerWorked" or record["actor"] != actor:
@@ -142,7 +142,7 @@ def _report(store: Store, actor: str, stage: int, log: int, offset: int) -> Repo
 
 
 def _span(raw: Any) -> tuple[str, int, float, float]:
-    """Raises ValueError or TypeError."""
+    """Check a span. Raises ValueError or TypeError."""
     kind, microbatch, start, length = raw
     if kind not in KINDS:
         raise ValueError(kind)

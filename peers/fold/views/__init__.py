@@ -1,7 +1,7 @@
-"""Views: a RunState as plain dicts of JSON values, one function per page. Pure; the same for page, command line and
-API.
+"""Views: a RunState as plain dicts of JSON values, one function per page. They are pure functions, shared by pages,
+command line and API.
 
-Times are unix seconds, durations seconds, steps count from 0. Viewers compute ages.
+Times are unix seconds, durations are seconds, steps count from 0. Viewers compute ages.
 """
 
 from peers.fold.views.faults import faults_view

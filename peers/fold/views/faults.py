@@ -18,15 +18,15 @@ WORDS = {
     "rolled back": "steps undone",
     "expelled": "expelled",
     "waiting": "nothing could start",
-    "diverged": "nothing was finite any more",
-    "out of memory": "no memory for a microbatch",
+    "diverged": "no result was finite any more",
+    "out of memory": "not enough memory for a microbatch",
     "restart": "coordinator died",
     "failover": "another coordinator took over",
 }
 
 
 def faults_view(state: RunState, *, offset: int = 0, limit: int = 200) -> dict[str, Any]:
-    """`total` counts those that are kept: the last 500. `lost` counts all so far."""
+    """`total`: number of incidents that are kept, at most the last 500. `lost`: the losses of all incidents so far."""
     items = list(reversed(state.faults.items))
     return {
         "total": len(items),

@@ -11,7 +11,7 @@ from peers.fold.views.words import display_name
 
 
 def links_view(state: RunState, *, offset: int = 0, limit: int = 200) -> dict[str, Any]:
-    """`offset` and `limit` cut the pairs, earlier stages first; `actors` are all that these pairs name."""
+    """`offset` and `limit` select pairs, ordered by stage. `actors`: all actors that occur in the selected pairs."""
     pairs = [pair for of_sender in state.links.pairs.values() for pair in of_sender.values()]
     pairs.sort(key=lambda pair: (*_order(state, pair.sender), *_order(state, pair.receiver)))
     shown = page(pairs, offset, limit)
@@ -38,7 +38,7 @@ def _has_left(state: RunState, actor: str) -> bool:
 
 
 def pairs_of(state: RunState, actor: str) -> list[dict[str, Any]]:
-    """The pairs from and to one actor."""
+    """The pairs in which one actor is the sender or the receiver."""
     out = list(state.links.pairs.get(actor, {}).values())
     into = [of_sender[actor] for of_sender in state.links.pairs.values() if actor in of_sender]
     return [_pair(pair) for pair in page(out, 0, 100)] + [_pair(pair) for pair in page(into, 0, 100)]

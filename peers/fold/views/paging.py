@@ -1,4 +1,4 @@
-"""Paging: a part of a list, never more than a page can show."""
+"""Paging: selects a part of a list that fits on one page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 MOST = 200
-"""Entries of one page."""
+"""Maximum number of entries on one page."""
 
 
 def page(items: Sequence[T], offset: int, limit: int) -> Sequence[T]:

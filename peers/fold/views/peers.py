@@ -1,4 +1,4 @@
-"""Peers: all of them, present and gone, and one alone with everything known about it."""
+"""Peers: a list of all present and former peers, and the details of one peer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SORTS: dict[str, tuple[Callable[[dict[str, Any]], Any], bool]] = {
     "bytes_sent": (lambda row: row["bytes_sent"], True),
     "faults": (lambda row: row["faults"], True),
 }
-"""By name: the key, and whether the largest comes first."""
+"""For each name of an order: the sort key, and whether the largest comes first."""
 
 
 def peers_view(
@@ -39,8 +39,8 @@ def peers_view(
     sort: str = "stage",
     query: str = "",
 ) -> dict[str, Any]:
-    """`sort`: a key of _SORTS, with `-` before it in reverse; unknown ones mean `stage`. `query`: part of an actor, of
-    a machine's description, or a stage as `stage 2`.
+    """`sort`: a key of _SORTS, preceded by `-` for the reverse order; unknown keys mean `stage`. `query`: a part of an
+    actor or of a machine's description, or a stage as `stage 2`.
     """
     words, shares = words_of(state), shares_of(state)
     rows = [_row(state, facts, each, words[each.actor], shares) for each in state.members.here.values()]
@@ -54,7 +54,7 @@ def peers_view(
 
 
 def peer_view(state: RunState, facts: RunFacts | None, wanted: str, at: float | None = None) -> dict[str, Any] | None:
-    """One peer, by actor or by peer id (then its newest start). `at`: this instant (unix s). None: no such peer."""
+    """One peer, by actor, or by peer id (then its newest start). `at`: the time in unix seconds. None: no such peer."""
     found = _find(state, wanted)
     if found is None:
         return None
@@ -114,7 +114,7 @@ def _row(
 
 
 def shares_of(state: RunState) -> dict[str, float]:
-    """Each actor's share of its stage's microbatches, by the tables reported last."""
+    """Each actor's share of its stage's microbatches, according to the latest tables."""
     found = {}
     for stage in state.pipeline.stages:
         if (total := sum(stage.weights)) > 0:

@@ -1,4 +1,4 @@
-"""People: the contributions of each peer id over all its starts, most first."""
+"""People: the contributions of each peer id over all its starts, largest first."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def people_view(state: RunState, facts: RunFacts | None = None, *, offset: int =
 
 
 def tokens_layers(state: RunState, tokens: dict[str, float], facts: RunFacts | None) -> float:
-    """Without a manifest, all stages count the same."""
+    """Tokens times the fraction of the layers that computed them. Without a manifest, all stages weigh the same."""
     if facts is not None:
         return sum(amount * facts.share_of_layers(int(stage)) for stage, amount in tokens.items())
     stages = max(1, len(state.pipeline.replicas) or len(state.pipeline.stages))

@@ -8,7 +8,7 @@ from peers.fold.state import RunState
 
 
 def checkpoints_view(state: RunState) -> dict[str, Any]:
-    """Newest first. `exports` are files, which the log does not know: the server adds them."""
+    """Checkpoints, newest first. `exports` are files, which the log does not mention: the server adds them."""
     return {
         "checkpoints": [
             {
@@ -25,7 +25,7 @@ def checkpoints_view(state: RunState) -> dict[str, Any]:
 
 
 def samples_view(state: RunState) -> dict[str, Any]:
-    """Newest first, each with the held-out loss of its version."""
+    """Samples, newest first, each with the held-out loss of its version."""
     losses = {each.version: each.loss for each in state.results.evaluations}
     return {
         "samples": [

@@ -1,4 +1,4 @@
-"""The run: one state in words, its progress, its speed beside the ideal, and its cost."""
+"""The run: its state in words, its progress, its speed compared with the ideal, and its cost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run_view(
     control: bool = False,
     warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """`live`: a process writes the log now. `control`: this viewer may give commands."""
+    """`live`: True if a process is writing the log now. `control`: True if this viewer may give commands."""
     run, work, pipeline = state.run, state.work, state.pipeline
     last = work.steps[-1] if work.steps else None
     heldout = state.results.evaluations[-1] if state.results.evaluations else None
@@ -78,7 +78,7 @@ def run_view(
 
 
 def total_steps(state: RunState, facts: RunFacts | None) -> int | None:
-    """As the organiser last set, else as in the manifest."""
+    """The number of steps that the organiser set last; by default, that of the manifest."""
     return state.run.steps if state.run.steps is not None else facts.steps if facts is not None else None
 
 
@@ -93,9 +93,9 @@ def speed(state: RunState) -> float | None:
 
 
 def bytes_view(state: RunState, facts: RunFacts | None) -> dict[str, Any]:
-    """Bytes that peers report to have sent, by kind, and the fp32 size of the same activations and gradients.
+    """Bytes that peers reported to have sent, by kind, and the fp32 size of the same activations and gradients.
 
-    If no peer reports any, the bytes that the processes of these logs have sent, without kinds.
+    If no peer reported any: the bytes sent by the processes of these logs, without kinds.
     """
     links, run = state.links, state.run
     by_kind = {kind: links.sent.get(kind, 0) for kind in sorted(KINDS)}
@@ -124,7 +124,7 @@ def _open(state: RunState) -> dict[str, Any] | None:
 
 
 def _eta(state: RunState, facts: RunFacts | None) -> float | None:
-    """Seconds from the last decided step to the last one of the run, evaluations included."""
+    """Expected seconds from the last decided step to the end of the run, including evaluations."""
     steps, run = total_steps(state, facts), state.run
     if steps is None or run.finished:
         return 0.0 if run.finished else None

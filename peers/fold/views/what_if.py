@@ -1,4 +1,4 @@
-"""What if a peer left now: the planner's rates without it, and the work of the open step that would be repeated."""
+"""What if a peer left now: the planner's rates without the peer, and the work of the open step to be repeated."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from peers.fold.state import RunState
 from peers.fold.views.words import display_name
 
 FORWARD_SHARE = 1 / 3
-"""Backward takes about twice as long."""
+"""Fraction of the forward in the work on a microbatch, since a backward takes about twice as long."""
 
 
 def what_if(state: RunState, actor: str, at: float | None = None) -> dict[str, Any] | None:
-    """The effect of `actor`'s death at this instant, with the other seats of its process. None: it is not in the swarm.
+    """The effect of the death of `actor` at this instant, together with the other seats of its process. None: it is
+    not in the swarm.
 
-    `at`: the instant, in unix seconds. None: that of the last progress report of the step.
+    `at`: the instant, in unix seconds. None: the instant of the step's last progress report.
 
-    A stage does as many microbatches/s as its peers together, and the swarm as many as its slowest stage; `after` is
-    the rate of the remaining peers. `microbatches_again` counts the microbatches that the seats had accumulated in the
-    open step, which are void. `seconds_again` is the time that the survivors of their stages, all at the same time,
-    need for these, and for the forward passes of the seats' microbatches in hand, which are moved. `step_later_s` is
-    the delay of the open step's decision: for that work, and because fewer peers do the rest of the step. Neither
-    includes the time until the death is noticed. Progress is reported once a heartbeat; since then all are assumed to
-    have continued at their rates.
+    The rate of a stage (microbatches/s) is the sum of its peers' rates, and the rate of the swarm is that of its
+    slowest stage. `after` is the rate without the peer. `microbatches_again` counts the microbatches that the seats
+    had accumulated in the open step, which become void. `seconds_again` is the time that the survivors of these
+    stages, working at the same time, need for these microbatches and for the forward passes of the microbatches in
+    progress, which are moved. `step_later_s` is the delay of the open step's decision, due to that work and because
+    fewer peers do the rest of the step. Neither includes the time until the death is noticed. Progress is reported
+    once a heartbeat; since the report, all peers are assumed to have continued at their rates.
     """
     member = state.members.here.get(actor)
     if member is None:
@@ -69,7 +70,7 @@ def what_if(state: RunState, actor: str, at: float | None = None) -> dict[str, A
 def _later(
     state: RunState, rates: list[float], left: dict[int, float], hit: list[_Loss], forward_share: float, since: float
 ) -> float | None:
-    """Seconds by which the slowest stage ends later. None: the progress of the step has not been reported."""
+    """Seconds by which the slowest stage ends later. None: the step's progress has not been reported."""
     stages = state.pipeline.stages
     if state.pipeline.open is None or not all(len(stage.told) == 3 for stage in stages) or min(rates) <= 0:
         return None
@@ -98,14 +99,14 @@ class _Loss:
 
     stage: int
     seats: int
-    """Number of seats that leave."""
+    """Number of leaving seats."""
     others: int
     rate: float | None
     """Microbatches/s of the other members. None: not reported."""
     accumulated: int
     """Number of void microbatches."""
     work: float
-    """Work that is done again, in microbatches."""
+    """Work that must be repeated, in microbatches."""
 
     @classmethod
     def of(cls, state: RunState, index: int, leaving: list[Member], since: float) -> _Loss:
@@ -121,7 +122,9 @@ class _Loss:
 
 
 def _again(stage: Stage, position: int, forward_share: float, since: float) -> tuple[float, float]:
-    """In the open step: its accumulated microbatches, and the work that is done again, in microbatches."""
+    """For one seat in the open step: the number of accumulated microbatches, and the work that is repeated, in
+    microbatches.
+    """
     if position >= len(stage.shares):
         return 0.0, 0.0
     rate = stage.rates[position] if position < len(stage.rates) else 0.0
@@ -130,13 +133,13 @@ def _again(stage: Stage, position: int, forward_share: float, since: float) -> t
 
 
 def _by_now(told: list[int], rate: float, since: float) -> tuple[float, float]:
-    """Accumulated and forwarded, `since` seconds after these counts were reported."""
+    """Expected numbers of accumulated and forwarded microbatches, `since` seconds after these counts were reported."""
     accumulated, forwarded, every = told
     return min(every, accumulated + rate * since), min(every, forwarded + rate * since)
 
 
 def _forward_share(seconds: Mapping[str, float]) -> float:
-    """Share of the forward in the work on a microbatch: as the peer reported for its last step, else a third."""
+    """Share of the forward in the work on a microbatch: as the peer reported for its last step, otherwise a third."""
     forward, backward = seconds.get("forward", 0.0), seconds.get("backward", 0.0)
     return forward / (forward + backward) if forward > 0 and backward > 0 else FORWARD_SHARE
 

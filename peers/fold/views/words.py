@@ -1,4 +1,4 @@
-"""Words: a peer's state as a symbol and a word, and a peer's name for people."""
+"""Words: a peer's state as a symbol and a word, and a short name of the peer for people."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LATE = 0.5
 
 
 def display_name(actor: str) -> str:
-    """The end of the peer id: the part of an actor that stays the same when its process starts again."""
+    """The end of the peer id. The peer id stays the same when the peer's process restarts."""
     return peer_of(actor)[-NAME_LETTERS:]
 
 
@@ -38,7 +38,7 @@ def words_of(state: RunState) -> dict[str, str]:
 
 
 def why_of(member: Member | Gone | None) -> str:
-    """Why its word is what it is, where the word alone does not tell. Text of the peer."""
+    """The reason for the member's word, if the word alone does not tell it. The text may come from the peer."""
     return member.paused if isinstance(member, Member) and not member.leaving else ""
 
 
@@ -67,7 +67,7 @@ def _word(state: RunState, member: Member, slow: frozenset[str]) -> str:
 
 
 def _slow(state: RunState) -> frozenset[str]:
-    """Members of the open pass that are far behind others of their stage, although their shares fit their speeds."""
+    """Members of the open pass that are far behind others of their stage, although their shares match their speeds."""
     found: list[str] = []
     for stage in state.pipeline.stages:
         done = {

@@ -1,8 +1,9 @@
-"""The coordinator's core: hears peers, keeps the history of terms and decisions, and opens one pass after another.
+"""The coordinator's core: it receives messages from peers, keeps the history of terms and decisions, and opens one
+pass after another.
 
-It holds no parameters. The decision record, written durably before anyone is told, is the commit point of a step; peers
-are never polled for outcomes. Between passes `placement` gets every stage held and `scheduler` says what comes next; an
-`open_pass` runs by itself until it has an outcome.
+It holds no parameters. A step is committed when its decision record is durable; only then are the peers told. The
+coordinator never asks peers for outcomes. Between passes, `placement` makes sure that every stage is held, and
+`scheduler` chooses the next pass. An `open_pass` runs by itself until it has an outcome.
 """
 
 from __future__ import annotations
@@ -103,14 +104,16 @@ from swarm.protocol.settings import Settings
 from swarm.protocol.soundness import Soundness
 
 AT_ONCE = 64
-"""Members that are looked through between steps with every message that comes."""
+"""Up to this number of members, all members are examined at every message between steps."""
 LOOK_S = 1e-4
-"""For each one above, so long passes from one look to the next: looking costs a hundredth of that."""
+"""Each member beyond `AT_ONCE` adds this time (seconds) between two examinations. An examination takes about a
+hundredth of it.
+"""
 TOLD_AT_ONCE = 16
-"""Decisions that a listener is told again at a heartbeat."""
+"""Maximum number of decisions that are repeated to a listener at a heartbeat."""
 
 SENT_AWAY = "it is sent away"
-"""Why somebody is expelled by a command: the beginning of the reason."""
+"""The reason for an expulsion by command begins with these words."""
 
 
 class Phase(enum.Enum):
@@ -122,9 +125,11 @@ class Phase(enum.Enum):
 
 
 class CoordinatorCore:
-    """One life of the coordinator. What it is given from `term` on comes from its disk, but for `ladders`.
+    """One incarnation of the coordinator. The values of `term` and the arguments after it come from its disk, except
+    `ladders`.
 
-    `ladders`: given if the run leaves its codecs to be chosen. `kept`: versions of the archive, besides `archived`.
+    `ladders`: given if the run lets the coordinator choose the codecs. `kept`: versions in the archive, in addition to
+    `archived`.
     """
 
     def __init__(
@@ -155,11 +160,11 @@ class CoordinatorCore:
         self.members = Members()
         self.members.people.learn(self.history.controls.admitted)
         self.open_pass: OpenPass | None = None
-        """Set while OPEN and DECIDING."""
+        """Set in the phases OPEN and DECIDING."""
         self._out = Outbox(actor)
         self._failure_history = FailureHistory(self.members.people)
         self._islands: tuple[tuple[Actor, ...], ...] = ()
-        """Groups that do not reach each other, as last found; one group is all right."""
+        """The groups of peers that cannot reach each other, as last found. One group: all peers reach each other."""
         self._rosters = Rosters()
         choice = CodecChoice(ladders, settings.stages, last_decision, self.members, self._out)
         stage_costs = StageCosts(settings.stages, settings.stage_memory, settings.stage_frames, settings.stage_least)
@@ -169,7 +174,7 @@ class CoordinatorCore:
             settings, self.history, self.members, self._failure_history, self._rosters, choice, weights, self._audits
         )
         self._expelled = {peer: shut_out(command) for peer, command in self.history.controls.banned.items()}
-        """By peer, why it has no part in the run any more."""
+        """For each expelled peer, the reason."""
         doubts = self._failure_history.doubts
         rebalancing = Rebalancing(settings, self.history, self.members, stage_costs, self._out)
         self._seats = Seats(settings, self.history, self.members, stage_costs, doubts, self._out)
@@ -184,23 +189,23 @@ class CoordinatorCore:
         self._departures = Departures(settings, self.history, self.members, self._seats, self._out)
         self._divergence = Divergence(settings, self.history, self.members, doubts, self._commands, self._out)
         self._halts = ""
-        """Why all are sent home when the term that is being written is."""
+        """Why all peers are sent home once the new term is durable; empty: they are not."""
         self._term_request: WriteTerm | None = None
         self._started = False
         self._paused = ""
-        """Why nothing goes on, as told last."""
+        """Why the run does not continue, as last announced."""
         self._waits_for = ""
-        """The same, as it is now."""
+        """Why the run does not continue, at present."""
         self._next_tick = 0.0
         self._next_look = 0.0
         self._finished_at = 0.0
         self._stopping: tuple[str, float] | None = None
-        """(why, until when at most) this process stops: no further pass is opened."""
+        """(reason, deadline) while this process is stopping: it opens no further pass."""
         self._stopped = False
         self._stop_reason = ""
-        self._why_new_term = "what was said so far is void"
+        self._why_new_term = "all earlier messages are void"
         self._last_word: Decide | Halt | None = None
-        """The message that all peers get once the run is over, until they are gone."""
+        """The message that all peers get once the run is over, until they have disconnected."""
         self._tables_told = TablesReport(self.members, stage_costs, self._out)
         self._progress_told = ProgressReport(self._out)
         self._costs = FaultCosts(settings)
@@ -210,26 +215,28 @@ class CoordinatorCore:
         }
         self._reported_work = ReportedWork(actor, settings, self.history, self.members, self._out)
         self._state = ("", "")
-        """As last told."""
+        """The state and its reason, as last announced."""
 
     @property
     def known(self) -> frozenset[Actor]:
-        """Peers that have presented themselves: the archive is open to them."""
+        """The peers that have introduced themselves. Only they may read the archive."""
         return frozenset(member.actor for member in self.members)
 
     @property
     def state(self) -> tuple[str, str]:
-        """The coordinator's state, as in StateChanged, and the reason."""
+        """The coordinator's state, as in StateChanged, and the reason for it."""
         return self._state
 
     @property
     def stages_held(self) -> dict[str, int | None]:
-        """The stage of every member. None: the member stands by, or is not placed yet."""
+        """The stage of every member. None: the member stands by, or has no place yet."""
         return {str(member.actor): member.stage for member in self.members}
 
     @property
     def decided(self) -> int:
-        """The last decided step that stands, −1 for none: as CoordinatorStarted, StepDecided and RolledBack tell it."""
+        """The last decided step that was not rolled back; −1: none. CoordinatorStarted, StepDecided and RolledBack
+        report it.
+        """
         if not self._started:
             return -1
         request = self._term_request
@@ -238,7 +245,9 @@ class CoordinatorCore:
 
     @property
     def weights(self) -> list[dict[str, float]]:
-        """By stage, who serves it in the open pass with which weight, as TableChanged tells it; empty while none is."""
+        """For each stage, the weight of each peer that serves it in the open pass, as in TableChanged; empty without
+        an open pass.
+        """
         if self.open_pass is None:
             return []
         pass_state = self.open_pass.pass_state
@@ -251,7 +260,7 @@ class CoordinatorCore:
 
     def handle(self, event: CoordinatorInput, now: float) -> list[CoordinatorAction]:
         if not self._state[0]:
-            self._tell_state()  # before all else: a new life begins
+            self._tell_state()  # first of all, since a new life of the coordinator begins
         self._handle(event, now)
         self._tell_state()
         return cast(list[CoordinatorAction], self._out.take())
@@ -300,7 +309,7 @@ class CoordinatorCore:
         elif self.phase is Phase.BETWEEN:
             self._between(now)
         elif self.phase is Phase.OPEN and self._placement.place(now):
-            self._listen(now)  # who comes during a step is told at once what to do
+            self._listen(now)  # a peer that arrives during a step gets its order at once
         if self.phase in (Phase.BETWEEN, Phase.OPEN, Phase.DECIDING):
             self._departures.attend(self.open_pass, now)
 
@@ -355,7 +364,9 @@ class CoordinatorCore:
                 pass
 
     def _heard(self, sender: Actor, now: float) -> Member | None:
-        """The sender's record; old incarnations are not heard, a newer one ends the older at once."""
+        """Return the sender's record. Messages of old incarnations are ignored; a newer incarnation ends the older one
+        at once.
+        """
         if self.members.is_stale(sender):
             return None
         for old in self.members.older(sender):
@@ -376,7 +387,7 @@ class CoordinatorCore:
         self._checkpoints.note(member, status, now)
         self._proofs.look(member, now)
         pauses = self._on_pause(member, status.paused, now)
-        leaves = status.leaving and self._departures.announced(member, "asked to by its owner", now)
+        leaves = status.leaving and self._departures.announced(member, "asked to leave by its owner", now)
         if self.open_pass is not None:
             self.open_pass.on_status(status, now)
             if leaves or pauses:
@@ -390,19 +401,19 @@ class CoordinatorCore:
             self._next_look = now
 
     def _on_pause(self, member: Member, reason: str, now: float) -> bool:
-        """A member reports whether it is paused. Believed once a heartbeat at most. True if it has begun to pause."""
+        """Record whether a member is paused, at most once a heartbeat. Return True if the member has just paused."""
         before = member.paused
         if reason == before or now - member.paused_at < self.settings.heartbeat_s:
             return False
         if before and reason:
-            return False  # the first reason stands until it goes on
+            return False  # the first reason is kept until the member resumes
         member.pause(reason, now)
         told = PeerPaused if reason else PeerResumed
         self._out.emit(told(str(member.actor), member.stage, reason or before))
         return bool(reason)
 
     def _enter(self, member: Member, now: float) -> None:
-        """A peer that has caught up with the open step need not wait for the next step."""
+        """Let a peer that has caught up with the open step take part in it, without waiting for the next step."""
         actor, stage, step = member.actor, member.stage, self.open_pass
         if step is None or step.outcome is not None or stage is None or not step.promotion.lets_in(member):
             return
@@ -451,7 +462,7 @@ class CoordinatorCore:
     # ------------------------------------------------------------ terms and records
 
     def _new_term(self, wanted: NewTerm) -> None:
-        """Nothing is said under a term before it is durable."""
+        """Request a new term. Nothing is sent under a term before the term is durable."""
         self.phase = Phase.STARTING
         self.open_pass = None
         self._term_request = WriteTerm(self.members.next_term(self.history.term), wanted.rollback_to)
@@ -466,7 +477,7 @@ class CoordinatorCore:
         if request.rollback_to is not None:
             undone = self.history.version - request.rollback_to
             self._costs.rolled_back(undone, f"rolled back to version {request.rollback_to}")
-            self._costs.take_over(self._costs_of[PassKind.EVALUATE])  # it comes again after other steps
+            self._costs.take_over(self._costs_of[PassKind.EVALUATE])  # it will be repeated after other steps
             self.history.rolled_back(request.rollback_to)
             self._checkpoints.rolled_back(request.rollback_to)
             self._audits.forget()
@@ -525,12 +536,12 @@ class CoordinatorCore:
 
     @property
     def _trains(self) -> bool:
-        """True if a training step is under way."""
+        """True if a training step is in progress."""
         return self.open_pass is not None and self.open_pass.pass_state.kind is PassKind.TRAIN
 
     @property
     def _over(self) -> str:
-        """Why nothing can be commanded any more; empty: it can."""
+        """Why commands are no longer accepted; empty: they are."""
         if self.phase is Phase.FINISHED:
             return "the run has ended"
         return "the coordinator is stopping: start it again first" if self._stopping or self._stopped else ""
@@ -542,7 +553,7 @@ class CoordinatorCore:
         if command.name in ("expel", "revoke"):
             self._expel(command, now)
         elif command.name == "admit":
-            self._expelled.pop(Device.read(command.value).peer, None)  # of a revoked pass, it may come with another
+            self._expelled.pop(Device.read(command.value).peer, None)  # it may return with another pass
             self.members.people.learn(self.history.controls.admitted)
         elif command.name == "rate":
             self._divergence.lowered()
@@ -563,10 +574,11 @@ class CoordinatorCore:
     # ------------------------------------------------------------ from pass to pass
 
     def _between(self, now: float) -> None:
-        """Open what is due as soon as every stage is held.
+        """Open the pass that is due as soon as every stage is held.
 
-        While something is waited for, all members are looked through, again and again: in a large swarm not with every
-        message. Every member speaks once a heartbeat, so that a look is not put off for long.
+        While the coordinator waits for something, it examines all members repeatedly. In a large swarm it does not do
+        so at every message. Every member sends a message once a heartbeat, so an examination is never delayed for
+        long.
         """
         if now < self._next_look:
             return
@@ -591,7 +603,7 @@ class CoordinatorCore:
         if survey.new_term is not None:
             self._new_term(survey.new_term)
         elif self._commands.busy:
-            pass  # what opens next may depend on it
+            pass  # the next pass may depend on the command
         elif survey.ready and version == end and not over:
             self._wait_for_archive(now)
         elif paused is not None:
@@ -610,31 +622,33 @@ class CoordinatorCore:
         elif over and now - self._placement.since >= settings.recruit_after_s:
             kind = self._scheduler.due()
             if kind is None or not all(survey.rosters):
-                self._finish(now)  # all is decided and archived, and peers that were told so have left
+                self._finish(now)  # all steps are decided and archived, and the peers that were told so have left
             else:
-                self._open(kind, survey, now)  # somebody still loads a state, perhaps for ever
+                self._open(kind, survey, now)  # a member still loads a state, and may never finish
         elif survey.waiting:
             self._pause(survey.waiting)
 
     def _rests(self, survey: Survey, now: float) -> bool:
-        """Return True if a step has failed with all who are here, and is not tried again yet."""
+        """Return True if a step has failed with all present members, and it is too early to try it again."""
         if self._scheduler.due() is not PassKind.TRAIN:
             return False
         return now < self._failure_history.rest_until(_everybody(survey), self.settings.heartbeat_s)
 
     def _pause(self, reason: str) -> None:
-        """Say why nothing goes on, once."""
+        """Announce, once, why the run does not continue."""
         self._waits_for = reason
         if reason != self._paused:
             self._paused = reason
             self._out.emit(RunPaused(reason))
 
     def _wait_for_archive(self, now: float) -> None:
-        """All is decided, and the last checkpoint on its way to the archive. After a step budget, say what keeps it."""
+        """All steps are decided, and the last checkpoint is being archived. If that exceeds a step budget, announce
+        what delays it.
+        """
         late = now - self._placement.since >= self.settings.step_budget_s
         if late:
             self._pause(self._checkpoints.lacking(self.history.version, now))
-        if late or not self.settings.saves(self.history.version):  # else its peers know
+        if late or not self.settings.saves(self.history.version):  # otherwise its peers save it anyway
             self._placement.ask_to_save(now)
 
     def _open(self, kind: PassKind, survey: Survey, now: float) -> None:
@@ -655,7 +669,7 @@ class CoordinatorCore:
         )
 
     def _listen(self, now: float) -> None:
-        """While a pass is open, take in who has no part in it, and tell again the decisions that listeners lack."""
+        """While a pass is open, add listeners that have no part in it, and repeat the decisions that listeners lack."""
         if self.phase is not Phase.OPEN or self.open_pass is None or self.open_pass.outcome is not None:
             return
         pass_state = self.open_pass.pass_state
@@ -712,7 +726,7 @@ class CoordinatorCore:
     def _came_to_nothing(
         self, pass_state: PassState, reason: str, now: float, *, dropped: bool, who: tuple[Actor, ...] = ()
     ) -> None:
-        """Tell what was lost. `dropped`: an evaluation, or a sample, is not tried again, because of `who`."""
+        """Report the lost work. `dropped`: an evaluation or sample is not tried again, because of the actors `who`."""
         if pass_state.kind in self._costs_of:
             self._costs_of[pass_state.kind].aborted(pass_state, reason)
         if not dropped:
@@ -722,7 +736,7 @@ class CoordinatorCore:
             self._tell_cost(self._costs_of[pass_state.kind].given_up(pass_state, now))
 
     def _reload(self, pass_state: PassState, drifts: tuple[Drift, ...]) -> None:
-        """Do the step again without those whose state is not what their siblings hold: they load it anew."""
+        """Repeat the step. The peers whose state differs from that of their siblings must load it again first."""
         pass_id, term = pass_state.pass_id, self.members.next_term(self.history.term)
         for drift in drifts:
             believed, reload = ([str(actor) for actor in group] for group in (drift.believed, drift.reload))
@@ -731,12 +745,13 @@ class CoordinatorCore:
                 self._failure_history.probation.strike(actor.peer, pass_id)
                 if (member := self.members.get(actor)) is not None:
                     member.drifted(term)
-        self._redo(pass_state, "replicas computed it with unlike states")
+        self._redo(pass_state, "replicas computed it with different states")
 
     def _doubt(self, doubted: Doubted) -> None:
-        """What one stage says of itself is not believed: its peers load their state anew, or others take their place.
+        """The statements of one stage about itself are in doubt: its peers load their state again, or other peers
+        replace them.
 
-        A new term must follow: what these peers were given under an older one is void.
+        A new term must follow, since it voids what these peers received under an older one.
         """
         reload = self._failure_history.doubts.doubt(doubted)
         left_out = [str(actor) for actor in doubted.who if actor not in reload]
@@ -750,7 +765,7 @@ class CoordinatorCore:
                 member.drifted(self.members.next_term(self.history.term))
 
     def _redo(self, pass_state: PassState, reason: str) -> None:
-        """A step that nobody in it has failed at is done again."""
+        """Repeat a step that failed, where no peer in it is to blame."""
         self._scheduler.aborted(pass_state.kind)
         self._audits.gave_up(pass_state)
         self._abort(pass_state, reason)
@@ -783,7 +798,7 @@ class CoordinatorCore:
         self._failure_history.is_audited = not ruling.refused
         self._abort(pass_state, ruling.again)
         if self._audits.searching:
-            self._failure_history.not_finite()  # that is what is to be known: it is not tried again for that
+            self._failure_history.not_finite()  # the search expects such failures: do not delay the next try
         for actor in ruling.refused:
             self._failure_history.probation.strike(actor.peer, pass_state.pass_id)
         for each in ruling.expelled:
@@ -793,7 +808,7 @@ class CoordinatorCore:
             self._commands.order("expel", each.actor.peer, AUDIT, f"at step {decision.step} {each.reason}"[:MOST_WHY])
             self._out.send(each.actor, Halt(why, self.history.term, expelled=True))
             for member in self.members:
-                if member.actor.peer == each.actor.peer:  # it may have been restarted meanwhile
+                if member.actor.peer == each.actor.peer:  # the peer may have been restarted since
                     self._lose(member, "expelled", now)
 
     def _finish(self, now: float) -> None:
@@ -802,7 +817,7 @@ class CoordinatorCore:
         self._end(None if decision is None else Decide(decision, self.history.term, finished=True), now)
 
     def _end(self, last_word: Decide | Halt | None, now: float) -> None:
-        """The run is over: the coordinator only sends all peers home."""
+        """End the run. From now on, the coordinator only sends all peers home."""
         self.phase = Phase.FINISHED
         self.open_pass = None
         self._finished_at = now
@@ -817,11 +832,13 @@ class CoordinatorCore:
     # ------------------------------------------------------------ stopping
 
     def _on_leave_requested(self, reason: str, now: float) -> None:
-        """Stop when the open pass is over; asked again, or when it takes too long, at once: it is then run again."""
+        """Stop when the open pass is over. After a second request, or after `leave_s`, stop at once: the pass will be
+        run again.
+        """
         if self._stopping is None and self.phase in (Phase.OPEN, Phase.DECIDING):
             self._stopping = (reason, now + self.settings.leave_s)
             self._out.emit(
-                RunPaused(f"{reason}: stops when the open pass is over, in {self.settings.leave_s:g} s at most")
+                RunPaused(f"{reason}: stops when the open pass is over, after at most {self.settings.leave_s:g} s")
             )
         else:
             self._stop(reason)
@@ -833,7 +850,7 @@ class CoordinatorCore:
             self._stop(reason)
 
     def _stop(self, reason: str) -> None:
-        """Whatever is recorded stands, whatever is not is done again: there is nothing to clear up."""
+        """Stop. Recorded decisions stand and everything else is repeated, so nothing needs to be cleaned up."""
         history, phase = self.history, self.phase
         if phase is Phase.BETWEEN and history.decision is not None:
             for member in self.members:
@@ -860,14 +877,14 @@ class CoordinatorCore:
         paused = history.controls.paused
         if self.phase is Phase.FINISHED:
             if isinstance(self._last_word, Halt):
-                return "stopping", f"the run cannot go on: {self._last_word.reason}"
+                return "stopping", f"the run cannot continue: {self._last_word.reason}"
             return "finished", "all steps are decided, applied and archived"
         if self._stopping is not None:
             return "stopping", self._stopping[0]
         if self._stopped:
             return "stopping", self._stop_reason
         if not self._started:
-            return "starting", "takes up the decision record"
+            return "starting", "reads the decision record"
         if self.open_pass is not None:
             match self.open_pass.pass_state.kind:
                 case PassKind.TRAIN if paused is not None:
@@ -881,17 +898,19 @@ class CoordinatorCore:
                 case PassKind.GENERATE:
                     return "sampling", f"version {history.version}"
         if self.phase is Phase.STARTING:
-            return "waiting", f"a new term is taken: {self._why_new_term}"
+            return "waiting", f"a new term begins: {self._why_new_term}"
         if paused is not None and self._scheduler.due() is not None:
             return "paused", signed("paused", paused)
         if over:
             return "finishing", self._waits_for or f"checkpoint {history.version} is on its way to the archive"
-        return "waiting", self._waits_for or f"peers take up version {history.version}"
+        return "waiting", self._waits_for or f"peers load version {history.version}"
 
     # ------------------------------------------------------------ time
 
     def _excuse(self, late: float, now: float) -> None:
-        """We stood still: what others said meanwhile is yet to be read, so nobody is blamed for that time."""
+        """The coordinator itself was delayed. It has not yet read the messages that arrived meanwhile, so that time
+        does not count against any peer.
+        """
         for member in self.members:
             member.heard_at = min(now, member.heard_at + late)
         if self.open_pass is not None:

@@ -126,15 +126,15 @@ class PeerCore:
         self._catch_up = CatchUp(actor, settings, self.held_stage, self._out)
         self._proofs = StateProofs(self.held_stage, self._out)
         self._lent_at = -3
-        """The newest version of a pass in which listeners took up this stage."""
+        """The newest version of a pass in which listeners joined this stage."""
         self._begun: PassId | None = None
         self._opening: Open | None = None
-        """A pass that this peer begins once it has applied the step before."""
+        """A pass that this peer begins once it has applied the previous step."""
         self._applying: Decision | None = None
         self._saving: tuple[StageIndex, int, float] | None = None
         """(stage, version, time in seconds) of the last checkpoint that was ordered."""
         self._to_save = -1
-        """The newest version to save beyond the schedule of the manifest."""
+        """The newest version to save in addition to the schedule of the manifest."""
         self._proven = 0
         """The newest version held here that is known to be sound (swarm/protocol/soundness.py)."""
         self._bases = DeltaBases(visits, settings.steps, base_capacity)
@@ -142,11 +142,11 @@ class PeerCore:
         """The residuals of the last applied step, in a run that averages compressed gradients."""
         self._shortages = 0
         self.short = ""
-        """Why this peer leaves by itself: it has run out of memory twice."""
+        """Why this peer leaves: it has run out of memory twice. Empty: it has not."""
         self.paused = ""
-        """Why this peer begins no microbatches for now; empty: it does."""
+        """Why this peer begins no microbatches at present; empty: it does."""
         self.finished = False
-        """True if all steps of the run are decided and this peer was told so."""
+        """True if all steps of the run are decided and this peer knows it."""
         self._shutdown = Shutdown(actor, self.leader.group, settings.leave_s, self._out)
 
     @property
@@ -169,7 +169,7 @@ class PeerCore:
         return self._status_reports.means
 
     def offers(self, means: Means) -> None:
-        """Set what the machine offers, if it was measured after this core was made. Call it before the first input."""
+        """Set what the machine offers, if it was measured after this core was made. Call before the first input."""
         self._status_reports.means = means
 
     # ------------------------------------------------------------ entry
@@ -237,7 +237,9 @@ class PeerCore:
         return cast(list[PeerAction], self._out.take())
 
     def _report(self, now: float) -> None:
-        """Report to all coordinators at every heartbeat, since any may lead next; in between only to the leader."""
+        """Report to all coordinators at every heartbeat, since each may become the leader; between heartbeats, only to
+        the leader.
+        """
         beat = now >= self._status_reports.next_at
         if (
             report := self._status_reports.report(self.held_stage, self.pass_run, self._catch_up, self._pace, now)
@@ -258,7 +260,7 @@ class PeerCore:
         if over and self.pass_run is not None:
             self.pass_run.go_around(over, now)
         for other in over:
-            if self.leader.group == (other,):  # with several coordinators, another one may soon lead
+            if self.leader.group == (other,):  # in a group of coordinators, another one may soon become the leader
                 self._shutdown.abandoned()
         if self.pass_run is not None:
             self.pass_run.tick(now)
@@ -325,7 +327,7 @@ class PeerCore:
                 if (pass_run := self._stint_of(pass_id, sender, message)) is not None:
                     pass_run.fence(reason)
             case Decide(term=term) if term < self.held_stage.term:
-                pass  # sent before the state held here was ordered: a rollback may have voided it
+                pass  # sent before the current state was ordered: a rollback may have voided it
             case Decide(decision=decision, finished=finished, save=save):
                 self.finished = self.finished or finished
                 if save:
@@ -355,7 +357,7 @@ class PeerCore:
 
     def _on_proof_asked(self, message: Prove | Disproved) -> None:
         if message.term < self.held_stage.term:
-            return  # a rollback may have voided what is asked about
+            return  # a rollback may have voided the version in question
         match message:
             case Prove():
                 self._proofs.asked(message, self.coordinator, applying=self._applying is not None)
@@ -370,7 +372,7 @@ class PeerCore:
         self._status_reports.leaves(now)
 
     def _pause(self, reason: str, now: float) -> None:
-        """Begin nothing more, or go on. What was begun is finished, and so are reduces and steps."""
+        """Begin no more microbatches, or resume. Microbatches in progress, reductions and steps are finished."""
         before, self.paused = self.paused, reason[:MAX_PAUSED]
         if self.paused == before:
             return
@@ -382,7 +384,7 @@ class PeerCore:
             return
         heard = self._catch_up.heard
         if heard is not None and self.pass_run.pass_id < heard:
-            self._leave_pass()  # it was given up, or decided without this peer, which listens to a later one
+            self._leave_pass()  # the pass was given up, or was decided without this peer, which listens to a later one
         else:
             self.pass_run.microbatches.resume()
 
@@ -415,7 +417,7 @@ class PeerCore:
         self._take_up(load)
 
     def _take_up(self, load: LoadState) -> None:
-        """Load a state, and drop all work that was done with the state before."""
+        """Load a state, and drop all work that is based on the previous state."""
         self._leave_pass()
         self._bases.clear()
         self._catch_up.clear()
@@ -445,14 +447,14 @@ class PeerCore:
             self._out.add(Send(destination, Relay(origin, destination, inner)))  # type: ignore[arg-type]
 
     def _takes_part(self, actor: Actor) -> bool:
-        """True if an actor has a part in the open pass. Other actors pass the handshake, but their data is refused."""
+        """True if an actor has a part in the open pass. Other actors pass the handshake, but their data are refused."""
         if self.pass_run is None:
             return actor == self.coordinator
         return actor == self.pass_run.microbatches.coordinator or self.pass_run.serves(actor)
 
     def _on_data(self, sender: Actor, message: Message, via: Actor | None, now: float) -> None:
         match message:
-            case Frame(key) if sender == self.coordinator:  # the first tokens come unasked, perhaps before the opening
+            case Frame(key) if sender == self.coordinator:  # the first tokens come without a Want
                 if (pass_run := self._stint_of(key.pass_id, sender, message)) is not None:
                     pass_run.microbatches.on_frame(sender, message, now)
             case Frame(key):  # answers a Want of this peer, so the pass is open here
@@ -477,12 +479,12 @@ class PeerCore:
         for index, key in enumerate(want.keys):
             base = want.base(index)
             pass_run = self.pass_run
-            if isinstance(key, FrameKey):  # a credit, which may come before the pass
+            if isinstance(key, FrameKey):  # a credit, which may arrive before the pass opens
                 pass_run = self._stint_of(key.pass_id, sender, Want((key,), (base,), want.again))
             if pass_run is not None and self._takes_part(sender) and pass_run.on_want(sender, key, via, base):
                 assert isinstance(key, FrameKey)
                 pending.append(key)
-        if pending and want.again and via is None:  # a relayed one would not prove that the link works
+        if pending and want.again and via is None:  # a relayed Want would not prove that the link works
             self._out.send(sender, Pending(tuple(pending)))
 
     # ------------------------------------------------------------ from pass to pass
@@ -507,7 +509,7 @@ class PeerCore:
                 self.pass_run.amend(enumerate(message.tables), "told again", now)
             return
         if self._begun is not None and pass_id <= self._begun:
-            return  # a late repeat of a pass that this peer left, perhaps because it lost the state
+            return  # a late repetition: this peer has left that pass, perhaps because it lost the state
         self._opening = message
         if message.decision is not None:
             self._apply_if_prepared(message.decision)
@@ -519,7 +521,7 @@ class PeerCore:
         self._begin_if_ready(now)
 
     def _on_listen(self, message: Open, mine: Listener) -> None:
-        """Listen in a pass without a part in it: load the stage meanwhile, or catch up on missed steps."""
+        """Listen to a pass without a part in it, and meanwhile load the stage or catch up on missed steps."""
         pass_id, heard = message.pass_id, self._catch_up.heard
         if (heard is not None and pass_id < heard) or (self._begun is not None and pass_id < self._begun):
             return
@@ -529,12 +531,12 @@ class PeerCore:
             self._opening = None  # this peer was fenced before it began the pass
         if self.pass_run is not None and pass_id == self.pass_run.pass_id:
             if message.tables[mine.stage].number < self.pass_run.microbatches.numbers[mine.stage]:
-                return  # sent before this peer came into the pass
+                return  # sent before this peer was admitted to the pass
             self.pass_run.fence("it listens now")  # the other peers know it; the message to this peer was lost
         if message.decision is not None:
             self._apply_if_prepared(message.decision)
         if self._applying is not None:
-            return  # the coordinator repeats the order until the peer reports that it has heard
+            return  # the coordinator repeats the order until the peer reports that it has received it
         self._catch_up.heard = pass_id
         donors = () if mine.version == 0 and not self.settings.imported else message.donors
         void_before = max(message.rolled_back_in, mine.void_before)
@@ -547,7 +549,7 @@ class PeerCore:
         self._catch_up.told(message)
 
     def _lend(self, message: Open) -> None:
-        """Keep what the listeners of this stage need and cannot get later."""
+        """Keep the data that the listeners of this stage need and could not get later."""
         pass_id, stage = message.pass_id, self.held_stage.stage
         those = [each for each in message.listeners if each.stage == stage]
         if those:
@@ -558,7 +560,7 @@ class PeerCore:
         if self._applying is not None:
             versions.discard(pass_id.version)  # too late for a copy
         since = min((each.version for each in those), default=pass_id.version)
-        since = min(since, pass_id.version - 1)  # an actor that just came into the roster may lack the step before
+        since = min(since, pass_id.version - 1)  # an actor that has just joined the roster may lack the previous step
         self._out.add(Lend(pass_id, tuple(sorted(versions)), since, sums=bool(those)))
 
     def _begin_if_ready(self, now: float) -> None:
@@ -566,7 +568,7 @@ class PeerCore:
         if message is None or self._applying is not None or self.held_stage.loading is not None or stage is None:
             return
         if self._catch_up.behind:
-            return  # the step is applied as soon as its sums are here
+            return  # the step will be applied as soon as its sums are here
         self._opening = None
         if self.held_stage.version != message.pass_id.version:
             reason = f"holds version {self.held_stage.version}, the pass needs {message.pass_id.version}"
@@ -619,7 +621,7 @@ class PeerCore:
             self._out.add(order)
 
     def _on_restored(self, event: Assembled) -> None:
-        """The sums of a step that was decided without this peer lie in the buffer."""
+        """The buffer now holds the sums of a step that was decided without this peer."""
         if self._applying is not None or self.held_stage.version != event.attempt.pass_id.step:
             return
         order = self._catch_up.restored(event)
@@ -630,7 +632,7 @@ class PeerCore:
             self._start_again(reason)
 
     def _on_failed(self, event: ComputeFailed) -> None:
-        """The optimizer step raised, so the state mixes two versions; or sums were unreadable."""
+        """Either the optimizer step failed, so the state mixes two versions; or sums were unreadable."""
         applying = self._applying
         if applying is not None and event.pass_id == PassId(applying.term, applying.step):
             self._applying = None
@@ -643,7 +645,9 @@ class PeerCore:
                 self._start_again(reason)
 
     def _on_memory_short(self, event: MemoryShort, now: float) -> None:
-        """Memory ran out. The first time, keep less. The second time, leave, since others wait at each failure."""
+        """Memory ran out. The first time, keep less. The second time, leave, since each failure delays the other
+        peers.
+        """
         self._shortages += 1
         leaves = self._shortages > 1
         self._out.emit(OutOfMemory(str(self.actor), event.what, event.before, event.now, leaves))
@@ -655,7 +659,9 @@ class PeerCore:
             self._leave(self.short, now)
 
     def _start_again(self, reason: str) -> None:
-        """Drop the state held or loaded here, since it cannot continue. The next pass orders a new one."""
+        """Drop the state that is held or loaded here, since it cannot be continued from. The next pass orders a new
+        one.
+        """
         opening, self._opening = self._opening, None
         self._proofs.clear()
         self.held_stage.spoilt()
@@ -688,7 +694,7 @@ class PeerCore:
         self._carry = None
         if self.pass_run is not None and self.settings.averages_compressed:
             self._carry = Carry.of(self.actor, self.pass_run.microbatches.table, self._applying)
-        # do not build on a step that is not finite or that other peers computed
+        # do not build on a step that is not finite, or that other peers computed
         known = self.pass_run is not None and not self._applying.skip
         if not self._applying.skip:
             self._proven = max(self._proven, self._applying.step)
@@ -708,7 +714,7 @@ class PeerCore:
         self._begin_if_ready(now)
 
     def _save_if_due(self, now: float) -> None:
-        """Save the held version if it is to be a checkpoint. Order it again if the last order had no result."""
+        """Save the held version if it is to be a checkpoint. Repeat the order if the last one had no result."""
         stage, version = self.held_stage.stage, self.held_stage.version
         if stage is None or version is None or self._applying is not None:
             return

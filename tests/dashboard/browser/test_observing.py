@@ -29,4 +29,4 @@ def test_an_observers_pages_have_no_controls_and_tell_when_nobody_answers(page: 
         page.get_by_text("You observe this run. Its organiser steers it.").wait_for()
         assert page.locator(".command").count() == 0 and page.get_by_label("Token").count() == 0
         (home / "observing").write_text("no coordinator has answered since noon (gone)")
-        page.get_by_text("no coordinator has answered since noon (gone): this is what was known then").wait_for()
+        page.get_by_text("no coordinator has answered since noon (gone), so this is the state at that time").wait_for()
