@@ -414,7 +414,7 @@ def test_sums_read_back_and_others_are_refused() -> None:
             SumsFile.read(wrong, 3, "x")
     with pytest.raises(StateError, match="not sums of 2 buckets"):
         SumsFile.read(raw, 2, "x")
-    with pytest.raises(ValueError, match="2 buckets of sums, 3"):
+    with pytest.raises(ValueError, match="2 buckets of sums, but 3"):
         SumsFile.write(io.BytesIO(), 3, [b"one", b"three"])
 
 
