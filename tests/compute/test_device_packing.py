@@ -68,7 +68,7 @@ def test_a_bucket_that_is_summed_too_large_is_told_in_its_turn(monkeypatch):
         orders = [SumBucket(ATTEMPT, b, (bytes(other.part(EncodePart(ATTEMPT, b))),)) for b in range(2)]
         one.coming = lambda orders=orders: tuple(orders)
         assert bytes(one.sum(orders[0])) == bytes(1)
-        with pytest.raises(SumOverflow, match=r"the sum over replicas reaches 1.25829e\+07, the grid"):
+        with pytest.raises(SumOverflow, match=r"the sum over replicas reaches 1.25829e\+07; with sums.grid_bits"):
             one.sum(orders[1])
 
 
@@ -125,5 +125,5 @@ def test_a_part_that_cannot_be_used_is_told_in_its_turn(monkeypatch):
     orders = [SumBucket(ATTEMPT, 0, (bytes(1),)), SumBucket(ATTEMPT, 1, (bytes(2),))]
     replica.coming = lambda: tuple(orders)
     assert bytes(replica.sum(orders[0])) == bytes(1)
-    with pytest.raises(FrameError, match="bucket 1 of 2 bytes"):
+    with pytest.raises(FrameError, match="bucket 1: packed numbers have 2 bytes"):
         replica.sum(orders[1])

@@ -56,7 +56,7 @@ def test_a_device_that_does_not_leaves_the_steps_to_the_processor(
     assert events == [RoundsOtherwise("cuda:0")]
     monkeypatch.setattr(offer, "rounds_alike", lambda device: False)
     for device in ("cpu", "cuda:0"):
-        with pytest.raises(offer.MachineError, match="other bits"):
+        with pytest.raises(offer.MachineError, match="in some bits"):
             offer.updates_here(device, log)
 
 

@@ -188,7 +188,7 @@ def test_another_runs_checkpoints_are_not_used(tmp_path: Path) -> None:
     save(store(tmp_path)[0], 0, 10, 10)
     other, _ = store(tmp_path, run="cd" * 32)
     assert other.versions(0) == []
-    with pytest.raises(StateError, match="of run abab"):
+    with pytest.raises(StateError, match="to run abab"):
         other.load(0, 10)
 
 
@@ -232,7 +232,7 @@ def test_a_full_disk_leaves_older_checkpoints_intact(tmp_path: Path, room: int) 
         env=os.environ,
     )
     assert done.returncode == 0, done.stderr
-    assert "checkpoint of version 20 not written: File too large; older checkpoints are intact" in done.stdout
+    assert "checkpoint of version 20 was not written: File too large; older checkpoints are intact" in done.stdout
     assert not [path for path in tmp_path.glob("**/*") if path.suffix in (".tmp", ".draft")]
 
 
