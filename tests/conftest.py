@@ -92,7 +92,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = _within(SLOW, NOT_SLOW)
     for item in items:
         is_swarm = item.get_closest_marker("swarm") is not None
-        if is_swarm and item.get_closest_marker("timeout") is None:  # a machine may be busy with other swarms
+        whole = is_swarm or TESTS / "swarm" in item.path.parents  # that folder marks its tests after this
+        if whole and item.get_closest_marker("timeout") is None:  # a machine may be busy with other swarms
             item.add_marker(pytest.mark.timeout(900))
         if is_swarm or slow(item.path):
             item.add_marker(pytest.mark.slow)

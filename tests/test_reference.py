@@ -426,4 +426,4 @@ def test_a_failing_engine_says_so():
         engine.submit(Begin(pass_id, PassKind.TRAIN))
         failed = pump.ask(engine, Backward(pass_id, 3, b""), ComputeFailed)
         assert failed.microbatch == 3
-        assert "not forwarded" in failed.reason
+        assert "whose forward was not computed here" in failed.reason

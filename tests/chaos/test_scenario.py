@@ -62,7 +62,7 @@ def test_a_scenario_is_read(tmp_path: Path) -> None:
         ("peers = 2", "peers = 2\nsteps = 3", "steps is unknown"),
         ('peers = 2\npace = ["100ms", 0.2]', "peers = 2\npace = '1s'", "a microbatch's forward and backward"),
         ('peers = 2\npace = ["100ms", 0.2]', "peers = 2\npace = ['1s', '-1s']", "'-1s' is negative"),
-        ('peers = 2\npace = ["100ms", 0.2]', "peers = 2\npace = ['1s', '1h']", "from 0 to 600"),
+        ('peers = 2\npace = ["100ms", 0.2]', "peers = 2\npace = ['1s', '1h']", "is out of range: 0 to 600"),
         ('do = "cut"', 'do = "cutt"', "did you mean cut"),
         ('who = "p0"', 'who = "p7"', "'p7' is not a host"),
         ('who = "p0"', "", "who is missing"),

@@ -109,7 +109,7 @@ def test_residuals_that_are_not_here_are_missed() -> None:
     pair.reduce(attempt(0), gradients(0), carried=False)
     pair.applied(attempt(0))
     pair.replicas[0].forget()
-    with pytest.raises(LookupError, match="not here"):
+    with pytest.raises(LookupError, match="the residuals for version"):
         pair.reduce(attempt(1), gradients(1), carried=True)
 
 
@@ -160,9 +160,9 @@ LOSS = struct.pack("<d", 1.0)
     ("bucket", "payload", "reason"),
     [
         (2, b"", "bucket 2 does not exist: the stage has 2"),
-        (1, 17, "bucket 1 of type int, expected bytes"),
-        (1, b"\0", "bucket 1 of 1 bytes, expected at least 9"),
-        (0, b"", "bucket 0 of 0 bytes, expected at least 1"),
+        (1, 17, "bucket 1 is of type int, expected bytes"),
+        (1, b"\0", "bucket 1 has 1 bytes, expected at least 9"),
+        (0, b"", "bucket 0 has 0 bytes, expected at least 1"),
         (1, b"\2" + LOSS + FRAME, "bucket 1 is of kind 2 and has a frame of"),
         (1, b"\1" + LOSS + FRAME, "bucket 1 is of kind 1 and has a frame of"),
         (1, b"\0" + LOSS, "bucket 1: truncated"),

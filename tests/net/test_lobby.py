@@ -27,7 +27,7 @@ def test_one_peer_has_so_many_streams_in_it_and_others_still_come_in() -> None:
         streams: list[Any] = [Silent() for _ in range(lobby.MOST_OF_ONE)]
         for stream in streams:
             stack.enter_context(room.waits(stream, "one"))
-        with pytest.raises(Crowded, match="more than 8 streams"):
+        with pytest.raises(Crowded, match="more than 8 open streams"):
             stack.enter_context(room.waits(Silent(), "one"))  # type: ignore[arg-type]
         stack.enter_context(room.waits(Silent(), "two"))  # type: ignore[arg-type]
         assert not any(stream.aborted for stream in streams)

@@ -49,9 +49,9 @@ def test_what_was_genuine_once_is_told_why_it_is_not_good() -> None:
     now = time.time()
     door = Door(RUN, (OURS.coordinator.peer_id,), OURS.public_key, clock=lambda: now)
     certified(CERTIFICATE, door)
-    with pytest.raises(Void, match="of another run"):
+    with pytest.raises(Void, match="for another run"):
         door.check(ME, OURS.certificate(OTHER_RUN, ME), b"")
-    with pytest.raises(Void, match="of another run"):
+    with pytest.raises(Void, match="for another run"):
         door.check(ME, b"", OURS.ticket(OTHER_RUN).enrol(ME))
     door.banned = {ME: "expelled by Ann"}
     with pytest.raises(ShutOut, match="expelled by Ann"):
@@ -76,7 +76,7 @@ def test_an_enrolment_is_taken_by_coordinators_from_the_device_that_it_names() -
             door.check(peer, b"", raw)
     with pytest.raises(Stranger):
         Door(RUN, (OURS.coordinator.peer_id,)).check(ME, b"", TICKET.enrol(ME))
-    with pytest.raises(PassError, match="of another device"):
+    with pytest.raises(PassError, match="for another device"):
         open_enrolment(TICKET.enrol(ME), SOMEBODY, OURS.public_key)
 
 

@@ -139,7 +139,7 @@ def signed_bytes(identity: Identity, record: PeerRecord) -> bytes:
         ({"addresses": WHERE * 17}, "17 addresses"),
         ({"addresses": ("/ip4/999.0.0.1/tcp/1",)}, "999.0.0.1"),
         ({"addresses": ("/ip4/1.2.3.4/tcp/1/evil/x",)}, "unknown protocol 'evil'"),
-        ({"capacity": float("nan")}, "capacity of nan"),
+        ({"capacity": float("nan")}, "the capacity nan is out of range"),
         ({"stage": StageIndex(1024)}, "stage 1024"),
         ({"expires_at": float("inf")}, "expires"),
         ({"run_hash": "zz"}, "not a run hash"),
