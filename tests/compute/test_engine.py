@@ -221,7 +221,7 @@ def test_a_discarded_microbatch_is_forgotten(start):
     driver.engine.submit(Discard(STEP, 1))
     go.set()
     assert driver.settle() == []
-    assert "whose forward was not computed here" in driver.ask(Backward(STEP, 0, gradient(driver)), ComputeFailed).reason
+    assert "was not computed here" in driver.ask(Backward(STEP, 0, gradient(driver)), ComputeFailed).reason
 
 
 def test_a_microbatch_is_never_added_twice(start):

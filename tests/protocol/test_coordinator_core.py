@@ -268,6 +268,7 @@ def test_copies_of_one_persons_devices_alone_are_not_all_that_counts() -> None:
         member = members.get(actor)
         assert member is not None
         member.report(m.Status(actor, StageIndex(0), 1, sequence=0), 1)
+        member.has_worked = True
     checkpoints = Checkpoints(settings, history, members, Doubts(), out)
     makers = SimpleNamespace(tables=[m.StageTable(0, tuple(actors[:2]), (0, 1))])
     checkpoints.decided(1, makers, frozenset())  # type: ignore[arg-type]
@@ -278,6 +279,28 @@ def test_copies_of_one_persons_devices_alone_are_not_all_that_counts() -> None:
         status = m.Status(actor, StageIndex(0), 1, checkpoint_version=1, checkpoint_digest=digest, sequence=1)
         checkpoints.note(member, status, 0.0)
     assert [order.digests for order in out.take() if isinstance(order, CollectCheckpoint)] == [("right",)]
+
+
+def test_a_copy_waits_for_no_replica_that_has_no_part_in_the_next_steps() -> None:
+    """One is paused, another one loads a state for the first time."""
+    settings = small_settings(stages=1, microbatches=2, steps=1, replicas=3)
+    history, members, out = History(Term(1), None, None, version=1), Members(), Outbox(ME)
+    maker, hot, new = actors = [Actor(name, 1) for name in ("maker", "hot", "new")]
+    for actor in actors:
+        member = members.add(actor, 0.0)
+        member.report(m.Status(actor, StageIndex(0), 1, sequence=0), 1)
+        member.has_worked = actor != new
+    paused = members.get(hot)
+    assert paused is not None
+    paused.pause("83 °C (limit 80)", 0.0)
+    checkpoints = Checkpoints(settings, history, members, Doubts(), out)
+    tables = SimpleNamespace(tables=[m.StageTable(0, (maker,), (0, 0))])
+    checkpoints.decided(1, tables, frozenset())  # type: ignore[arg-type]
+    saved = m.Status(maker, StageIndex(0), 1, checkpoint_version=1, checkpoint_digest="d", sequence=1)
+    member = members.get(maker)
+    assert member is not None
+    checkpoints.note(member, saved, 0.0)
+    assert [order.digests for order in out.take() if isinstance(order, CollectCheckpoint)] == [("d",)]
 
 
 def test_a_stage_without_a_peer_waits_for_nobody_when_all_have_come_and_are_elsewhere() -> None:

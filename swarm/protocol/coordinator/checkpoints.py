@@ -80,8 +80,8 @@ class Checkpoints:
         """A step is decided. From now on, reports of its rosters about `version` count.
 
         `took_part`: peers that took part in other attempts at the step, because an audit may have left out all people
-        but one. If a stage's roster has the devices of one person only, the reports of all members with a state count:
-        they will have the version soon.
+        but one. If a stage's roster has the devices of one person only, the reports of all members count that will take
+        part again, because they will have the version soon.
         """
         rosters = []
         for stage, table in enumerate(pass_state.tables):
@@ -89,7 +89,7 @@ class Checkpoints:
             makers = {actor.peer for actor in table.roster if actor not in without}
             makers |= there.intersection(took_part)
             if self._members.people.count(makers) == 1:
-                makers |= {m.actor.peer for m in self._members.of_stage(stage) if m.version is not None}
+                makers |= {member.actor.peer for member in self._members.of_stage(stage) if member.takes_part}
             rosters.append(frozenset(makers))
         self._newest_rosters = version, rosters
         if self._history.saves(version, self._settings):

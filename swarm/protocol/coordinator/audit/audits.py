@@ -389,12 +389,7 @@ class Audits:
         The last step was decided without them, so they still fetch its sums.
         """
         return [
-            member
-            for member in self._members.of_stage(stage)
-            if member.has_worked
-            and member.actor not in table.roster
-            and member.lost_at is None
-            and not (member.benched or member.is_withheld or member.given_up)
+            member for member in self._members.of_stage(stage) if member.takes_part and member.actor not in table.roster
         ]
 
     def _waits(self, first: CulpritSearch) -> bool:

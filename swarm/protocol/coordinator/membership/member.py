@@ -341,6 +341,15 @@ class Member:
         """True if the member gets no new work: it is leaving, or paused."""
         return self.leaving_since is not None or bool(self.paused)
 
+    @property
+    def takes_part(self) -> bool:
+        """True if the member has worked in its stage and nothing keeps it from working there in the next steps.
+
+        If the last step was decided without it, it still fetches the sums of that step.
+        """
+        kept_away = self.benched or self.is_withheld or self.given_up
+        return self.has_worked and self.lost_at is None and not kept_away
+
     def pause(self, reason: str, now: float) -> None:
         """The member reports that it is paused, with the reason, or that it continues (empty)."""
         self.paused, self.paused_at, self.absent = reason, now, False
