@@ -93,7 +93,7 @@ def command(
     from peers.run.resolved_run import resolve_run
 
     if no_dashboard and (dashboard or tensorboard):
-        raise typer.BadParameter("there is no dashboard to serve or to write for", param_hint="--no-dashboard")
+        raise typer.BadParameter("--dashboard and --tensorboard need what it leaves out", param_hint="--no-dashboard")
     if gpu is not None and not dry_run:
         raise typer.BadParameter("it has an effect only with --dry-run", param_hint="--gpu")
     if line is not None and gpu is None:

@@ -84,7 +84,7 @@ def is_stale(action: ComputeAction, begun: PassId | None) -> bool:
 
 
 def is_discarded(action: object, order: Discard) -> bool:
-    """Return True if `order` makes the action unnecessary, since both concern the same microbatch."""
+    """Return True if `order` discards the microbatch of the action, so that the action is unnecessary."""
     of = (order.pass_id, order.microbatch)
     return isinstance(action, Forward | Weights) and (action.pass_id, action.microbatch) == of
 

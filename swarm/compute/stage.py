@@ -478,7 +478,7 @@ class _GraphStash:
         return fits
 
     def halve(self) -> tuple[int, int]:
-        """Drop all graphs. Returns (largest number kept at once, half of it: the limit from now on)."""
+        """Drop all graphs and halve the limit. Returns (most graphs kept at once so far, new limit)."""
         for kept in self._kept.values():
             kept.graph = None
         before, self._most = self._usual, self._usual // 2

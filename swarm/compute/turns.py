@@ -135,7 +135,7 @@ def _locked(file: int) -> bool:
 
 
 def _give_back(lock: int, bell: int) -> None:
-    """Release a lock and ring its bell. It never raises, because the results computed in the turn would be lost."""
+    """Release a lock and wake those that wait for it. Never raises: an error would lose the results of the turn."""
     with contextlib.suppress(OSError):  # locks are no longer supported
         fcntl.flock(lock, fcntl.LOCK_UN)
     with contextlib.suppress(OSError):  # the pipe is full of unread rings

@@ -105,7 +105,7 @@ class WholeLog:
             if start < stat.st_size and len(found) < most:
                 with path.open("rb") as file:
                     if os.fstat(file.fileno()).st_ino != stat.st_ino:
-                        raise FileNotFoundError(f"{path} was replaced by another part")
+                        raise FileNotFoundError(f"the log part {path} was replaced by a different one")
                     file.seek(start)
                     found += file.read(min(most - len(found), stat.st_size - start))
             begin += stat.st_size

@@ -151,7 +151,7 @@ def test_the_whole_log_is_one_sequence_of_bytes(tmp_path: Path) -> None:
     assert whole.first_line(4096) == everything.splitlines(keepends=True)[0]
     for number in range(30):
         log.append(RunPaused(f"{number}"))
-    with pytest.raises(OSError, match="replaced by another part"):
+    with pytest.raises(OSError, match="was replaced by a different one"):
         whole.read(len(everything) - 10, 10)
 
 

@@ -170,7 +170,7 @@ class Commands:
         return steps
 
     def _member(self, value: str) -> Member:
-        """The member that `value` names: an actor as in the log, a peer id, or the end of a peer id."""
+        """The member named by `value`, which is an actor as in the log, a peer id, or the end of a peer id."""
         if not value:
             raise ValueError("the command needs a peer: give an actor or a peer id, as `swarm-peer status` lists them")
         found = [member for member in self._members if value in (str(member.actor), member.actor.peer)]

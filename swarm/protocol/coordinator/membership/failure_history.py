@@ -66,8 +66,9 @@ class FailureHistory:
     # ------------------------------------------------------------ a step that fails
 
     def not_finite(self) -> None:
-        """The next attempt skips the step if it is not finite again. Accusations about non-finite results are
-        withdrawn.
+        """The result of the step was not finite. If that of the next attempt is not finite either, the step is skipped.
+
+        Accusations about non-finite results are withdrawn.
         """
         self.nonfinite = 1
         self.accusations.nobodys_fault()

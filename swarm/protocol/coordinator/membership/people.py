@@ -28,7 +28,7 @@ class People:
         """For each pass, the number of live members."""
 
     def learn(self, admitted: Iterable[Device]) -> None:
-        """Record the passes that peers joined with. `admitted`: all admissions in the record, in order."""
+        """Learn with which pass each peer joined. `admitted`: all admissions in the decision record, in order."""
         self._passes = {device.peer: device.serial for device in admitted}
         self._devices = Counter()
         for peer, times in self._here.items():
