@@ -60,7 +60,8 @@ MEANINGS: dict[str, str] = {
     "model.boundary": '"none", or the module that narrows a dense residual at every cut: bottleneck, maxout, '
     "projector (docs/boundaries.md)",
     "model.boundary_dim": "boundary only: values per token that cross it, from 1 to dim − 1; 0 for none",
-    "model.anchor": '"frozen": a frozen token anchor; "none"; "auto": frozen for subspace, bottleneck and projector, else none',
+    "model.anchor": '"frozen": a frozen token anchor; "none"; "auto": frozen for subspace, bottleneck and projector, '
+    "else none",
     "model.receiver_hidden": "width of the MLP that refines what a stage receives; 0 for none",
     "model.token_table_dim": "rank of the trained token table that a stage adds to what it receives; 0 for none",
     "model.classes": "classifier only: classes of images; 0 for a language model",
