@@ -54,7 +54,7 @@ class NotReady(DialError):
 
 
 _CONFIGURATION = Path(__file__).with_name("p2pd.json")
-"""Of the daemon: what no flag can set."""
+"""The daemon's settings that no flag can change."""
 _OUT_OF_REACH_OF_CTRL_C = "import os, sys; os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
 
 

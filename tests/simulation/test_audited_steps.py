@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from run_events import events_in
 
 from swarm.events import StepAudited
 from swarm.protocol.coordinator.audit.audits import DECIDE, Audits
@@ -25,16 +26,9 @@ def run_of(about: About, every: int, since: int = 1) -> Run:
 
 def test_a_lie_between_two_audits_stays_in_the_parameters_of_all_replicas() -> None:
     run = run_of("a quarter more", 4)
-    audited: list[int] = []
-    emitted, before = run.world.watch.emitted, run.world.watch.ideal
-
-    def note(event: Any) -> None:
-        if isinstance(event, StepAudited):
-            audited.append(event.step)
-        emitted(event)
-
-    run.world.watch.emitted = note  # type: ignore[method-assign]
+    events, before = events_in(run), run.world.watch.ideal
     run.finish()
+    audited = [event.step for _, event in events if isinstance(event, StepAudited)]
     after = run.world.watch.ideal
     changed = [step for step in range(8) if after.steps[step].digests != before.steps[step].digests]
     assert changed and changed[0] not in audited

@@ -10,6 +10,7 @@ import itertools
 from collections import Counter
 
 import pytest
+from run_events import events_in
 
 from swarm.events import (
     EvaluationDropped,
@@ -56,14 +57,7 @@ class Disturbed:
         count = stages * replicas if count is None else count
         lies = tuple(Lie(about, stage=stage) if peer in insiders else None for peer in range(count))
         self.run = Run(Plan("insiders", seed, settings, 0, (1.0,) * count, (), lies=lies))
-        self.events: list[tuple[float, Event]] = []
-        emitted = self.run.world.watch.emitted
-
-        def note(event: Event) -> None:
-            self.events.append((self.run.world.now, event))
-            emitted(event)
-
-        self.run.world.watch.emitted = note  # type: ignore[method-assign]
+        self.events = events_in(self.run)
 
     def of(self, kind: type[Event]) -> list:
         return [event for _, event in self.events if isinstance(event, kind)]

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from random import Random
 
 import pytest
+from run_events import events_in
 
-from swarm.events import Event, PeerExpelled, StepAudited
+from swarm.events import PeerExpelled, StepAudited
 from swarm.simulation.faults.lie import LIES, About, Lie
 from swarm.simulation.kernel.timeline import Process
 from swarm.simulation.kernel.violation import Violation
@@ -43,23 +44,21 @@ class LiarRun:
         speeds = speeds or (1.0,) * peers
         more = {"coordinators": coordinators, "choosing": choosing, "lies": by_peer}
         self.run = Run(Plan("liars", seed, settings, 0, speeds, (), **more))  # type: ignore[arg-type]
-        self.expelled: set[str] = set()
-        self.audited: list[tuple[int, bool]] = []
-        emitted = self.run.world.watch.emitted
-
-        def note(event: Event) -> None:
-            if isinstance(event, PeerExpelled):
-                self.expelled.add(event.actor.split(".")[0])
-            if isinstance(event, StepAudited):
-                self.audited.append((event.step, event.agreed))
-            emitted(event)
-
-        self.run.world.watch.emitted = note  # type: ignore[method-assign]
+        self._events = events_in(self.run)
 
     def finish(self) -> None:
         """Raises Violation: if a lie is decided, and if an honest peer is told to go."""
         self.run.finish()
         assert all(agreed for _, agreed in self.audited), self.audited
+
+    @property
+    def expelled(self) -> set[str]:
+        return {event.actor.split(".")[0] for _, event in self._events if isinstance(event, PeerExpelled)}
+
+    @property
+    def audited(self) -> list[tuple[int, bool]]:
+        """Audited steps, and whether the results agreed."""
+        return [(event.step, event.agreed) for _, event in self._events if isinstance(event, StepAudited)]
 
     @property
     def peers(self) -> list[SimPeer]:

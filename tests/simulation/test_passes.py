@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from run_events import events_in
 
 from swarm.events import CheckpointRefused, Evaluated, PeerExpelled, PeerFenced, StateDrifted
 from swarm.protocol.donors import Verdict, verdict
@@ -33,18 +34,10 @@ def events_of(about: About, people: tuple[int, ...], kinds: tuple[type, ...], ou
     settings = small_settings(stages=1, microbatches=5, steps=2, replicas=5)
     lies = (Lie(about),) * 3 + (None, None)
     run = Run(Plan("passes", 0, settings, 0, (1.0,) * 5, (), lies=lies, people=people))
-    found: list[Any] = []
-    emitted = run.world.watch.emitted
-
-    def note(event: Any) -> None:
-        if isinstance(event, kinds):
-            found.append(event)
-        emitted(event)
-
-    run.world.watch.emitted = note  # type: ignore[method-assign]
+    events = events_in(run)
     with suppress(Violation) if outvoted else nullcontext():
         run.finish()
-    return found
+    return [event for _, event in events if isinstance(event, kinds)]
 
 
 @pytest.mark.parametrize("seed", range(len(INSIDERS)), ids=INSIDERS)
@@ -88,20 +81,12 @@ def test_who_finds_at_the_end_that_its_state_is_false_is_not_sent_to_load_it_ane
 
 
 def test_who_fetches_its_state_for_ever_does_not_keep_the_run_from_its_last_evaluation() -> None:
-    evaluated: list[int] = []
     plan = passes(0, "hoarding")
     plan = replace(plan, settings=replace(plan.settings, evaluate_every=plan.settings.steps))
     run = Run(plan)
-    emitted = run.world.watch.emitted
-
-    def note(event: Any) -> None:
-        if isinstance(event, Evaluated):
-            evaluated.append(event.version)
-        emitted(event)
-
-    run.world.watch.emitted = note  # type: ignore[method-assign]
+    events = events_in(run)
     run.finish()
-    assert evaluated == [plan.settings.steps]
+    assert [event.version for _, event in events if isinstance(event, Evaluated)] == [plan.settings.steps]
 
 
 def test_the_scenario_draws_every_way_and_people_with_more_devices_than_the_others() -> None:
