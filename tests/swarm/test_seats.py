@@ -28,9 +28,6 @@ from swarm.events import (
     StepDecided,
 )
 
-PACE = "--pace=0.04,0.08"
-"""A step takes half a second at least."""
-
 
 def test_two_machines_with_two_seats_each_train_four_stages_and_one_of_them_dies(
     make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
@@ -61,19 +58,23 @@ def test_two_machines_with_two_seats_each_train_four_stages_and_one_of_them_dies
 
 
 def test_two_machines_hold_three_stages_until_a_third_one_comes(make_swarm: MakeSwarm) -> None:
-    """Nobody says how many seats: one of the two takes a further peer on, which leaves when it is not needed."""
-    endless = ("run.steps=1000", "batch.microbatches=4", "checkpoint.every=1")  # until the third machine has come
+    """Nobody says how many seats: one of the two takes a further peer on, which leaves when it is not needed.
+
+    No pace, which would make all stages equally slow: the last one has half of the layers and the head, so that the
+    third machine is placed there.
+    """
+    endless = ("run.steps=100000", "checkpoint.every=1")  # until the third machine has come
     swarm = make_swarm("int8", "model.cuts=[1,2]", *endless, "swarm.replicas=1", "swarm.start_timeout_s=1")
     swarm.coordinate()
     for name in ("one", "two"):
-        swarm.join(name, PACE)
+        swarm.join(name)
     asked = swarm.coordinator.wait_for(SeatAsked)
     host = next(p for p in swarm.peers.values() if p.actor == asked.actor)
     taken = host.wait_for(SeatTaken)
     second = Home(host.home / "seats" / "2")
     assert (taken.seat, taken.home) == (2, str(second.path))
     swarm.coordinator.wait_for(StepDecided, 2)
-    third = swarm.join("three", PACE)
+    third = swarm.join("three")
     left = host.wait_for(SeatLeft)
     assert left.seat == 2 and "has its 1 replicas without it" in left.reason
     third.wait_for(StepApplied)
