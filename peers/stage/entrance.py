@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from peers.run.home import OpenHome
-from peers.stage.patience import CoordinatorGone, Patience
+from peers.stage.patience import CoordinatorGone, Patience, RunFinished
 from swarm.events import Event
 from swarm.net.host import Host, NobodyAnswers, Unresponsive
 from swarm.net.run_key import RunKey
@@ -30,11 +30,12 @@ async def enter(
     key: RunKey | None,
     patience_s: float,
     tell: Callable[[Event], object],
+    finished: Callable[[], bool] = lambda: False,
 ) -> Host:
-    """Start the host, with the run's key. Raises what `Host.create` raises, and CoordinatorGone when the patience is
-    over.
+    """Start the host, with the run's key. Raises what `Host.create` raises, CoordinatorGone when the patience is over,
+    and RunFinished if nobody answers and `finished` says that the run is finished.
     """
-    patience = Patience(patience_s if home.returns else min(patience_s, _BUSY_S))
+    patience = Patience(patience_s if home.returns else min(patience_s, _BUSY_S), finished)
     waits = home.returns
     loop = asyncio.get_running_loop()
     while True:
@@ -45,6 +46,8 @@ async def enter(
             if not waits:
                 raise
             away = patience.look(str(error), loop.time())
+            if patience.over:
+                raise RunFinished from None
             if away is not None:
                 tell(away)
             if patience.exhausted:

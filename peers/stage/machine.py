@@ -68,6 +68,7 @@ class Machine:
         """A random name for this process. It reveals nothing, and shows people which peers fail together."""
         self.measuring: asyncio.Lock = asyncio.Lock() if beside is None else beside.measuring
         """Held while one peer measures what the machine can do; the others then use the result."""
+        self._finished: asyncio.Event = asyncio.Event() if beside is None else beside._finished
         self._seats: list[Seat] = []
         self._on_line: list[Machine] = [] if beside is None else beside._on_line
         """The machines of all devices of this process."""
@@ -88,6 +89,15 @@ class Machine:
         finally:
             self._seats.remove(seat)
             _tell(self.seats_on_line)
+
+    @property
+    def finished(self) -> bool:
+        """True if a peer of this process has heard that the run is finished."""
+        return self._finished.is_set()
+
+    def finish(self) -> None:
+        """Tell the other peers of this process that the run is finished."""
+        self._finished.set()
 
     @property
     def seats(self) -> tuple[Seat, ...]:

@@ -6,8 +6,11 @@ ended while this machine was suspended, and then no coordinator ever answers. Wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from peers.runtime.core_loop import RunFailed
 from swarm.events import CoordinatorAway, CoordinatorBack
+from swarm.protocol.io import RUN_FINISHED
 
 DEFAULT_PATIENCE_S = 600.0
 
@@ -23,16 +26,30 @@ class CoordinatorGone(RunFailed):
     """The coordinator was unreachable for this peer's whole patience."""
 
 
-class Patience:
-    """Call `look` often. Times in seconds; `now` from any monotonic clock."""
+class RunFinished(Exception):
+    """A peer cannot reach the coordinator, and another peer of its process has heard that the run is finished."""
 
-    def __init__(self, patience_s: float) -> None:
+    def __init__(self) -> None:
+        super().__init__(RUN_FINISHED)
+
+
+class Patience:
+    """Call `look` often. Times in seconds; `now` from any monotonic clock.
+
+    `finished`: whether this process knows that the run is finished, for example because another seat has heard it.
+    Then the peer does not wait for an unreachable coordinator.
+    """
+
+    def __init__(self, patience_s: float, finished: Callable[[], bool] = lambda: False) -> None:
         self._patience_s = patience_s
+        self._finished = finished
         self._looked_at: float | None = None
         self._away_s = 0.0
         self._say_at = _FIRST_SAID_S
         self._said = False
         self.exhausted = False
+        self.over = False
+        """True once the run is finished and its coordinator is gone."""
         self._refusal: str | None = None
 
     def look(self, reason: str | None, now: float) -> CoordinatorAway | CoordinatorBack | None:
@@ -46,6 +63,9 @@ class Patience:
             told = CoordinatorBack(self._away_s) if self._said else None
             self._away_s, self._say_at, self._said = 0.0, _FIRST_SAID_S, False
             return told
+        if self._finished():
+            self.over = True
+            return None
         self._away_s += pause
         if self._away_s >= self._patience_s:
             self.exhausted = True
@@ -63,6 +83,8 @@ class Patience:
 
     def last_words(self) -> str:
         """Why the peer leaves."""
+        if self.over:
+            return RUN_FINISHED
         if self._refusal is not None:
             return f"the coordinator refuses this peer: {self._refusal}"
         waited = _duration(self._patience_s)

@@ -24,7 +24,7 @@ from peers.stage.heap import return_freed_memory
 from peers.stage.keeper import Keeper
 from peers.stage.offer import MachineOffer, measured_offer, updates_here
 from peers.stage.options import JoinOptions
-from peers.stage.patience import CoordinatorGone, Patience
+from peers.stage.patience import CoordinatorGone, Patience, RunFinished
 from peers.stage.pausing import watch
 from peers.stage.retention import Retention
 from peers.stage.service import Service
@@ -84,9 +84,23 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
     log = EventLog(home.events, time.time, Rotation(_LOG_PART_BYTES, _LOG_PARTS))
     log.listeners.extend((*options.listeners, *options.faults))
     entries = (*invite.addresses, *options.bootstrap)
-    host = await enter(home, options.listen, entries, options.announce, invite.key, options.patience_s, log.append)
+    machine = options.machine
     async with AsyncExitStack() as ending:
         ending.callback(log.close)
+        try:
+            host = await enter(
+                home,
+                options.listen,
+                entries,
+                options.announce,
+                invite.key,
+                options.patience_s,
+                log.append,
+                lambda: machine.finished,
+            )
+        except RunFinished as finished:
+            log.append(ProcessStopped(str(finished)))
+            return str(finished)
         ending.push_async_callback(host.close)
         if host.clock_correction_s:
             log.append(ClockDiffers(host.clock_correction_s))
@@ -95,7 +109,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         except RunFailed as failure:
             log.append(ProcessStopped(str(failure)))
             raise
-        room = options.machine.budgets.memory
+        room = machine.budgets.memory
         needs = await asyncio.to_thread(needs_of, admitted.manifest, options.mode, room)
         updates_on_cpu = not await asyncio.to_thread(updates_here, options.device, log)
         peer = PeerProcess(invite, home, options, host, log, admitted, needs, updates_on_cpu, ending)
@@ -185,7 +199,7 @@ class PeerProcess:
                 self._manifest, self._home, options, self._network, self._coordinator, self.log
             )
         self.core.offers(self._seat.means(*self._offer))
-        patience = Patience(options.patience_s)
+        patience = Patience(options.patience_s, lambda: options.machine.finished and not self.core.finished)
         tasks = (
             self.directory.run(),
             self._fail_when_daemon_dies(),
@@ -201,6 +215,8 @@ class PeerProcess:
                 raise CoordinatorGone(reason)
             if self.core.short:
                 raise RunFailed(self.core.short)
+            if self.core.finished:
+                options.machine.finish()
             return reason
         finally:
             self._log_traffic()
@@ -352,6 +368,8 @@ class PeerProcess:
                     leave_note(self._home, str(refusals[0]))
                 break
             told = patience.look(self._network.why_lost(self.core.coordinator), self._loop.time())
+            if patience.over:
+                break
             if told is not None:
                 self.log.append(told)
         self.driver.loop.stop(patience.last_words())

@@ -67,6 +67,10 @@ class Emit(Action):
     event: Event
 
 
+RUN_FINISHED = "the run is finished"
+"""The reason of `Stop` when nothing is left to train."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stop(Action):
     """The actor must stop. `failed`: True if the run is not finished and this actor cannot continue it."""

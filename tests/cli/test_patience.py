@@ -63,3 +63,15 @@ def test_a_refusal_is_the_end_of_patience_and_is_said_in_its_own_words() -> None
     patience.refused("other protocol version: you speak 1, I speak 2")
     assert patience.exhausted
     assert patience.last_words() == "the coordinator refuses this peer: other protocol version: you speak 1, I speak 2"
+
+
+def test_nobody_waits_for_the_coordinator_of_a_finished_run() -> None:
+    finished = False
+    patience = Patience(600.0, lambda: finished)
+    assert list(looks(patience, 2.0))
+    finished = True
+    assert patience.look(None, 2.25) == CoordinatorBack(2.0)
+    assert not patience.over, "the coordinator can be reached: it tells the end itself"
+    assert patience.look(WHY, 2.5) is None
+    assert patience.over and not patience.exhausted
+    assert patience.last_words() == "the run is finished"

@@ -78,7 +78,7 @@ from swarm.protocol.coordinator.placement.seats import Seats
 from swarm.protocol.coordinator.proofs import Proofs
 from swarm.protocol.coordinator.scheduler import Scheduler
 from swarm.protocol.ids import Actor, PassKind, Term
-from swarm.protocol.io import LeaveRequested, LinkLost, LinkUp, Received, Send, Stop, Tick
+from swarm.protocol.io import RUN_FINISHED, LeaveRequested, LinkLost, LinkUp, Received, Send, Stop, Tick
 from swarm.protocol.messages import (
     Command,
     Decide,
@@ -941,7 +941,7 @@ class CoordinatorCore:
         elif self.phase is Phase.FINISHED:
             if not len(self.members) or now - self._finished_at > 10 * self.settings.heartbeat_s:
                 halted = self._last_word if isinstance(self._last_word, Halt) else None
-                self._out.add(Stop(halted.reason, failed=True) if halted else Stop("the run is finished"))
+                self._out.add(Stop(halted.reason, failed=True) if halted else Stop(RUN_FINISHED))
             self._say_last_word()
 
 

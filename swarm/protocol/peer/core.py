@@ -13,7 +13,7 @@ from typing import cast
 from swarm.events import LeaderFollowed, OutOfMemory, PeerJoined, PeerPaused, PeerResumed, StepApplied
 from swarm.protocol.catch_up_forecast import forecast
 from swarm.protocol.ids import Actor, FrameKey, PassId, PassKind, StageIndex, StepNumber
-from swarm.protocol.io import LeaveRequested, LinkLost, LinkUp, Received, Send, Stop, Tick
+from swarm.protocol.io import RUN_FINISHED, LeaveRequested, LinkLost, LinkUp, Received, Send, Stop, Tick
 from swarm.protocol.lineage import Crossings
 from swarm.protocol.messages import (
     MAX_PAUSED,
@@ -335,7 +335,7 @@ class PeerCore:
                 self._apply_if_prepared(decision)
                 self._catch_up.decided(decision)
                 if finished and self._applying is None:
-                    self._out.add(Stop("the run is finished"))
+                    self._out.add(Stop(RUN_FINISHED))
                 elif not finished:
                     self._save_if_due(now)
             case Halt(reason):
@@ -710,7 +710,7 @@ class PeerCore:
         if not self._catch_up.behind:
             self._save_if_due(now)
         if self.finished:
-            self._out.add(Stop("the run is finished"))
+            self._out.add(Stop(RUN_FINISHED))
         self._begin_if_ready(now)
 
     def _save_if_due(self, now: float) -> None:

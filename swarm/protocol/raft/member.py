@@ -43,7 +43,7 @@ from swarm.protocol.coordinator.io import (
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.open_pass import OpenPass
 from swarm.protocol.ids import Actor, Term
-from swarm.protocol.io import Emit, LeaveRequested, LinkLost, LinkUp, Received, Send, Stop, Tick
+from swarm.protocol.io import RUN_FINISHED, Emit, LeaveRequested, LinkLost, LinkUp, Received, Send, Stop, Tick
 from swarm.protocol.messages import (
     Adjourn,
     Append,
@@ -70,7 +70,6 @@ from swarm.protocol.raft.log import Standing, Stored
 from swarm.protocol.raft.raft import GroupMessage, Raft
 from swarm.protocol.settings import Settings
 
-FINISHED = "the run is finished"
 _KEPT = 4
 """Number of checkpoints, held by this member, that it remembers."""
 _FRESH = 4
@@ -296,7 +295,7 @@ class GroupMember:
             self._followed = None
             self._emit(MajorityMissing(reached, record.majority, self._said))
         if self.over and alone_s >= self.settings.step_budget_s:
-            self._out.append(Stop(FINISHED))
+            self._out.append(Stop(RUN_FINISHED))
 
     # ------------------------------------------------------------ messages
 
