@@ -244,6 +244,28 @@ def test_coarse_codecs_of_a_narrow_boundary_are_those_of_the_reference():
     assert digests == train_reference(of, Corpus(of)).digests
 
 
+MEANS = {"subspace": SUBSPACE, "projector": BOUNDARIES["projector"], "dense": {}}
+
+
+@pytest.mark.parametrize("graphs", GRAPHS)
+@pytest.mark.parametrize("kind", MEANS)
+def test_token_means_follow_what_crossed_alike_at_both_ends_and_in_the_reference(kind, graphs):
+    of = manifest(3, "entropy:1.4", backward="entropy-dithered:1", subspace=MEANS[kind] | {"token_means": True})
+    expected = train_reference(of, Corpus(of))
+    chains, digests = drive(of, replicas=2, seed=5, **GRAPHS[graphs])
+    assert digests == expected.digests
+    assert chains == [list(step.chains) for step in expected.steps]
+    tables = [
+        {name: tensor for name, tensor in state.tensors.items() if name.endswith(".token_means")}
+        for state in expected.states
+    ]
+    for cut, (sender, receiver) in enumerate(itertools.pairwise(tables)):
+        (sent,) = (table for name, table in sender.items() if "param/" in name and "sent" in name)
+        (received,) = (table for name, table in receiver.items() if "param/" in name and "received" in name)
+        assert torch.equal(sent, received), cut
+        assert sent[:, :-1].any() and sent[:, -1].max() > 1, "the means have moved"
+
+
 def projector_error(of: RunManifest) -> float:
     """Largest |XᵀX − I| of the projectors after the run; all must have moved."""
     result = train_reference(of, Corpus(of))

@@ -32,6 +32,7 @@ from swarm.compute.working_weights import WorkingWeights
 from swarm.data.reader import visits
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
+from swarm.models.token_means import sent_means
 from swarm.protocol.clipping import step_scale
 from swarm.protocol.messages import CodecPair
 from swarm.protocol.update import update_of
@@ -125,6 +126,7 @@ class ReferenceModel:
             build_stage(manifest.model, stage, device=self._device, seed=manifest.run.seed) for stage in stages
         ]
         self._weights = [WorkingWeights(module, self._precision) for module in self._modules]
+        self._sent_means = [sent_means(module, self._precision.gradient_scale) for module in self._modules]
         if arithmetic.compiled:
             for module in self._modules:
                 module.compile_layers()
@@ -247,6 +249,8 @@ class ReferenceModel:
             forward, backward = self._pairs[boundary - 1]
             if self._memory is None or microbatch is None:
                 x = _cross(x, forward, backward, self.crossed, self._precision.gradient_scale)
+                if (means := self._sent_means[boundary - 1]) is not None:
+                    means.crossed = x.detach()
             else:
                 base = self._memory.base(boundary, microbatch)
                 codec = self._memory.codec if base is None else self._memory.codec.against(base)

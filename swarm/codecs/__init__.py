@@ -14,6 +14,7 @@ from swarm.buffer import Buffer
 from swarm.codecs.channel_uniform import ChannelUniform
 from swarm.codecs.codec import Codec, CodecError, Reason
 from swarm.codecs.delta import Change, Delta
+from swarm.codecs.entropy import Entropy
 from swarm.codecs.error_feedback import ErrorFeedback, MixedErrorFeedback
 from swarm.codecs.huffman import Huffman
 from swarm.codecs.int2 import Int2
@@ -46,11 +47,16 @@ def _deltas(family: str) -> Callable[[str], Codec]:
     return lambda change: Delta(family, change, _of_changes(change))
 
 
+def _entropies(family: str) -> Callable[[str], Codec]:
+    return lambda step: Entropy(family, step)
+
+
 _FAMILIES: Mapping[str, Callable[[str], Codec]] = {
     **{family: _deltas(family) for family in Delta.families},
     ErrorFeedback.family: lambda inner: ErrorFeedback(_stateless(inner)),
     MixedErrorFeedback.family: lambda inner: MixedErrorFeedback(_stateless(inner)),
     Huffman.family: lambda inner: Huffman(_stateless(inner)),
+    **{family: _entropies(family) for family in Entropy.families},
     TopK.family: lambda fraction: TopK(fraction_of(fraction)),
     TopKIndependent.family: lambda fraction: TopKIndependent(fraction_of(fraction)),
 }
@@ -66,6 +72,10 @@ _PARAMETERS = {
         "for whatever values",
     ),
     Huffman.family: ("CODEC", "write huffman:int4-channel, or another with -channel, or huffman:log4"),
+    **{
+        family: ("STEP", f"write {family}:1 to round values with a step of about their own size")
+        for family in Entropy.families
+    },
     TopK.family: ("FRACTION", "write topk:0.1 to keep a tenth of the values"),
     TopKIndependent.family: ("FRACTION", "write topk-independent:0.1 to keep a tenth of the values"),
 }
@@ -82,6 +92,7 @@ _AVERAGING = ("bf16", "int8", "int6", "int5", "int4", "int2")
 _BY_NAME = {codec.name: codec for codec in _ROWS}
 _FURTHER: tuple[type[Codec], ...] = (Delta, Change, MixedErrorFeedback, TopK, TopKIndependent, TopKShared)
 _IDS = [*(codec.codec_id for codec in _ROWS), *(kind.codec_id for kind in _FURTHER)]
+_IDS += [Entropy.codec_id + dithered for dithered in Entropy.families.values()]
 assert len(set(_IDS)) == len(_IDS), "two codecs share an id"
 
 NAMES = (*_BY_NAME, AUTO, TopKShared.name, *(f"{family}:{_PARAMETERS[family][0]}" for family in _FAMILIES))

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from swarm.buffer import Buffer
 from swarm.codecs.codec import Codec, require_finite
+from swarm.codecs.entropy import Entropy
 from swarm.codecs.huffman import Huffman
 from swarm.codecs.remembering import Remembering, to_float16
 from swarm.codecs.topk import TopK
@@ -60,7 +61,7 @@ class MixedErrorFeedback(ErrorFeedback):
 
     def __init__(self, inner: Codec, residual: Tensor | None = None) -> None:
         """Raises ValueError, with an empty text, if the frames of `inner` have no fixed length."""
-        if isinstance(inner, Huffman):
+        if isinstance(inner, Huffman | Entropy):
             raise ValueError
         super().__init__(inner, residual)
         self.codec_id = type(self).codec_id  # not the id of `inner`, which the base class has set

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from swarm.compute.grid import NOT_FINITE
 from swarm.manifest import RunManifest
-from swarm.models.splitmix import splitmix
+from swarm.splitmix import splitmix
 
 if TYPE_CHECKING:
     from swarm.compute.sums import Layout

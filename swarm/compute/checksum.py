@@ -18,7 +18,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from swarm.models.splitmix import splitmix
+from swarm.splitmix import splitmix
 
 _BLOCK = 1 << 16  # elements: part of the definition, never change it
 _AT_ONCE = 1 << 10

@@ -1,6 +1,7 @@
 """The optimizer of a stage: AdamW with warm-up and cosine decay, applied to the reduced sums of gradients.
 
-After each step, projectors are made orthonormal again (swarm/models/retraction.py). On every machine, the same sums and
+After each step, projectors are made orthonormal again (swarm/models/retraction.py). Token means follow what crossed
+their boundary instead (swarm/models/token_means.py). On every machine, the same sums and
 the same state give the same bits (swarm/compute/adamw.py).
 """
 
@@ -23,6 +24,7 @@ from swarm.compute.sums import Layout
 from swarm.manifest import OptimizerSection
 from swarm.models.boundary import is_projector
 from swarm.models.retraction import retract
+from swarm.models.token_means import follow, is_token_means
 from swarm.protocol.update import Update
 
 KINDS = ("param", "exp_avg", "exp_avg_sq")
@@ -112,6 +114,10 @@ class StageOptimizer:
             decaying = Factors.of(self._section, update, self._section.weight_decay)
             others = Factors.of(self._section, update, 0.0)
             for (name, parameter), part in zip(self._parameters.items(), self._layout.slices, strict=True):
+                if is_token_means(name):
+                    exact = reduced[part].to(parameter.device, torch.float64).mul_(unit)
+                    follow(parameter.detach(), exact.to(torch.float32).view_as(parameter))
+                    continue
                 state = (parameter.detach(), self._moments["exp_avg"][name], self._moments["exp_avg_sq"][name])
                 p, first, second = there = [self._where(tensor) for tensor in state]
                 step(p, reduced[part], first, second, decaying if decays(name, parameter) else others, scale * unit)

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swarm.models.splitmix import splitmix
 from swarm.protocol.sketch import PROJECTIONS, Sketch
+from swarm.splitmix import splitmix
 
 WIDTH = 1 << 14  # elements: part of the definition, never change it
 _TURNS = WIDTH // PROJECTIONS

@@ -128,7 +128,13 @@ class _Layer:
     def __init__(self, model: ModelSection, length: int, arithmetic: Arithmetic, device: str) -> None:
         """`arithmetic`: how to compute. `device`: that of `arithmetic`, or "meta" to count without computing."""
         shape = {"layers": 3, "cuts": (1, 2), "tail_layers": min(1, model.tail_layers)}
-        plain = {"boundary": "none", "boundary_dim": 0, "receiver_hidden": 0, "token_table_dim": 0}
+        plain = {
+            "boundary": "none",
+            "boundary_dim": 0,
+            "receiver_hidden": 0,
+            "token_table_dim": 0,
+            "token_means": False,
+        }
         model = model.model_copy(update={**shape, **plain})
         self._module = build_stage(model, 1, device=device, seed=None if device == "meta" else 0)
         self._arithmetic = arithmetic

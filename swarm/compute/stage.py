@@ -38,6 +38,7 @@ from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
 from swarm.models.split_backward import Kept, SplitBackward
 from swarm.models.stage_module import StageModule
+from swarm.models.token_means import sent_means
 from swarm.protocol.ids import BaseKey, End, Microbatch, PassKind
 from swarm.protocol.messages import CodecPair
 from swarm.protocol.peer.io import (
@@ -91,6 +92,7 @@ class Stage:
         self._format = BodyFormat(manifest)
         self._module = self._build(manifest, manifest.run.seed if initialised else None)
         self._module.recomputes_layers = recomputes_layers
+        self._sent_means = sent_means(self._module, self._precision.gradient_scale)
         self._weights = WorkingWeights(self._module, self._precision)
         self._compiled = compiled
         if compiled:
@@ -110,7 +112,7 @@ class Stage:
         """Whether a microbatch was partly added to the sums."""
         self._received: dict[Microbatch, Buffer] = {}  # forward bodies needed to pack the gradients sent back
         self.sent: dict[Microbatch, Buffer] = {}
-        """Sent forward bodies, needed to unpack their gradients; empty if the codec does not need them.
+        """Sent forward bodies, needed to unpack their gradients or for token means; empty if neither needs them.
 
         Any thread may read it.
         """
@@ -202,6 +204,8 @@ class Stage:
         hidden = torch.zeros(batch.sequences, batch.sequence_length, width, device=self._device)
         body = ForwardBody(BodyKind.BATCH, tokens, hidden if self._index else None)
         graph = self._run(body)
+        if self._sent_means is not None:
+            self._sent_means.crossed = torch.zeros_like(graph.output)
         torch.autograd.grad(graph.output.sum(), list(self._weights.leaves.values()), allow_unused=True)
 
     def launch_forward(
@@ -232,7 +236,7 @@ class Stage:
             return replace(sent(), kept=kept)
 
         def finish() -> Callable[[], ForwardDone]:
-            if not self._format.needs_forward:
+            if not self._format.needs_forward and self._sent_means is None:
                 return complete
             done = complete()
             self.sent[action.microbatch] = done.payload  # type: ignore[assignment]
@@ -249,6 +253,11 @@ class Stage:
         kept.graph = None  # a graph can be used only once, even if the backward fails
         sent = self.sent.get(action.microbatch)
         payload: Buffer = action.payload if copy is None else copy  # type: ignore[assignment]
+        if self._sent_means is not None:
+            if sent is None:
+                raise LookupError(f"the sent frame of microbatch {action.microbatch} is not here")
+            crossed = self._format.unpack_forward(self._index + 1, sent, PassKind.TRAIN, device=self._device)
+            self._sent_means.crossed = crossed.hidden
         gradient = self._format.unpack_backward(self._index + 1, payload, sent, self._device)
         finish = self._accumulate(action, graph, gradient, None)
         self._graphs.pop(action.microbatch)

@@ -28,6 +28,7 @@ from swarm.compute.grid import SumOverflow as SumOverflow  # re-exported: the er
 from swarm.compute.host_copy import HostCopy
 from swarm.manifest import ModelSection, SumSection
 from swarm.models.kinds import build_stage
+from swarm.models.token_means import is_token_means
 
 _NARROW_AGAIN = 1 << 29
 """An int64 tensor whose bound stayed below this for a whole pass becomes int32 again."""
@@ -77,8 +78,12 @@ class Layout:
 
     @property
     def counted(self) -> tuple[slice, ...]:
-        """The parts of the flat vector that count for the norm. Shared parameters count only in the first stage."""
-        return self.slices[self.shared :] if self.with_loss else self.slices
+        """The parts of the flat vector that count for the norm. Shared parameters count only in the first stage. Sums
+        for token means do not count, because they are no gradients.
+        """
+        first = self.shared if self.with_loss else 0
+        pairs = zip(self.names[first:], self.slices[first:], strict=True)
+        return tuple(part for name, part in pairs if not is_token_means(name))
 
 
 class Accumulator:

@@ -36,6 +36,7 @@ _LLAMA_KEYS = (
     "anchor",
     "receiver_hidden",
     "token_table_dim",
+    "token_means",
 )
 """Keys of [model] that only a language model has."""
 
@@ -72,6 +73,8 @@ class ModelSection(Section):
     """Width of the MLP with which every stage but the first refines its input; 0: none."""
     token_table_dim: int = Field(default=0, ge=0)
     """Rank of the trained token table that every stage but the first adds to its input; 0: none."""
+    token_means: bool = False
+    """Whether both ends of a boundary keep a mean for each token, so that only the difference is sent."""
     classes: int = Field(default=0, ge=0, le=1 << 16)
     """Number of classes of an image classifier."""
 
@@ -179,10 +182,10 @@ class ModelSection(Section):
 
     @model_validator(mode="after")
     def _receivers_fit(self) -> Self:
-        for key in ("receiver_hidden", "token_table_dim"):
+        for key in ("receiver_hidden", "token_table_dim", "token_means"):
             if getattr(self, key) and not self.cuts:
                 raise ValueError(
-                    f"model.{key} = {getattr(self, key)} has no effect in a model of one stage: no stage "
+                    f"model.{key} = {_written(getattr(self, key))} has no effect in a model of one stage: no stage "
                     f"receives activations. Give model.cuts at least one layer, or remove model.{key}"
                 )
         if self.token_table_dim > self.dim:
@@ -288,3 +291,8 @@ class ModelSection(Section):
         """Layers of `stage`, a half-open range."""
         bounds = (0, *self.cuts, self.layers)
         return range(bounds[stage], bounds[stage + 1])
+
+
+def _written(value: int) -> str:
+    """A number or a truth value as a run file writes it."""
+    return str(value).lower()

@@ -272,6 +272,8 @@ class Tables(Section):
                 f'codec.forward = "{self.codec.forward}" sends the change since the last visit of a sample, so the '
                 f'same samples must stay together, but batch.order = "{self.batch.order}": set batch.order = "steps"'
             )
+        if self.model.token_means:
+            self._check_token_means()
         if self.audit.every and not self.audit.tolerance and self.sums.mode != "exact":
             raise ValueError(
                 f'audit.tolerance = 0 allows no difference, but with sums.mode = "{self.sums.mode}" the last bits '
@@ -285,6 +287,20 @@ class Tables(Section):
                 f"tokens; at most {fits} bits fit"
             )
         return self
+
+    def _check_token_means(self) -> None:
+        """Both ends of a boundary compute the same means only from exact sums of the same numbers."""
+        if self.sums.mode != "exact" or self.sums.averaging != "none":
+            key = "averaging" if self.sums.averaging != "none" else "mode"
+            raise ValueError(
+                f'sums.{key} = "{getattr(self.sums, key)}" does not fit model.token_means = true, whose sums must be '
+                'exact: set sums.mode = "exact" and sums.averaging = "none", or leave model.token_means out'
+            )
+        if self.codec.remembers:
+            raise ValueError(
+                f'codec.forward = "{self.codec.forward}" does not fit model.token_means = true: with token means, a '
+                'frame already is a difference. Set codec.forward = "entropy:1.4", or another codec without state'
+            )
 
     @property
     def audit_steps(self) -> int:

@@ -14,7 +14,7 @@ In addition, the receiving stage may change the received residual, also if it is
   anchor with which this stage reads, so the coefficients and the frames stay unchanged.
 * a refinement: x' ← x' + W·silu(V·norm(x')). In a subspace it writes coefficients, like all other writers.
 
-Initially, both add zero.
+Initially, both add zero. Token means (token_means.py) change what is sent, but not what the receiver computes with.
 
 F is the frozen token anchor of subspace.py, which every stage generates. It is also added to the embedding, so a
 boundary carries only what the layers have computed. All modules here have ordinary parameters, which belong to their
@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from swarm.manifest import ModelSection
 from swarm.models.rms_norm import RMSNorm
 from swarm.models.subspace import lift
+from swarm.models.token_means import TokenMeans, is_token_means
 
 _LINEAR = ("bottleneck", "projector")
 
@@ -46,6 +47,8 @@ def initial_boundary_value(name: str, shape: torch.Size, model: ModelSection) ->
 
     At a narrow boundary without an anchor, only the token table distinguishes tokens, so it is random at first.
     """
+    if is_token_means(name):
+        return torch.zeros(shape)
     _, _, rest = name.partition("model.boundaries.")
     part, _, _ = rest.partition(".")
     if part in ("senders", "receivers") and model.boundary in _LINEAR:
@@ -73,6 +76,8 @@ class Boundaries(nn.Module):
         self.senders = nn.ModuleDict({cut: _sender(model) for cut in left if narrow})
         self.tables = nn.ModuleDict({cut: _TokenTable(model) for cut in entered if model.token_table_dim})
         self.refinements = nn.ModuleDict({cut: _Refinement(model) for cut in entered if model.receiver_hidden})
+        self.received_means = nn.ModuleDict({cut: _means(model) for cut in entered if model.token_means})
+        self.sent_means = nn.ModuleDict({cut: _means(model) for cut in left if model.token_means})
 
     def before(self, x: Tensor, frozen: Tensor | None, tokens: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The input of the stage's layers, computed from the received residual; and in a subspace, the anchor with
@@ -81,6 +86,9 @@ class Boundaries(nn.Module):
         x: (batch, time, model.boundary_width) → (batch, time, model.residual_width). `frozen`: the tokens' anchor.
         """
         anchored = frozen if self._subspace else None
+        for means in self.received_means.values():
+            assert tokens is not None, "a stage with token means needs the token ids"
+            x = means.added(x, tokens)
         for receiver in self.receivers.values():
             x = receiver(x, frozen)
         for table in self.tables.values():
@@ -92,11 +100,18 @@ class Boundaries(nn.Module):
             x = x + refinement(lift(x, anchored))
         return x, anchored
 
-    def after(self, x: Tensor, frozen: Tensor | None) -> Tensor:
+    def after(self, x: Tensor, frozen: Tensor | None, tokens: Tensor | None) -> Tensor:
         """The output that is sent over the next cut: (batch, time, model.boundary_width)."""
         for sender in self.senders.values():
             x = sender(x, frozen)
+        for means in self.sent_means.values():
+            assert tokens is not None, "a stage with token means needs the token ids"
+            x = means.subtracted(x, tokens)
         return x
+
+
+def _means(model: ModelSection) -> TokenMeans:
+    return TokenMeans(model.vocab_size, model.boundary_width)
 
 
 def _sender(model: ModelSection) -> nn.Module:

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from swarm.models.splitmix import splitmix
+from swarm.splitmix import splitmix
 
 _WORDS = 3
 """64-bit words per value, with four lanes each."""

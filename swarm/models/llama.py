@@ -109,7 +109,7 @@ class LlamaStage(StageModule):
                 residual, anchored = lift(residual, anchored), None  # from here on (batch, time, dim)
             residual = self.through(layer, residual, anchored, cos, sin)
         if not self.last:
-            return self.model.boundaries.after(residual, frozen)
+            return self.model.boundaries.after(residual, frozen, tokens)
         final: Tensor = self.model.norm(lift(residual, anchored))
         return final
 

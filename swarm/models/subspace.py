@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from swarm.manifest import ModelSection
-from swarm.models.splitmix import splitmix
+from swarm.splitmix import splitmix
 
 RESIDUAL_WRITERS = ("o_proj.weight", "down_proj.weight")
 
