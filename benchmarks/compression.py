@@ -155,6 +155,12 @@ ROWS: dict[str, Row] = {
     "subspace 32": _subspace(32, "none"),
     "subspace 32, int8": _subspace(32, "int8"),
     "subspace 16, int4": _subspace(16, "int4"),
+    "subspace 32, entropy 1.4/1, token means": _subspace(
+        32, "entropy:1.4", "entropy-dithered:1", "model.token_means=true"
+    ),
+    "subspace 32, entropy 1.4/2, token means": _subspace(
+        32, "entropy:1.4", "entropy-dithered:2", "model.token_means=true"
+    ),
     "subspace 8, int8": _subspace(8, "int8"),
     "subspace 18, int8": _subspace(18, "int8"),
     "bottleneck 24, int6/int6": _narrow("bottleneck", 24, "int6-channel"),

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+import torch
 from conftest import MakeSwarm
 from swarm_processes import Swarm
 
@@ -58,6 +59,15 @@ def test_a_killed_peer_changes_nothing_of_a_run_with_projectors(make_swarm: Make
     assert (sender.shape, receiver.shape) == ((4, 32), (32, 4))
     for tall in (sender.mT, receiver):
         assert (tall.mT @ tall).diag().sub(1).abs().max() < 1e-5
+
+
+def test_a_killed_peer_changes_nothing_of_a_run_with_token_means(make_swarm: MakeSwarm, reference: Reference) -> None:
+    narrow = ("model.residual=subspace", "model.subspace_dim=4", "model.tail_layers=1", "model.token_means=true")
+    coded = ("codec.forward=entropy:1.4", "codec.backward=entropy-dithered:1")
+    swarm, archive = survive_a_kill(make_swarm, reference, *narrow, *coded)
+    parameters = whole_parameters(archive, swarm.manifest)
+    sent, received = (parameters[f"model.boundaries.{side}_means.2.token_means"] for side in ("sent", "received"))
+    assert torch.equal(sent, received) and sent[:, :-1].any()
 
 
 def test_a_killed_peer_changes_nothing_of_a_classifier_of_images(make_swarm: MakeSwarm, reference: Reference) -> None:
