@@ -124,7 +124,7 @@ def dry_run(manifest: RunManifest, mode: Mode = ON_CPU, counts: Sequence[StageCo
         sums = [sent_bytes(layout, manifest.sums) for layout in layouts]
     except codecs.UnknownCodec as error:
         raise ManifestError(str(error)) from None
-    sizes = [HEADER_BYTES + codec.max_bytes(shape) for codec in pair]
+    sizes = [HEADER_BYTES + codec.usual_bytes(shape) for codec in pair]
     counts = count_stages(manifest, mode) if counts is None else counts
     plan = estimate(manifest, counts, forward_frame=sizes[0], backward_frame=sizes[1], sums=sums, mode=mode)
     return plan if chosen_from is None else dataclasses.replace(plan, choices=_choices(manifest, chosen_from))

@@ -64,6 +64,7 @@ MEANINGS: dict[str, str] = {
     "else none",
     "model.receiver_hidden": "width of the MLP that refines what a stage receives; 0 for none",
     "model.token_table_dim": "rank of the trained token table that a stage adds to what it receives; 0 for none",
+    "model.token_means": "both ends of a boundary keep a mean per token and send the difference (docs/boundaries.md)",
     "model.classes": "classifier only: classes of images; 0 for a language model",
     "batch.microbatches": "microbatches per step; many more than stages keep the pipeline full",
     "batch.sequences": "sequences, or images, per microbatch",

@@ -162,6 +162,10 @@ class Codec(abc.ABC):
         """Size of the largest frame of a tensor of `shape`, with its header, in bytes."""
         return HEADER_BYTES + (self.payload_bytes(shape) if math.prod(shape) else 0)
 
+    def usual_bytes(self, shape: Sequence[int]) -> int:
+        """Size of the frame of a tensor of `shape` with normal values, in bytes, for estimates."""
+        return self.max_bytes(shape)
+
     @abc.abstractmethod
     def payload_bytes(self, shape: Sequence[int]) -> int:
         """An upper bound on the payload of a non-empty tensor of `shape`, bytes."""

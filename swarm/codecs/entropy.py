@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from swarm.buffer import Buffer
-from swarm.codecs.codec import Codec, CodecError, Reason, raw_bytes, require_finite
+from swarm.codecs.codec import HEADER_BYTES, Codec, CodecError, Reason, raw_bytes, require_finite
 from swarm.splitmix import splitmix
 
 _MOST = 127
@@ -80,6 +80,12 @@ class Entropy(Codec):
 
     def payload_bytes(self, shape: Sequence[int]) -> int:
         return self._head_bytes + math.prod(shape)
+
+    def usual_bytes(self, shape: Sequence[int]) -> int:
+        """Size of a frame with normal values: their differential entropy, with the variance of rounding added."""
+        square = self._relative**2
+        bits = 0.5 * math.log2(2 * math.pi * math.e * (1 + square / 12) / square)
+        return HEADER_BYTES + self._head_bytes + math.ceil(bits * math.prod(shape) / 8)
 
     def pack(self, tensor: Tensor) -> Sequence[Buffer]:
         require_finite(tensor, "values")

@@ -13,7 +13,7 @@ from swarm.manifest.model import ModelSection
 from swarm.manifest.section import ManifestError, explain
 from swarm.manifest.tables import Tables
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 """Peers with different protocol versions refuse each other in the handshake, with a message that names both."""
 
 MAX_MANIFEST_BYTES = 1 << 20
@@ -136,6 +136,8 @@ def check_importable(model: ModelSection, sha256: str) -> None:
             f'model.kind = "{model.kind}": clear initial.sha256'
         )
     beyond = [*model.acts_at_cuts]
+    if model.token_means:
+        beyond.append("model.token_means = true")
     if model.residual != "dense":
         beyond.append(f'model.residual = "{model.residual}"')
     elif model.anchored and not beyond:

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from swarm.manifest import ModelSection
+from swarm.models.token_means import is_token_means
 from swarm.splitmix import splitmix
 
 RESIDUAL_WRITERS = ("o_proj.weight", "down_proj.weight")
@@ -55,9 +56,9 @@ def fold(parameters: Mapping[str, Tensor], model: ModelSection) -> dict[str, Ten
     """The parameters of the equivalent plain dense model: W = U·Z, embedding F + E_z·Uᵀ (F + E if it was dense).
 
     The model must not have modules at its cuts (ModelSection.acts_at_cuts). The parameters of a plain model are
-    unchanged.
+    unchanged. Token means are left out: without a codec, what one end subtracts the other end adds.
     """
-    return {name: _folded(name, value, model) for name, value in parameters.items()}
+    return {name: _folded(name, value, model) for name, value in parameters.items() if not is_token_means(name)}
 
 
 def _folded(name: str, value: Tensor, model: ModelSection) -> Tensor:

@@ -45,6 +45,24 @@ def subspace_manifest(manifest: RunManifest) -> RunManifest:
     return RunManifest(model=model, subspace_id=model.subspace_id, data=manifest.data)
 
 
+@pytest.fixture(scope="session")
+def means_manifest(subspace_manifest: RunManifest) -> RunManifest:
+    """The same run in a subspace whose boundaries have token means."""
+    model = subspace_manifest.model.model_copy(update={"token_means": True})
+    return subspace_manifest.model_copy(update={"model": model})
+
+
+@pytest.fixture(scope="session")
+def means_states(means_manifest: RunManifest) -> dict[int, dict[str, torch.Tensor]]:
+    """Both ends of a boundary have equal means, as in a run."""
+    states = _states(means_manifest)
+    for tensors in states.values():
+        for name, tensor in tensors.items():
+            if name.startswith("param/") and name.endswith("token_means"):
+                tensor.copy_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(11)))
+    return states
+
+
 @pytest.fixture(scope="session", params=["bottleneck", "maxout", "projector"])
 def narrow_manifest(request: pytest.FixtureRequest, manifest: RunManifest) -> RunManifest:
     """The same run with boundaries that narrow the residual to 8 values a token."""

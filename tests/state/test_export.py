@@ -20,7 +20,7 @@ States = dict[int, dict[str, torch.Tensor]]
 
 
 @pytest.mark.hf
-@pytest.mark.parametrize("kind", ["", "subspace_", "anchored_", "tied_"])
+@pytest.mark.parametrize("kind", ["", "subspace_", "means_", "anchored_", "tied_"])
 def test_transformers_computes_the_same_logits(
     kind: str, request: pytest.FixtureRequest, tokenizer_path: Path, tmp_path: Path
 ) -> None:
@@ -167,12 +167,15 @@ def test_refusals_name_what_is_wrong(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("kind", ["subspace", "means"])
 def test_a_subspace_model_folds_into_the_files_of_a_dense_one(
-    subspace_manifest: RunManifest, subspace_states: States, tokenizer_path: Path, tmp_path: Path
+    kind: str, request: pytest.FixtureRequest, tokenizer_path: Path, tmp_path: Path
 ) -> None:
+    subspace_manifest: RunManifest = request.getfixturevalue(f"{kind}_manifest")
+    subspace_states: States = request.getfixturevalue(f"{kind}_states")
     export_hf(subspace_states, subspace_manifest, tokenizer_path, tmp_path)
     folded = safetensors.torch.load_file(tmp_path / "model.safetensors")
-    keys = {"residual": "dense", "subspace_dim": 0, "subspace_seed": 0, "tail_layers": 0}
+    keys = {"residual": "dense", "subspace_dim": 0, "subspace_seed": 0, "tail_layers": 0, "token_means": False}
     dense = ModelSection(**{**subspace_manifest.model.model_dump(), **keys})
     assert {name: tuple(tensor.shape) for name, tensor in folded.items()} == {
         name: shape for stage in range(3) for name, shape in parameter_shapes(dense, stage).items()
