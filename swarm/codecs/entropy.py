@@ -22,6 +22,7 @@ raw deflate stream of the pairs; of PLAIN: codes int8 × values. PLAIN is used i
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 import re
 import struct
@@ -48,6 +49,8 @@ _SIDE = 2 * _SMALL + 2
 """Number of symbols for one code of a pair: -7 … 7 and `_LARGE`."""
 _MOST_STEP = 2.0**120
 """With a step 256 times as large, a code could decode to infinity."""
+_HUFFMAN = 1.02
+"""Length of Huffman codes of pairs ÷ entropy."""
 _STEP = re.compile(r"\d{1,2}(\.\d{1,4})?")
 _RANGE = (0.05, 16.0)
 _RAW, _LEVEL, _MEMORY = -15, 9, 9  # no header and no checksum of zlib; the largest blocks
@@ -82,10 +85,12 @@ class Entropy(Codec):
         return self._head_bytes + math.prod(shape)
 
     def usual_bytes(self, shape: Sequence[int]) -> int:
-        """Size of a frame with normal values: their differential entropy, with the variance of rounding added."""
-        square = self._relative**2
-        bits = 0.5 * math.log2(2 * math.pi * math.e * (1 + square / 12) / square)
-        return HEADER_BYTES + self._head_bytes + math.ceil(bits * math.prod(shape) / 8)
+        """Size of a frame with normal values, from the entropy of their codes."""
+        spread = math.sqrt(1 + self._dithered * self._relative**2 / 12) / self._relative  # in steps
+        edges = [math.erf((k - 0.5) / (math.sqrt(2) * spread)) / 2 for k in range(-_MOST, _MOST + 2)]
+        shares = [high - low for low, high in itertools.pairwise(edges)]
+        bits = -sum(share * math.log2(share) for share in shares if share > 0)
+        return HEADER_BYTES + self._head_bytes + math.ceil(_HUFFMAN * bits * math.prod(shape) / 8)
 
     def pack(self, tensor: Tensor) -> Sequence[Buffer]:
         require_finite(tensor, "values")
