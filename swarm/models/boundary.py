@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from swarm.manifest import ModelSection
 from swarm.models.rms_norm import RMSNorm
 from swarm.models.subspace import lift
-from swarm.models.token_means import TokenMeans, is_token_means
+from swarm.models.token_means import ReceivedMeans, SentMeans, is_token_means
 
 _LINEAR = ("bottleneck", "projector")
 
@@ -76,8 +76,9 @@ class Boundaries(nn.Module):
         self.senders = nn.ModuleDict({cut: _sender(model) for cut in left if narrow})
         self.tables = nn.ModuleDict({cut: _TokenTable(model) for cut in entered if model.token_table_dim})
         self.refinements = nn.ModuleDict({cut: _Refinement(model) for cut in entered if model.receiver_hidden})
-        self.received_means = nn.ModuleDict({cut: _means(model) for cut in entered if model.token_means})
-        self.sent_means = nn.ModuleDict({cut: _means(model) for cut in left if model.token_means})
+        size = model.vocab_size, model.boundary_width
+        self.received_means = nn.ModuleDict({cut: ReceivedMeans(*size) for cut in entered if model.token_means})
+        self.sent_means = nn.ModuleDict({cut: SentMeans(*size) for cut in left if model.token_means})
 
     def before(self, x: Tensor, frozen: Tensor | None, tokens: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The input of the stage's layers, computed from the received residual; and in a subspace, the anchor with
@@ -88,7 +89,7 @@ class Boundaries(nn.Module):
         anchored = frozen if self._subspace else None
         for means in self.received_means.values():
             assert tokens is not None, "a stage with token means needs the token ids"
-            x = means.added(x, tokens)
+            x = means(x, tokens)
         for receiver in self.receivers.values():
             x = receiver(x, frozen)
         for table in self.tables.values():
@@ -106,12 +107,8 @@ class Boundaries(nn.Module):
             x = sender(x, frozen)
         for means in self.sent_means.values():
             assert tokens is not None, "a stage with token means needs the token ids"
-            x = means.subtracted(x, tokens)
+            x = means(x, tokens)
         return x
-
-
-def _means(model: ModelSection) -> TokenMeans:
-    return TokenMeans(model.vocab_size, model.boundary_width)
 
 
 def _sender(model: ModelSection) -> nn.Module:

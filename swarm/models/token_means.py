@@ -42,32 +42,38 @@ class TokenMeans(nn.Module):
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
         self.token_means = nn.Parameter(torch.empty(vocabulary, width + 1))
-        self.crossed: Tensor | None = None
-        """At the sender, before a backward: what arrived of the microbatch, (batch, time, width) fp32."""
         self.scale = 1.0
         """The gradients of a backward are multiplied by this number."""
 
-    def added(self, crossed: Tensor, tokens: Tensor) -> Tensor:
-        """At the receiver: x, (batch, time, width), from what crossed. tokens: (batch, time) int64."""
+
+class ReceivedMeans(TokenMeans):
+    def forward(self, crossed: Tensor, tokens: Tensor) -> Tensor:
+        """x, (batch, time, width) fp32, from what crossed. tokens: (batch, time) int64."""
         out: Tensor = _Added.apply(crossed, self.token_means, tokens, self)  # type: ignore[no-untyped-call]
         return out
 
-    def subtracted(self, x: Tensor, tokens: Tensor) -> Tensor:
-        """At the sender: what is sent of x, (batch, time, width). tokens: (batch, time) int64.
 
-        A backward needs `crossed`.
-        """
+class SentMeans(TokenMeans):
+    """Set `crossed` before a backward."""
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__(vocabulary, width)
+        self.crossed: Tensor | None = None
+        """What arrived of the microbatch: (batch, time, width) fp32."""
+
+    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+        """What is sent of x, (batch, time, width). tokens: (batch, time) int64."""
         out: Tensor = _Subtracted.apply(x, self.token_means, tokens, self)  # type: ignore[no-untyped-call]
         return out
 
 
-def sent_means(module: nn.Module, scale: float) -> TokenMeans | None:
+def sent_means(module: nn.Module, scale: float) -> SentMeans | None:
     """The table of the boundary to which a stage sends; None if it has none. Sets the `scale` of the stage's tables."""
     sent = None
-    for name, means in module.named_modules():
+    for means in module.modules():
         if isinstance(means, TokenMeans):
             means.scale = scale
-            sent = means if ".sent_means." in name else sent
+            sent = means if isinstance(means, SentMeans) else sent
     return sent
 
 
@@ -86,7 +92,7 @@ class _Added(torch.autograd.Function):
 
 class _Subtracted(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, table: Tensor, tokens: Tensor, means: TokenMeans) -> Tensor:
+    def forward(ctx: Any, x: Tensor, table: Tensor, tokens: Tensor, means: SentMeans) -> Tensor:
         ctx.save_for_backward(tokens)
         ctx.means = means
         return x.float() - table[tokens, :-1]
@@ -94,7 +100,7 @@ class _Subtracted(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
         (tokens,) = ctx.saved_tensors
-        means: TokenMeans = ctx.means
+        means: SentMeans = ctx.means
         crossed = torch.empty_like(gradients[0]) if gradients[0].is_meta else means.crossed
         if crossed is None:
             raise RuntimeError("a backward through token means needs what crossed the boundary")

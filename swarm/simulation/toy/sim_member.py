@@ -9,7 +9,7 @@ from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import TermEntry, Vote
 from swarm.protocol.raft import io as raft_io
-from swarm.protocol.raft.member import FINISHED, GroupMember
+from swarm.protocol.raft.member import GroupMember
 from swarm.simulation.runs.world import World
 from swarm.simulation.toy.member_disk import MemberDisk
 from swarm.simulation.toy.sim_coordinator import WRITE_S, Record, SimCoordinator, store
@@ -63,7 +63,7 @@ class SimMember(SimCoordinator):
             self.world.watch.emitted(event)
 
     def _stop(self, action: io.Stop) -> None:
-        if not action.failed and action.reason == FINISHED and not self.leads:
+        if not action.failed and action.reason == io.RUN_FINISHED and not self.leads:
             self.tell(ProcessStopped(action.reason))
             self.alive = False
             self.finished = True
