@@ -58,6 +58,15 @@ def moved(lineup: Lineup, move: Move) -> Lineup:
 # ---------------------------------------------------------------- claims
 
 
+def test_a_newcomer_takes_over_from_a_peer_on_call_where_all_stages_are_equally_fast() -> None:
+    plain, on_call = (Worker(Actor(name, 1), 1.0, on_call=name == "a2") for name in ("a", "a2"))
+    lineup = Lineup(((Worker(Actor("b", 1), 1.0),), (plain,), (on_call,)), (1.0, 1.0, 1.0), replicas=1, most=1)
+    found = claim(lineup, 1.0)
+    assert found == Claim(StageIndex(2), "stage 2 had 0 of 1 replicas besides a peer on call")
+    without = dataclasses.replace(lineup, crews=lineup.crews[:2], costs=(1.0, 1.0))
+    assert claim(without, 1.0) is None
+
+
 @given(lineups(), speeds, uplinks)
 def test_no_other_stage_would_have_raised_the_rate_more(lineup: Lineup, speed: float, uplink: float) -> None:
     found = claim(lineup, speed, uplink)

@@ -337,6 +337,11 @@ class Member:
         self._withhold()
 
     @property
+    def is_on_call(self) -> bool:
+        """True if its process added it because a stage had no peer. It leaves when the stage does not need it."""
+        return self.seating is not None and self.seating.on_call
+
+    @property
     def is_withheld(self) -> bool:
         """True if the member gets no new work: it is leaving, or paused."""
         return self.leaving_since is not None or bool(self.paused)

@@ -44,6 +44,8 @@ class Worker:
     """Stages that the worker must not be moved to: those of `StageCosts.barred`, those of its owner's other devices,
     and all stages while it is paused.
     """
+    on_call: bool = False
+    """True if it leaves its seat as soon as the stage has its planned replicas without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,9 @@ class StageCosts:
             before = self._crews.get(stage)
             if before is None or before[0] is not those:
                 workers = tuple(
-                    Worker(m.actor, self.speed(m), False, uplink=self.uplink(m)) for m in those if m.lost_at is None
+                    Worker(m.actor, self.speed(m), False, uplink=self.uplink(m), on_call=m.is_on_call)
+                    for m in those
+                    if m.lost_at is None
                 )
                 self._crews[stage] = before = those, workers
             crews.append(before[1])

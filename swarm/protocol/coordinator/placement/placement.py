@@ -154,6 +154,7 @@ class Placement:
     def _room(self) -> bool:
         """Return True if any stage has fewer members than it may have. Otherwise, standbys continue to stand by."""
         away = Counter(member.stage for member in self._members.lost if not member.given_up)
+        away.update(member.stage for member in self._members if member.is_on_call and member.lost_at is None)
         most = self.rebalancing.most
         return any(len(self._members.crew(s)) - away[StageIndex(s)] < most for s in range(self._settings.stages))
 

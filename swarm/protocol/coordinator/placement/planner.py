@@ -62,28 +62,30 @@ def claim(
     """The stage for a newcomer with this speed and uplink. None: every stage that it could hold is full.
 
     In order of priority: a stage that lacks planned replicas; one that is not `shunned`; the stage where the swarm's
-    rate rises most; the one that helps the slowest, second slowest, … stage; the lowest index.
+    rate rises most; the one that helps the slowest, second slowest, … stage; the lowest index. A peer on call does not
+    count as one of the stage's replicas, because it leaves for the newcomer.
     """
     newcomer = Worker(Actor("", 0), speed, uplink=uplink)
     rates = lineup.rates()
     best: tuple[_Worth, int] | None = None
-    for stage, crew in enumerate(lineup.crews):
-        if len(crew) >= lineup.most or stage in barred:
+    held = [sum(not worker.on_call for worker in crew) for crew in lineup.crews]
+    for stage, count in enumerate(held):
+        if count >= lineup.most or stage in barred:
             continue
         after = sorted(rates[:stage] + rates[stage + 1 :] + [rates[stage] + lineup.rate(newcomer, stage)])
-        worth = ((len(crew) < lineup.replicas, stage not in shunned), after)
+        worth = ((count < lineup.replicas, stage not in shunned), after)
         if best is None or _better(worth, best[0]):
             best = worth, stage
     if best is None:
         return None
     ((lacking, _), after), stage = best
-    held = len(lineup.crews[stage])
     if lacking:
-        return Claim(StageIndex(stage), f"stage {stage} had {held} of {lineup.replicas} replicas")
+        on_call = " besides a peer on call" if len(lineup.crews[stage]) > held[stage] else ""
+        return Claim(StageIndex(stage), f"stage {stage} had {held[stage]} of {lineup.replicas} replicas{on_call}")
     before = min(rates)
     gains = f"raises the swarm from {before:.3g} to {after[0]:.3g} microbatches/s"
     reason = gains if after[0] > before * (1 + _EQUAL) else "is one of the slowest"
-    return Claim(StageIndex(stage), f"stage {stage}, with {held} peers, {reason}")
+    return Claim(StageIndex(stage), f"stage {stage}, with {held[stage]} peers, {reason}")
 
 
 _Worth = tuple[tuple[bool, bool], list[float]]

@@ -143,7 +143,7 @@ class Seats:
         """
         if self._history.version == self._history.end(self._settings):
             return None
-        on_call = [m for m in self._members if m.seating is not None and m.seating.on_call]
+        on_call = [m for m in self._members if m.is_on_call]
         self._released = {m.actor: self._released[m.actor] for m in on_call if m.actor in self._released}
         for member in on_call:
             if member.lost_at is not None or (member.status is not None and member.status.leaving):
