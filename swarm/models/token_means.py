@@ -29,6 +29,10 @@ _UNITS = 2.0**16
 """Values are added as multiples of 1/_UNITS."""
 _MOST = 2.0**31
 """Largest value that is added, in units."""
+_WEIGHT = 2.0**-6
+"""The sums are multiplied by this number, so that they weigh little beside gradients when contributions are compared
+(swarm/compute/sketching.py).
+"""
 
 
 def is_token_means(name: str) -> bool:
@@ -109,22 +113,23 @@ class _Subtracted(torch.autograd.Function):
 
 
 def _sums(crossed: Tensor, tokens: Tensor, means: TokenMeans) -> Tensor:
-    """For each entry: the sum of what crossed, and the number of occurrences; the shape of the table, fp32.
+    """For each entry: the sum of what crossed, and the number of occurrences, times _WEIGHT; as the table, fp32.
 
     It adds whole numbers, because a GPU adds in any order.
     """
     flat = crossed.reshape(-1, crossed.shape[-1]).float().nan_to_num()  # a step with NaN is skipped
     told = F.pad((flat * _UNITS).round_().clamp_(-_MOST, _MOST).to(torch.int64), (0, 1), value=int(_UNITS))
     whole = torch.zeros_like(means.token_means, dtype=torch.int64).index_add_(0, tokens.reshape(-1), told)
-    return whole.to(torch.float32).mul_(means.scale / _UNITS)
+    return whole.to(torch.float32).mul_(means.scale * _WEIGHT / _UNITS)
 
 
 @torch.no_grad()
 def follow(table: Tensor, sums: Tensor) -> None:
-    """Change a table, (vocabulary, width + 1) fp32, in place by the sums of a step.
+    """Change a table, (vocabulary, width + 1) fp32, in place by the "gradient" of a step.
 
     sums: the same shape, fp32. Each operation rounds once, so the result has the same bits on every machine.
     """
+    sums = sums / _WEIGHT
     times, seen = sums[:, -1:], table[:, -1:]
     seen.add_(times).clamp_(max=_REMEMBERED)
     table[:, :-1] += sums[:, :-1] / (torch.maximum(times, seen) + 1.0)
