@@ -61,11 +61,17 @@ class AveragedSums:
                 return
         raise ReplayError(f"microbatch {m} of step {self._step} is in no member's sum")
 
-    def reduced(self) -> Tensor:
-        """The sums that every replica applies, as in swarm/compute/totals.py. Raises SumOverflow, codecs.CodecError."""
+    def reduced(self, other: AveragedSums | None = None) -> Tensor:
+        """The sums that every replica applies, as in swarm/compute/totals.py. Raises SumOverflow, codecs.CodecError.
+
+        `other`: the sums of the stage that holds this stage's shared parameters too; they are added before rounding.
+        """
         members = self._members[: len(self._contributions)]
         if self._way is None or len(members) == 1:
             total = combine(members[0].numbers(whole := slice(0, self.layout.length)), (), self._sums)
+            if other is not None:
+                both = slice(0, self.layout.shared_length)
+                total[both] = combine(total[both], (other._members[0].numbers(both),), self._sums)
             if self._grid is not None:
                 return self._grid.settle_(total, whole)
             if self._way is None:
