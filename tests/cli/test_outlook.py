@@ -18,7 +18,8 @@ from peers.run.cards import CARDS, UnknownCard, parse_cards
 from peers.run.dry_run import dry_run
 from peers.run.fleet import Kind, Times, placed, row_of, times_on
 from peers.run.forecast import Line, Load, forecast, smallest_step
-from peers.run.outlook import Outlook, outlook, show, to_json
+from peers.run.outlook import Outlook, outlook, to_json
+from peers.run.outlook_text import show
 from swarm.compute.memory_table import Mode
 from swarm.compute.work import count_work
 from swarm.manifest import RunFile, RunManifest
