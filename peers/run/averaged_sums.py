@@ -16,9 +16,10 @@ from torch import Tensor
 from peers.run.replay import ReplayError
 from swarm import codecs
 from swarm.compute.block_grid import BlockGrid
+from swarm.compute.layout import Layout
 from swarm.compute.low_rank import LowRank, orthonormal, product, times
 from swarm.compute.reduction import BUCKET_ELEMENTS
-from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.sums import Accumulator
 from swarm.compute.totals import combine, in_floats, reduced_dtype
 from swarm.manifest import SumSection
 from swarm.protocol.messages import Contribution

@@ -112,7 +112,7 @@ def dry_run(manifest: RunManifest, mode: Mode = ON_CPU, counts: Sequence[StageCo
     from swarm.compute.body import HEADER_BYTES
     from swarm.compute.graph import count_stages
     from swarm.compute.ladders import ladders
-    from swarm.compute.sums import Layout
+    from swarm.compute.layout import Layout
     from swarm.manifest import ManifestError
 
     shape = (manifest.batch.sequences, manifest.batch.sequence_length, manifest.model.boundary_width)

@@ -23,10 +23,10 @@ from swarm.codecs import ladder
 from swarm.compute.arithmetic import Arithmetic
 from swarm.compute.block_grid import BlockGrid
 from swarm.compute.digest import first_chain, run_digest
+from swarm.compute.layout import Layout
 from swarm.compute.norm import squared_norm
 from swarm.compute.optimizer import StageOptimizer, StageState
 from swarm.compute.precision import Precision
-from swarm.compute.sums import Layout
 from swarm.compute.totals import loss_of, unit_of
 from swarm.compute.working_weights import WorkingWeights
 from swarm.data.reader import visits
