@@ -21,7 +21,7 @@ from benchmarks.trained import undisturbed
 from peers.run.reference import ReferenceModel
 from peers.run.resolved_run import ResolvedRun, resolve_run
 from swarm.compute.averaging import sent_bytes
-from swarm.compute.sums import Layout
+from swarm.compute.layout import Layout
 from swarm.data.reader import CorpusReader
 from swarm.manifest import RunManifest
 

@@ -16,9 +16,9 @@ from torch import nn
 from swarm.buffer import Buffer
 from swarm.compute.body import BodyKind, ForwardBody
 from swarm.compute.engine import StageEngine
+from swarm.compute.layout import Layout
 from swarm.compute.least_pace import wait
 from swarm.compute.stage import Stage
-from swarm.compute.sums import Layout
 from swarm.manifest import RunManifest
 from swarm.models.stage_module import StageModule
 from swarm.protocol.ids import Microbatch, PassKind
@@ -161,7 +161,7 @@ class _EmulatedStage(Stage):
 
     def _accumulate_emulated(self, action: Forward | Backward | Weights) -> None:
         loss = 1.0 if self._module.last else None
-        self._accumulator.add([self._of_weights], loss, step=action.pass_id.step)
+        self._accumulator.add([self._of_weights], loss, step=action.pass_id.step, microbatch=action.microbatch)
 
 
 def _last_until(began: float, seconds: float) -> None:

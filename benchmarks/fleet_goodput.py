@@ -58,7 +58,7 @@ CONTROL_BYTES = 200
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=int, default=PLAN.peers, choices=PLANS)
-    parser.add_argument("--averaging", default=EXACT, help="none, int8, int4, int2 or powersgd:RANK")
+    parser.add_argument("--averaging", default=EXACT, help="none, dither:1, int8, int4, int2 or powersgd:RANK")
     parser.add_argument("--departures", default="0,0.05,0.1,0.16,0.33,trace", help="per peer and hour; the first is 0")
     parser.add_argument("--hours", type=float, default=1.0, help="virtual, of each row")
     parser.add_argument("--seed", type=int, default=1)

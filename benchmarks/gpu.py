@@ -47,6 +47,7 @@ from swarm.compute.averaging import buckets_of, reduction_of
 from swarm.compute.body import BodyFormat, BodyKind
 from swarm.compute.digest import reduced_digest
 from swarm.compute.graph import count_stages
+from swarm.compute.layout import Layout
 from swarm.compute.low_rank import orthonormal, product
 from swarm.compute.memory_table import Mode, stage_memory
 from swarm.compute.norm import squared_norm
@@ -54,7 +55,7 @@ from swarm.compute.optimizer import KINDS, StageOptimizer
 from swarm.compute.precision import Precision
 from swarm.compute.reduction import Reduction
 from swarm.compute.stage import Stage
-from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.sums import Accumulator
 from swarm.events import CheckpointArchived, CheckpointWritten, PassOpened, PeerFenced, PeerJoined, StepDecided
 from swarm.manifest import (
     BatchSection,

@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--peers", default="100,1000,10000")
     parser.add_argument("--stages", type=int, help="instead of 4, 16 and 64")
     parser.add_argument("--microbatches", type=int, default=8, help="of a step, for each replica of a stage")
-    parser.add_argument("--averaging", default=EXACT, help="none, int8, int4, int2 or powersgd:RANK")
+    parser.add_argument("--averaging", default=EXACT, help="none, dither:1, int8, int4, int2 or powersgd:RANK")
     parser.add_argument("--offers", action="store_true", help="peers say what they can do when they come")
     parser.add_argument("--departures", type=float, default=0.0, help="per peer and hour")
     parser.add_argument("--steps", type=int, default=1)

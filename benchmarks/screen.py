@@ -20,8 +20,9 @@ import torch
 
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.results import write_results
+from swarm.compute.layout import Layout
 from swarm.compute.sketching import sketch_of
-from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.sums import Accumulator
 from swarm.data import CorpusReader, read_corpus
 from swarm.manifest import BatchSection, ModelSection, RunFile, RunSection, SumSection
 from swarm.models.kinds import build_stage

@@ -90,6 +90,7 @@ ROWS: dict[str, Row] = {
     "subspace, int8": Row("int8", subspace=True),
     "subspace, int4": Row("int4", subspace=True),
     "subspace, int8, averaging int8": Row("int8", subspace=True, averaging="int8"),
+    "subspace, int8, averaging dither:1": Row("int8", subspace=True, averaging="dither:1"),
     "subspace, int4, averaging int4": Row("int4", subspace=True, averaging="int4"),
     "unlimited, subspace, int8": Row("int8", subspace=True, unlimited=True),
     "auto": Row("auto"),

@@ -22,7 +22,8 @@ from benchmarks.results import write_results
 from peers.stage.heap import keep_freed_memory
 from swarm.compute.due_weights import Due
 from swarm.compute.host_copy import HostCopy
-from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.layout import Layout
+from swarm.compute.sums import Accumulator
 from swarm.manifest import ModelSection, SumSection
 from swarm.models.kinds import build_stage
 from swarm.models.split_backward import SplitBackward

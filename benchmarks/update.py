@@ -20,8 +20,9 @@ from torch.optim.adamw import adamw
 
 from swarm.compute.adamw import Factors, step
 from swarm.compute.checksum import checksum
+from swarm.compute.layout import Layout
 from swarm.compute.sketching import sketch_of
-from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.sums import Accumulator
 from swarm.manifest import ModelSection, OptimizerSection, SumSection
 from swarm.models.initial import seeded_normal
 from swarm.models.kinds import build_stage

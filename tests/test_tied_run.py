@@ -183,9 +183,29 @@ def test_a_tied_head_learns_what_two_equal_untied_ones_do_not() -> None:
     assert "param/lm_head.weight" not in both.states[1].tensors
 
 
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_dithered_sums_of_both_stages_are_rounded_together(run: Run, stages: int) -> None:
+    """The second moments of the copies are equal, so both stages have the same grid of blocks."""
+    swarm = run(tied(stages=stages, averaging="dither:1"))
+    plain = train_reference(swarm.manifest, Corpus(swarm.manifest))
+    assert swarm.digests() == plain.digests
+    usual = tied(stages=stages)
+    assert plain.digests != train_reference(usual, Corpus(usual)).digests
+    if stages > 1:
+        assert_copies_equal(swarm)
+
+
+@pytest.mark.parametrize("kind", [peer_io.EncodePart, peer_io.SumBucket, peer_io.Assemble])
+@pytest.mark.parametrize("stage", [0, 1], ids=["first", "last"])
+def test_dithered_sums_of_both_stages_are_exact_whoever_dies(run: Run, stage: int, kind: type) -> None:
+    swarm = run(tied(steps=4, averaging="dither:1"), hook=killing(2, stage, kind, True, late=True))
+    assert swarm.digests() == swarm.plain() == swarm.reference()
+    assert_copies_equal(swarm)
+
+
 def test_averaging_compressed_is_refused() -> None:
     with pytest.raises(
-        ValueError, match=r'sums.averaging = "int8" compresses .* set sums.averaging = "none", or model.tie'
+        ValueError, match=r'sums.averaging = "int8" compresses .* set sums.averaging = "none" or "dither:1", or mod'
     ):
         tied(averaging="int8")
     assert not tied(stages=1, averaging="int8").model.shares_embedding

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from swarm.compute.memory_table import dithered_bits
+
 BUCKET_NUMBERS = 1 << 18
 """As swarm/compute divides a stage's gradient."""
 EXACT = "none"
-SUM_BYTES = {EXACT: 4.0, "int8": 8.25 / 8, "int4": 4.25 / 8, "int2": 2.25 / 8}
+DITHERED = "dither:1"
+SUM_BYTES = {EXACT: 4.0, DITHERED: dithered_bits(1.0) / 8, "int8": 8.25 / 8, "int4": 4.25 / 8, "int2": 2.25 / 8}
 """Of a number in a sum, by `sums.averaging` (docs/averaging.md; exact ones take 3.5 to 4.8: docs/slow-links.md)."""
 LOW_RANK = "powersgd:"
 PACK_S, UNPACK_S = 40e-9, 13e-9
@@ -77,7 +80,7 @@ class Workload:
             buckets=buckets,
             first_round=first_round,
             bucket_bytes=int(crossing * SUM_BYTES.get(averaging, 4.0)),
-            compressed=averaging != EXACT,
+            compressed=averaging not in (EXACT, DITHERED),
             pack_s=crossing * PACK_S + (parameters * TOUCH_S if first_round else 0.0),  # each round reads the gradient
             unpack_s=crossing * UNPACK_S,
             apply_s=parameters * TOUCH_S,

@@ -158,7 +158,7 @@ def command(
 def _dry_run(manifest: RunManifest, console: Console, as_json: bool, gpu: str | None, line: Line | None) -> None:
     import json
 
-    from peers.run import dry_run, outlook
+    from peers.run import dry_run, outlook, outlook_text
     from peers.run.cards import UnknownCard
 
     plan = dry_run.dry_run(manifest)
@@ -172,4 +172,4 @@ def _dry_run(manifest: RunManifest, console: Console, as_json: bool, gpu: str | 
         return
     dry_run.show(plan, console)
     if found is not None:
-        outlook.show(found, console)
+        outlook_text.show(found, console)

@@ -5,24 +5,18 @@ from __future__ import annotations
 import enum
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from peers.options import Json
-from peers.run.run_toml import named_run, write_run_file
-from swarm.manifest import (
-    BatchSection,
-    CodecSection,
-    EvaluationSection,
-    ManifestError,
-    ModelSection,
-    RunFile,
-    SumSection,
-    apply_overrides,
-    explain,
-    read_run_tree,
-)
+from peers.options import Json, parse_line
+from peers.run.forecast import Line
+from peers.run.new_run import NewRun
+from peers.run.run_toml import write_run_file
+from swarm.manifest import ManifestError, RunFile
+
+if TYPE_CHECKING:
+    from peers.run.line_choice import Choice
 
 
 class Compression(enum.StrEnum):
@@ -65,6 +59,24 @@ def command(
     data: Annotated[Path, typer.Option("--data", help="Folder of the prepared corpus, relative to the file.")] = Path(
         "data"
     ),
+    line: Annotated[
+        Line | None,
+        typer.Option(
+            "--line",
+            parser=parse_line,
+            metavar="DOWN[/UP],DELAY",
+            help="Choose width, codec and averaging for the peers' lines, as 80Mbit/20Mbit,50ms, by time to the same "
+            "loss (docs/averaging.md).",
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu",
+            metavar="CARD:COUNT,…",
+            help="With --line: the peers' cards, as rtx4090:4,rtx3060:8. Default: processors like this one, measured.",
+        ),
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -79,36 +91,31 @@ def command(
     """Write a commented RUN.toml for a new run: a model preset, cut into stages of equal cost."""
     if path.exists() and not force:
         raise ManifestError(f"{path} exists: choose another name, or overwrite it with --force")
-    narrowed = _narrowed(boundary, boundary_dim, subspace_dim)
-    model = _preset(preset)
-    run = RunFile(
-        run=named_run(name),
-        model=model,
-        batch=_batch(model),
-        codec=CodecSection() if compress is None else CodecSection(forward=compress.value, backward=compress.value),
-        sums=SumSection() if compress is None else SumSection(averaging=compress.value),
-        evaluation=EvaluationSection() if model.kind == "llama" else EvaluationSection(sample_tokens=0),
-        data=RunFile.Data(directory=data.as_posix()),
+    if gpu is not None and line is None:
+        raise typer.BadParameter("it has an effect only with --line", param_hint="--gpu")
+    new = NewRun(
+        preset=preset,
+        stages=stages,
+        name=name,
+        where=str(path),
+        directory=data.as_posix(),
+        subspace_dim=subspace_dim,
+        narrowed=_narrowed(boundary, boundary_dim, subspace_dim),
+        codec=None if compress is None else compress.value,
+        averaging=None if compress is None else compress.value,
+        overrides=tuple(overrides or ()),
     )
-    shape = _shape(model, preset, stages, subspace_dim, narrowed)
-    tree = {**run.model_dump(mode="json"), "model": shape.model_dump(mode="json")}
-    tail = tree["model"].pop("tail_layers")
-    apply_overrides(tree, overrides or ())
-    _check_shape(tree["model"], preset, stages, subspace_dim)
-    whole_tail = subspace_dim is not None and "tail_layers" not in tree["model"]
-    tree["model"].setdefault("tail_layers", tail)
-    run = read_run_tree(tree, str(path))
-    cut, shares = _cut(run, stages, measure, whole_tail)
-    if run.model.cuts not in (shape.cuts, cut.cuts):
-        raise ManifestError(
-            f"--set model.cuts={list(run.model.cuts)}: init proposes the cuts itself, change them in {path}"
-        )
-    run = run.model_copy(update={"model": cut})
-    write_run_file(path, run)
+    choice = None if line is None else _chosen(new, line, gpu)
+    run, shares = (new if choice is None else choice.new).made(measure=measure)
+    why = () if choice is None else choice.reasons
+    write_run_file(path, run, why)
     if as_json:
-        print(json.dumps({"path": str(path), "cuts": run.model.cuts, "shares": shares, "measured": measure}))
+        told = {"path": str(path), "cuts": run.model.cuts, "shares": shares, "measured": measure}
+        print(json.dumps(told if choice is None else {**told, "choice": choice.as_json()}))
     else:
         _show(path, preset, run, shares, measure)
+        for reason in why:
+            print(reason)
 
 
 def _narrowed(boundary: Boundary | None, boundary_dim: int | None, subspace_dim: int | None) -> dict[str, object]:
@@ -124,59 +131,15 @@ def _narrowed(boundary: Boundary | None, boundary_dim: int | None, subspace_dim:
     return {"boundary": boundary.value, "boundary_dim": boundary_dim}
 
 
-def _preset(name: str) -> ModelSection:
-    from swarm.models import presets
+def _chosen(new: NewRun, line: Line, cards: str | None) -> Choice:
+    """The run with what suits the line best."""
+    from peers.run.cards import UnknownCard
+    from peers.run.line_choice import choose
 
-    if name not in presets.NAMES:
-        raise ManifestError(f"--preset {name}: no such preset; there are {', '.join(presets.NAMES)}")
-    return presets.preset(name, stages=1)
-
-
-def _shape(
-    model: ModelSection, preset: str, stages: int, subspace_dim: int | None, narrowed: dict[str, object]
-) -> ModelSection:
-    """The preset with the changes of the options, unchecked, with placeholder cuts for the number of stages."""
-    model = model.model_copy(update={"cuts": tuple(range(1, stages)), **narrowed})
-    if subspace_dim is None:
-        return model
-    if model.kind != "llama":
-        raise ManifestError(f"--subspace-dim {subspace_dim}: preset {preset} is not a language model, leave it out")
-    # one layer of tail during the cutting: it becomes the whole last stage
-    return model.model_copy(update={"residual": "subspace", "subspace_dim": subspace_dim, "tail_layers": 1})
-
-
-def _check_shape(model: dict[str, Any], preset: str, stages: int, subspace_dim: int | None) -> None:
-    """Check for errors in the options, before errors in keys are reported. `model` is not checked yet."""
-    layers, dim = model["layers"], model["dim"]
-    if isinstance(layers, int) and stages > layers > 0:
-        raise ManifestError(f"--stages {stages}: preset {preset} has {layers} layers, a stage needs at least one")
-    if isinstance(dim, int) and subspace_dim is not None and subspace_dim >= dim:
-        raise ManifestError(f"--subspace-dim {subspace_dim}: preset {preset} has model.dim = {dim}, stay below")
-
-
-def _cut(run: RunFile, stages: int, measure: bool, whole_tail: bool) -> tuple[ModelSection, list[float]]:
-    """The run's model with its cuts, and each stage's share of the cost. `whole_tail`: the last stage consists of the
-    tail.
-    """
-    from swarm.models import cuts
-
-    model, batch = run.model, run.batch
-    if measure:
-        costs = cuts.measure_costs(model, batch.sequences, batch.sequence_length)
-    else:
-        costs = cuts.flop_costs(model, batch.sequence_length)
-    model = model.model_copy(update={"cuts": cuts.propose_cuts(model, stages, costs)})
-    tail = len(model.layer_range(stages - 1)) if whole_tail else model.tail_layers
     try:
-        model = ModelSection(**{**model.model_dump(), "tail_layers": tail})
-    except ValueError as error:
-        raise ManifestError(explain(error)) from None
-    each = cuts.stage_costs(model, costs)
-    return model, [cost / sum(each) for cost in each]
-
-
-def _batch(model: ModelSection) -> BatchSection:
-    return BatchSection() if model.kind == "llama" else BatchSection(sequences=16, sequence_length=64)
+        return choose(new, line, cards)
+    except UnknownCard as error:
+        raise typer.BadParameter(str(error), param_hint="--gpu") from None
 
 
 def _show(path: Path, preset: str, run: RunFile, shares: list[float], measured: bool) -> None:

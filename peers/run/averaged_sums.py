@@ -16,9 +16,10 @@ from torch import Tensor
 from peers.run.replay import ReplayError
 from swarm import codecs
 from swarm.compute.block_grid import BlockGrid
+from swarm.compute.layout import Layout
 from swarm.compute.low_rank import LowRank, orthonormal, product, times
 from swarm.compute.reduction import BUCKET_ELEMENTS
-from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.sums import Accumulator
 from swarm.compute.totals import combine, in_floats, reduced_dtype
 from swarm.manifest import SumSection
 from swarm.protocol.messages import Contribution
@@ -61,11 +62,17 @@ class AveragedSums:
                 return
         raise ReplayError(f"microbatch {m} of step {self._step} is in no member's sum")
 
-    def reduced(self) -> Tensor:
-        """The sums that every replica applies, as in swarm/compute/totals.py. Raises SumOverflow, codecs.CodecError."""
+    def reduced(self, other: AveragedSums | None = None) -> Tensor:
+        """The sums that every replica applies, as in swarm/compute/totals.py. Raises SumOverflow, codecs.CodecError.
+
+        `other`: the sums of the stage that holds this stage's shared parameters too; they are added before rounding.
+        """
         members = self._members[: len(self._contributions)]
         if self._way is None or len(members) == 1:
             total = combine(members[0].numbers(whole := slice(0, self.layout.length)), (), self._sums)
+            if other is not None:
+                both = slice(0, self.layout.shared_length)
+                total[both] = combine(total[both], (other._members[0].numbers(both),), self._sums)
             if self._grid is not None:
                 return self._grid.settle_(total, whole)
             if self._way is None:

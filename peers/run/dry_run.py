@@ -112,7 +112,7 @@ def dry_run(manifest: RunManifest, mode: Mode = ON_CPU, counts: Sequence[StageCo
     from swarm.compute.body import HEADER_BYTES
     from swarm.compute.graph import count_stages
     from swarm.compute.ladders import ladders
-    from swarm.compute.sums import Layout
+    from swarm.compute.layout import Layout
     from swarm.manifest import ManifestError
 
     shape = (manifest.batch.sequences, manifest.batch.sequence_length, manifest.model.boundary_width)
@@ -226,7 +226,7 @@ def show(plan: DryRun, console: Console) -> None:
     memory = table("stage", "parameters", "weights", "AdamW", "sums", "in hand", "frames", "memory", "sums sent")
     for stage, need in enumerate(plan.stages):
         each = need.memory
-        sums = each.accumulator + each.reduced + each.residuals
+        sums = each.accumulator + each.reduced + each.residuals + each.grids + each.host_grids
         sizes = (each.weights + each.copies, each.moments, sums, each.working, need.retention, need.whole)
         memory.add_row(str(stage), f"{need.parameters:,}", *map(amount, sizes), amount(need.reduce_sent))
     console.print(memory)

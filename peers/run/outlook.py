@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-
 from peers.run.cards import CARDS, MINE, UnknownCard, parse_cards
-from peers.run.dry_run import DryRun, dry_run, table
+from peers.run.dry_run import DryRun, dry_run
 from peers.run.fleet import Kind, Times, mode_of, placed, row_of, times_on, usable
-from peers.run.forecast import GOOD_EFFICIENCY, Forecast, Line, Load, forecast, smallest_step
+from peers.run.forecast import Forecast, Line, Load, forecast, smallest_step
+from peers.run.losses import Loss, loss_of
 from swarm.compute.memory_table import StageCounts
-from swarm.events.wording import amount
 from swarm.manifest import RunManifest
 
 CODECS = ("none", "bf16", "int8", "int4")
-AVERAGING = ("none", "int8", "int4", "powersgd:4")
-"""The ways of averaging that are compared, those with the least loss first."""
-_EXACT_NS, _COMPRESSED_NS = 7.7, 35.0
+EXACT = ("none", "dither:1")
+"""The ways of averaging with which a run equals its reference whoever computed what."""
+AVERAGING = (*EXACT, "int8", "int4", "powersgd:4")
+"""The ways of averaging that are compared, those with the most bits first."""
+_CARD_NS, _HOST_NS = 7.7, 35.0
 """Nanoseconds per parameter to reduce and apply: exact sums on a card, all else on the host (docs/gpu.md)."""
 
 
@@ -52,13 +52,20 @@ class Way:
     codec: str
     averaging: str
     forecast: Forecast
-    enough: int | None
+    loss: Loss | None
+    """None: what it costs was not measured."""
+    enough: int | None = None
     """The smallest batch.microbatches with which the run is efficient. None: no step is large enough."""
+
+    def hours(self, steps: int) -> float | None:
+        """Hours until the loss that the control has after `steps` steps of this size; None: the loss is not known."""
+        return None if self.loss is None else steps * self.loss.tokens * self.forecast.step_s / 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
     line: Line | None
+    steps: int
     rows: int
     """The number of replicas of the stage that has the fewest."""
     placements: tuple[Placement, ...]
@@ -68,44 +75,81 @@ class Outlook:
 
     @property
     def advice(self) -> Way | None:
-        """The way with the least loss that is efficient with some size of step. None: no way is."""
+        """The first way that is efficient with some size of step: the run's, or one of the others. None: no way is."""
         return next((way for way in (self.own, *self.others) if way.enough is not None), None)
+
+    @property
+    def soonest(self) -> Way | None:
+        """The way that takes the fewest hours to the same loss, with the run's size of step. None: no loss is known."""
+        return soonest((self.own, *self.others))
+
+
+def soonest(ways: Iterable[Way]) -> Way | None:
+    """The way that takes the least time to the same loss; of several, the one that loses least. None: none is known."""
+    known = ((way.forecast.step_s * way.loss.tokens, way.loss.gap, way) for way in ways if way.loss is not None)
+    return min(known, key=lambda each: each[:2], default=(0.0, 0.0, None))[2]
 
 
 def outlook(manifest: RunManifest, cards: str, line: Line | None) -> Outlook:
     """Compute the outlook. Imports torch, and measures this machine if it is among the cards. Raises UnknownCard,
     ManifestError.
     """
-    names, stages = parse_cards(cards), manifest.model.stages
-    if len(names) < stages:
-        raise UnknownCard(
-            f"{len(names)} cards cannot hold {stages} stages, one each: name more, or cut the model into fewer stages "
-            "(model.cuts)"
+    fleet = Fleet(manifest, cards, line)
+    own = fleet.way(None, manifest.sums.averaging, sized=True)
+    others: tuple[Way, ...] = ()
+    if manifest.model.stages > 1 or fleet.most > 1:
+        averaging: tuple[str, ...] = AVERAGING if fleet.most > 1 else (manifest.sums.averaging,)
+        if manifest.model.shares_embedding:
+            averaging = tuple(how for how in averaging if how in (*EXACT, manifest.sums.averaging))
+        if manifest.sums.mode != "exact":
+            averaging = tuple(how for how in averaging if how != "dither:1")
+        others = tuple(fleet.way(codec, how, sized=True) for how in averaging for codec in CODECS)
+    return Outlook(line, manifest.run.steps, fleet.rows, fleet.placements, own, others)
+
+
+class Fleet:
+    """The cards of a run, in their places."""
+
+    def __init__(self, manifest: RunManifest, cards: str, line: Line | None) -> None:
+        """As `outlook`."""
+        names, stages = parse_cards(cards), manifest.model.stages
+        if len(names) < stages:
+            raise UnknownCard(
+                f"{len(names)} cards cannot hold {stages} stages, one each: name more, or cut the model into fewer "
+                "stages (model.cuts)"
+            )
+        counts: dict[str, list[StageCounts]] = {}
+        self._manifest, self._line = manifest, line
+        self._kinds = {name: _kind(manifest, name, counts) for name in dict.fromkeys(names)}
+        self._crews = placed(self._kinds, names, stages)
+        self._row, self.rows = row_of(self._kinds, self._crews)
+        self.most = max(map(len, self._crews))
+        """The most replicas of a stage."""
+        self._first, self._counts = names[0], counts[names[0]]
+
+    def way(self, codec: str | None, averaging: str, *, sized: bool = False) -> Way:
+        """The run with a codec (None: its own) and a way of averaging. `sized`: also find how large a step must be."""
+        changed = _changed(self._manifest, codec, averaging, self.most)
+        load = _load(dry_run(changed, mode_of(self._first), self._counts), self._row, MINE in self._kinds)
+        microbatches = -(-self._manifest.batch.microbatches // self.rows)
+        found = smallest_step(load, self.most, self._line) if sized else None
+        return Way(
+            codec or f"{self._manifest.codec.forward}, {self._manifest.codec.backward}",
+            averaging,
+            forecast(load, microbatches, self.most, self._line),
+            loss_of(changed.model, changed.codec, changed.sums, self.most),
+            None if found is None else found.microbatches * self.rows,
         )
-    counts: dict[str, list[StageCounts]] = {}
-    kinds = {name: _kind(manifest, name, counts) for name in dict.fromkeys(names)}
-    crews = placed(kinds, names, stages)
-    row, rows = row_of(kinds, crews)
-    most = max(map(len, crews))
-    slowest = counts[names[0]]
 
-    def way(codec: str | None, averaging: str) -> Way:
-        changed = _changed(manifest, codec, averaging, most)
-        load = _load(dry_run(changed, mode_of(names[0]), slowest), row, MINE in kinds)
-        microbatches = -(-manifest.batch.microbatches // rows)
-        found = smallest_step(load, most, line)
-        named = codec or f"{manifest.codec.forward}, {manifest.codec.backward}"
-        enough = None if found is None else found.microbatches * rows
-        return Way(named, averaging, forecast(load, microbatches, most, line), enough)
-
-    averaging = AVERAGING if most > 1 else (manifest.sums.averaging,)
-    others = tuple(way(codec, how) for how in averaging for codec in CODECS) if stages > 1 or most > 1 else ()
-    placements = tuple(
-        _placement(kinds[name], stage, stages, crew.count(name))
-        for stage, crew in enumerate(crews)
-        for name in dict.fromkeys(crew)
-    )
-    return Outlook(line, rows, placements, way(None, manifest.sums.averaging), others)
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """The cards of each stage, by kind."""
+        stages = len(self._crews)
+        return tuple(
+            _placement(self._kinds[name], stage, stages, crew.count(name))
+            for stage, crew in enumerate(self._crews)
+            for name in dict.fromkeys(crew)
+        )
 
 
 def _kind(manifest: RunManifest, name: str, counts: dict[str, list[StageCounts]]) -> Kind:
@@ -149,7 +193,7 @@ def _changed(manifest: RunManifest, codec: str | None, averaging: str, replicas:
 def _load(plan: DryRun, row: Sequence[Times], on_host: bool) -> Load:
     count, sums = plan.manifest.batch.microbatches, plan.manifest.sums
     boundary = max(plan.boundaries, key=lambda each: each.forward + each.backward, default=None)
-    ns = _COMPRESSED_NS if on_host or sums.compresses or sums.mode != "exact" else _EXACT_NS
+    ns = _HOST_NS if on_host or sums.averaging != "none" or sums.mode != "exact" else _CARD_NS
     return Load(
         forward_s=[times.forward_s for times in row],
         backward_s=[times.backward_s for times in row],
@@ -170,19 +214,20 @@ def _placement(kind: Kind, stage: int, stages: int, count: int) -> Placement:
 
 def to_json(found: Outlook) -> dict[str, Any]:
     """The output of `--json` under `outlook`."""
-    advice = found.advice
+    advice, soonest = found.advice, found.soonest
     return {
         "line": None if found.line is None else dataclasses.asdict(found.line),
         "replicas": found.rows,
         "placements": [dataclasses.asdict(each) for each in found.placements],
-        "own": _way_as_json(found.own),
-        "others": [_way_as_json(way) for way in found.others],
-        "advice": None if advice is None else _way_as_json(advice),
+        "own": _way_as_json(found.own, found.steps),
+        "others": [_way_as_json(way, found.steps) for way in found.others],
+        "advice": None if advice is None else _way_as_json(advice, found.steps),
+        "soonest": None if soonest is None else _way_as_json(soonest, found.steps),
     }
 
 
-def _way_as_json(way: Way) -> dict[str, Any]:
-    times = dataclasses.asdict(way.forecast)
+def _way_as_json(way: Way, steps: int) -> dict[str, Any]:
+    times, loss = dataclasses.asdict(way.forecast), way.loss
     return {
         "codec": way.codec,
         "averaging": way.averaging,
@@ -190,39 +235,8 @@ def _way_as_json(way: Way) -> dict[str, Any]:
         "step_s": way.forecast.step_s,
         "efficiency": way.forecast.efficiency,
         "enough_microbatches": way.enough,
+        "loss_percent": None if loss is None else loss.gap,
+        "kept": None if loss is None else loss.kept,
+        "tokens": None if loss is None else loss.tokens,
+        "hours": way.hours(steps),
     }
-
-
-def show(found: Outlook, console: Console) -> None:
-    """Print the outlook for people."""
-    cards = table("stage", "cards", "microbatch, s", "needs", "card has", "memory", "graphs")
-    ways = table("codec", "averaging", "step", "efficiency", f"microbatches for {GOOD_EFFICIENCY}")
-    for each in found.placements:
-        fits = f"lacks {amount(each.lacks)}" if each.lacks else "fits, layers again" if each.again else "fits"
-        seconds = f"{each.forward_s:.3g} + {each.backward_s:.3g}"
-        sizes = amount(each.needs), amount(each.has)
-        cards.add_row(str(each.stage), f"{each.count} × {each.card}", seconds, *sizes, fits, str(each.graphs))
-    console.print(cards)
-    own = found.own.forecast
-    parts = {"compute": own.compute_s, "fill and drain": own.fill_s, "wire": own.wire_s, "reduce": own.reduce_s}
-    told = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in parts.items())
-    _say(console, f"a step takes {own.step_s:.3g} s: {told}; efficiency {own.efficiency:.2f}")
-    for way in (found.own, *found.others):
-        times = f"{way.forecast.step_s:.3g} s", f"{way.forecast.efficiency:.2f}"
-        ways.add_row(way.codec, way.averaging, *times, "never" if way.enough is None else str(way.enough))
-    console.print(ways)
-    _say(console, _advice(found))
-    if not any(each.card == MINE for each in found.placements):
-        _say(console, "the times of cards are computed from published figures, not measured: see docs/gpu.md")
-
-
-def _advice(found: Outlook) -> str:
-    way = found.advice
-    if way is None:
-        return f"none of these reaches an efficiency of {GOOD_EFFICIENCY}: the line is too slow for this model"
-    how = "the run as it is" if way is found.own else f'codec "{way.codec}" both ways and averaging "{way.averaging}"'
-    return f"an efficiency of {GOOD_EFFICIENCY} is reached by {how}, with batch.microbatches = {way.enough} or more"
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -23,11 +23,11 @@ from swarm.codecs import ladder
 from swarm.compute.arithmetic import Arithmetic
 from swarm.compute.block_grid import BlockGrid
 from swarm.compute.digest import first_chain, run_digest
+from swarm.compute.layout import Layout
 from swarm.compute.norm import squared_norm
 from swarm.compute.optimizer import StageOptimizer, StageState
 from swarm.compute.precision import Precision
-from swarm.compute.sums import Layout
-from swarm.compute.totals import combine, loss_of, unit_of
+from swarm.compute.totals import loss_of, unit_of
 from swarm.compute.working_weights import WorkingWeights
 from swarm.data.reader import visits
 from swarm.manifest import RunManifest
@@ -179,7 +179,7 @@ class ReferenceModel:
         self._pairs = _pairs(self._manifest, () if replay is None else replay.codecs)
         for m in range(self._manifest.batch.microbatches):
             self._accumulate(m, torch.from_numpy(data.microbatch(step, m)))
-        reduced = self._shared([sums.reduced() for sums in self._sums])
+        reduced = [sums.reduced(self._partner(stage)) for stage, sums in enumerate(self._sums)]
         units = [unit_of(flat.dtype, self._manifest.sums) for flat in reduced]
         norms = [squared_norm(*each) for each in zip(reduced, self._layouts, units, strict=True)]
         targets = self._manifest.targets_per_step
@@ -221,14 +221,10 @@ class ReferenceModel:
             mine = [(each if scale == 1.0 else each.float() / scale).cpu() for each in found]
             sums.add(m, mine, loss.item() if sums.layout.with_loss else None)
 
-    def _shared(self, reduced: list[Tensor]) -> list[Tensor]:
-        """Combine the sums of parameters that the first and the last stage share. Each of the two sums is exact."""
-        if shared := self._layouts[0].shared_length:
-            first, last = (reduced[stage][:shared] for stage in (0, -1))
-            total = combine(first, (last,), self._manifest.sums)
-            first.copy_(total)
-            last.copy_(total)
-        return reduced
+    def _partner(self, stage: int) -> AveragedSums | None:
+        """The sums of the other stage that holds the same parameters, if the first and the last stage share some."""
+        ends = {0: -1, len(self._sums) - 1: 0}
+        return self._sums[ends[stage]] if self._layouts[0].shared_length and stage in ends else None
 
     def _loss_sum(self, tokens: Tensor, coded: bool = True, microbatch: int | None = None) -> Tensor:
         inputs, labels = (each.contiguous().to(self._device) for each in (tokens[:, :-1], tokens[:, 1:]))

@@ -5,6 +5,7 @@ Keys and values come from `RunFile`. This file contains only the meanings; a tes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,8 @@ MEANINGS: dict[str, str] = {
     "sums.mode": '"exact": whole numbers on a grid, independent of the order, equal to one machine; "fp32": plain sums',
     "sums.grid_bits": '"exact" only: gradients are rounded to multiples of 2^-grid_bits; 8 bits less save one byte '
     "per number",
-    "sums.averaging": 'what replicas exchange: "none": exact sums; int8, int4, topk:0.1, …: compressed, with the '
-    "loss added to the next step (docs/averaging.md)",
+    "sums.averaging": 'what replicas exchange: "none": exact sums; dither:1: exact sums in few bits; int8, int4, '
+    "topk:0.1, …: compressed, with the loss added to the next step (docs/averaging.md)",
     "timing.step_budget_s": "seconds that a step may take; the deadlines of peers are fractions of it",
     "timing.recruit_after_s": "seconds to wait for the last peer of a stage before a standby takes its place",
     "checkpoint.every": "steps between checkpoints",
@@ -122,10 +123,13 @@ def named_run(name: str) -> RunSection:
         raise ManifestError(f"--name {name!r}: {MEANINGS['run.name']}") from None
 
 
-def write_run_file(path: Path, run: RunFile) -> None:
-    """Write `run` as RUN.toml, replacing an existing file. Raises ManifestError, OSError; then the old file stays."""
+def write_run_file(path: Path, run: RunFile, why: Sequence[str] = ()) -> None:
+    """Write `run` as RUN.toml, replacing an existing file. Raises ManifestError, OSError; then the old file stays.
+
+    `why`: lines of comment that give the reasons for its values.
+    """
     try:
-        raw = render(run).encode("utf-8")
+        raw = render(run, why).encode("utf-8")
     except UnicodeEncodeError as error:
         line = error.object.count("\n", 0, error.start)
         key, _, value = error.object.splitlines()[line].partition("  # ")[0].partition(" = ")
@@ -134,12 +138,16 @@ def write_run_file(path: Path, run: RunFile) -> None:
         write_whole(file, raw)
 
 
-def render(run: RunFile) -> str:
-    """`run` as RUN.toml. `load_run_file` reads it back as an equal RunFile. Keys that have no effect are left out."""
+def render(run: RunFile, why: Sequence[str] = ()) -> str:
+    """`run` as RUN.toml. `load_run_file` reads it back as an equal RunFile. Keys that have no effect are left out.
+
+    `why`: as in `write_run_file`.
+    """
     lines = [
         "# A run of swarm-peer. Anyone can read this file; `swarm-peer coordinate` turns it into a signed manifest.",
         "# Unknown keys are errors. Every key may be overridden with --set table.key=value.",
     ]
+    lines += ["#", *(f"# {reason}" for reason in why)] if why else []
     for table, section in run.model_dump(mode="json").items():
         lines += ["", f"# {TABLES[table]}", f"[{table}]"]
         idle = run.model.idle_keys if table == "model" else ()

@@ -173,7 +173,7 @@ def averaging(name: str) -> Codec:
     if name not in _AVERAGING and name.partition(":")[0] != TopK.family:
         raise UnknownCodec(
             f"sums.averaging = {name!r}: error feedback needs a codec that keeps no state and whose error is always "
-            f'smaller than the encoded tensor; choose "none", {", ".join(_AVERAGING)}, topk:FRACTION'
+            f'smaller than the encoded tensor; choose "none", dither:STEP, {", ".join(_AVERAGING)}, topk:FRACTION'
         )
     return get(name)
 

@@ -6,10 +6,11 @@ from swarm import codecs
 from swarm.compute import dithered, rice
 from swarm.compute.block_grid import BlockGrid
 from swarm.compute.coded import HEAD_BYTES, CodedBuckets, CodedReduction
+from swarm.compute.layout import Layout
 from swarm.compute.low_rank import LowRank
 from swarm.compute.low_rank_reduction import LowRankBuckets, LowRankReduction
 from swarm.compute.reduction import BUCKET_ELEMENTS, Buckets, Reduction, largest_exact
-from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.sums import Accumulator
 from swarm.manifest import SumSection
 
 

@@ -21,18 +21,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from swarm.compute.grid import NOT_FINITE
+from swarm.compute.layout import Layout
 from swarm.manifest import RunManifest
 from swarm.splitmix import splitmix
-
-if TYPE_CHECKING:
-    from swarm.compute.sums import Layout
 
 BLOCK = 64
 WIDTH = 1 << 14

@@ -28,9 +28,10 @@ from torch import Tensor
 from swarm import codecs
 from swarm.compute.body import FrameError
 from swarm.compute.grid import SumOverflow, peak_of
+from swarm.compute.layout import Layout
 from swarm.compute.reduction import Buckets, Reduction
 from swarm.compute.residuals import Residuals
-from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.sums import Accumulator
 from swarm.compute.totals import in_floats
 from swarm.manifest import SumSection
 from swarm.protocol.ids import Attempt

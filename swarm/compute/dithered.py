@@ -19,9 +19,10 @@ from swarm.compute import rice
 from swarm.compute.block_grid import BlockGrid
 from swarm.compute.body import FrameError
 from swarm.compute.grid import NOT_FINITE, WIDE
+from swarm.compute.layout import Layout
 from swarm.compute.packing import PackingError
 from swarm.compute.reduction import Buckets, Reduction
-from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.sums import Accumulator
 from swarm.compute.totals import combine
 from swarm.manifest import SumSection
 from swarm.protocol.ids import Attempt

@@ -34,13 +34,13 @@ from swarm.compute.body import BodyFormat, FrameError
 from swarm.compute.compute_thread import TIMED, ComputeThread, Launched, warn
 from swarm.compute.device_clock import DeviceClock, Mark
 from swarm.compute.held import HeldState, Holds
+from swarm.compute.layout import Layout
 from swarm.compute.meter import Meter
 from swarm.compute.optimizer import StageState
 from swarm.compute.precision import Precision
 from swarm.compute.reduction import Buckets
 from swarm.compute.shortage import first_line, out_of_memory
 from swarm.compute.stage import Stage
-from swarm.compute.sums import Layout
 from swarm.compute.turns import Turns
 from swarm.manifest import RunManifest
 from swarm.protocol.ids import Attempt, Direction, FrameKey, PartKey, SumKey

@@ -21,7 +21,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from swarm.compute.sums import Layout
+from swarm.compute.layout import Layout
 from swarm.models.initial import seeded_normal
 
 _VANISHED = 1e-12

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from swarm import codecs
 from swarm.compute.coded import CodedBuckets, FeedbackReduction, added
+from swarm.compute.layout import Layout
 from swarm.compute.low_rank import LowRank, Matrix, orthonormal, product, times
 from swarm.compute.reduction import BUCKET_ELEMENTS
-from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.sums import Accumulator
 from swarm.compute.totals import in_floats
 from swarm.manifest import SumSection
 from swarm.protocol.ids import Attempt

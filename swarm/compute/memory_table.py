@@ -6,12 +6,19 @@ graphs is counted in graph.py, because counting it needs torch.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from swarm.manifest import RunManifest
 
 EXACT_PACKED = 5 / 8
 """Size of packed exact sums relative to their size in memory, as measured in docs/slow-links.md."""
+DITHERED_BITS = 2.73
+"""Bits of a number in sums with "dither:1", mean of parts and totals with their headers (docs/averaging.md)."""
+_GRID = 2 * 4, 8
+"""Bytes of a block's grid (block_grid.py): on the device, and in the host's memory."""
+_BLOCK = 64
+"""Numbers in a block."""
 UPDATED_AT_ONCE = 1 << 24
 """Elements that an optimizer step processes at once on a GPU: more would take more memory, but not less time."""
 _UPDATED = 4 + 4 + 8
@@ -92,13 +99,18 @@ class StageMemory:
     """Scratch memory of an optimizer step."""
     residuals: int
     """Residuals of compressed averaging, for the last and the open step: of our share and of our reduced buckets."""
+    grids: int
+    """The grids of blocks on the device, with `sums.averaging = "dither:STEP"`."""
+    host_grids: int
+    """The same in the host's memory; on a CPU, they are in the same memory."""
     reduces_on_host: bool
     """Whether the reduced vector is in the host's memory although the device has its own."""
 
     @property
     def resident(self) -> int:
         """Bytes that are always allocated on the device."""
-        return self.weights + self.copies + self.moments + self.accumulator + self._here(self.reduced + self.residuals)
+        here = self._here(self.reduced + self.residuals + self.host_grids)
+        return self.weights + self.copies + self.moments + self.accumulator + self.grids + here
 
     @property
     def working(self) -> int:
@@ -118,7 +130,7 @@ class StageMemory:
         """Bytes of the host's memory if the device has its own memory; else 0."""
         if not self.own_memory:
             return 0
-        return self.residuals + self.on_the_way + (self.reduced if self.reduces_on_host else 0)
+        return self.residuals + self.host_grids + self.on_the_way + (self.reduced if self.reduces_on_host else 0)
 
     def with_graphs(self, count: int) -> int:
         """Bytes on the device in a backward while `count` graphs are kept, if it does not compute asynchronously."""
@@ -133,8 +145,11 @@ def stage_memory(manifest: RunManifest, counts: StageCounts, mode: Mode, sent: i
     """The memory of a peer with one stage. `sent`: bytes of its sums as sent, before packing; None: as in memory."""
     sums, number = manifest.sums, counts.parameters
     width = 8 if sums.mode == "exact" else 4
-    # fp16 gradients are scaled: until they are added, each exists twice
-    scaled = 4 * number if mode.precision == "fp16" else 0
+    # fp16 gradients are scaled: until they are added, each exists twice. A device adds a rounded copy if blocks have
+    # their own grids
+    copied = (mode.precision == "fp16") + (bool(sums.dither) and mode.device != "cpu")
+    scaled = 4 * number * copied
+    blocks = -(-number // _BLOCK) if sums.dither else 0
     return StageMemory(
         own_memory=mode.own_memory,
         weights=4 * number,
@@ -148,24 +163,36 @@ def stage_memory(manifest: RunManifest, counts: StageCounts, mode: Mode, sent: i
         on_the_way=_on_the_way(manifest, width * number if sent is None else sent, width * number),
         updating=_UPDATED * min(number, UPDATED_AT_ONCE) if mode.own_memory else 0,
         residuals=_residuals(manifest, number) if manifest.swarm.replicas > 1 else 0,
+        grids=_GRID[0] * blocks,
+        host_grids=_GRID[1] * blocks,
         reduces_on_host=sums.mode != "exact" or sums.averaging != "none",
     )
 
 
 def packed(manifest: RunManifest, sums: int) -> int:
-    """Bytes on the link for `sums` bytes of a stage's sums."""
+    """Bytes on the link for `sums` bytes of a stage's sums in memory; dithered sums: after the first step."""
+    if manifest.sums.dither:
+        return round(sums * dithered_bits(manifest.sums.dither) / 64)
     exact = manifest.sums.mode == "exact" and not manifest.sums.compresses
     return round(sums * EXACT_PACKED) if exact else sums
+
+
+def dithered_bits(step: float) -> float:
+    """Bits of a number on the link with "dither:STEP", at most: half the step costs at most one bit more."""
+    return DITHERED_BITS + max(0.0, -math.log2(step))
 
 
 def _on_the_way(manifest: RunManifest, sums: int, whole: int) -> int:
     """Bytes of payloads that a peer keeps: its parts and sums in a reduction, or the sums for new peers.
 
-    The latter are `whole` bytes if a sole replica compresses nothing. `sums`: bytes of the sums as sent.
+    The latter are `whole` bytes if a sole replica compresses nothing. `sums`: bytes of the sums as sent. Dithered sums
+    take the usual bytes in the first step, in which there is no second moment.
     """
     if manifest.swarm.max_replicas == 1:
         return 0
-    return max(2 * packed(manifest, sums), round(whole * EXACT_PACKED) if manifest.sums.mode == "exact" else whole)
+    exact = manifest.sums.mode == "exact"
+    sent = round(sums * EXACT_PACKED) if exact and not manifest.sums.compresses else sums
+    return max(2 * sent, round(whole * EXACT_PACKED) if exact else whole)
 
 
 def _residuals(manifest: RunManifest, number: int) -> int:

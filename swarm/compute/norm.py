@@ -16,7 +16,7 @@ from torch import Tensor
 
 from swarm.compute.grid import NOT_FINITE
 from swarm.compute.kernels import checked
-from swarm.compute.sums import Layout
+from swarm.compute.layout import Layout
 
 _BLOCK = 1 << 14  # elements: part of the definition, never change it
 

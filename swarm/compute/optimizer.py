@@ -20,7 +20,7 @@ from swarm.compute.checksum import checksum
 from swarm.compute.digest import next_chain, reduced_digest, state_digest
 from swarm.compute.finite import all_finite, magnitude
 from swarm.compute.held import HeldState, Holds
-from swarm.compute.sums import Layout
+from swarm.compute.layout import Layout
 from swarm.manifest import OptimizerSection
 from swarm.models.boundary import is_projector
 from swarm.models.retraction import retract

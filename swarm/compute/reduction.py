@@ -23,9 +23,10 @@ from swarm.compute import device_packing, packing
 from swarm.compute.body import FrameError
 from swarm.compute.device_packing import DevicePacking, Order
 from swarm.compute.digest import Hashing, reduced_digest
+from swarm.compute.layout import Layout
 from swarm.compute.norm import kernel, squared_norm
 from swarm.compute.sketching import sketch_of
-from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.sums import Accumulator
 from swarm.compute.totals import combine, in_floats, loss_of, reduced_dtype, unit_of
 from swarm.manifest import SumSection
 from swarm.protocol.ids import Attempt

@@ -30,9 +30,10 @@ from swarm.compute.digest import first_chain
 from swarm.compute.due_weights import Due, DueWeights
 from swarm.compute.graph import LiveBytes, saved_bytes
 from swarm.compute.host_copy import HostCopy
+from swarm.compute.layout import Layout
 from swarm.compute.optimizer import StageOptimizer
 from swarm.compute.precision import Precision
-from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.sums import Accumulator
 from swarm.compute.working_weights import WorkingWeights
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage

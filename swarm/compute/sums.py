@@ -1,8 +1,5 @@
 """Sums: how the gradients of microbatches are added.
 
-A stage's gradient is one flat vector in parameter order (`Layout`). The vector of the last stage has one more element,
-the sum of losses, so that the loss is reduced exactly once, together with its gradient.
-
 Mode "exact": the gradient of each microbatch is rounded to multiples of 2^-b, ties to even, and added as integers, so
 the order has no effect. A tensor's sum is int32 while its bound stays below 2^31, else int64. The bound is the sum of
 the microbatches' peaks. It does not depend on the order either, and so neither does an overflow. Mode "fp32" adds in
@@ -13,9 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -26,64 +21,13 @@ from swarm.compute.block_grid import WIDTH, BlockGrid
 from swarm.compute.grid import NARROW, NOT_FINITE, WIDE, LossSum, peak_of, too_large
 from swarm.compute.grid import SumOverflow as SumOverflow  # re-exported: the error that sums raise
 from swarm.compute.host_copy import HostCopy
-from swarm.manifest import ModelSection, SumSection
-from swarm.models.kinds import build_stage
-from swarm.models.token_means import is_token_means
+from swarm.compute.layout import Layout
+from swarm.manifest import SumSection
 
 _NARROW_AGAIN = 1 << 29
 """An int64 tensor whose bound stayed below this for a whole pass becomes int32 again."""
 _BLOCK = 1 << 15
 """Elements that a CPU rounds and adds at a time, so that intermediate results stay in the cache."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The place of each parameter of a stage in its flat vector."""
-
-    names: tuple[str, ...]
-    shapes: tuple[torch.Size, ...]
-    with_loss: bool
-    """True for the last stage: the last element is the sum of losses, which is not part of the norm."""
-    shared: int = 0
-    """Number of parameters, from the first on, that another stage holds too: the sums of both stages are added."""
-
-    @classmethod
-    def of(cls, parameters: Mapping[str, Tensor], *, with_loss: bool, shared: int = 0) -> Layout:
-        return cls(tuple(parameters), tuple(p.shape for p in parameters.values()), with_loss, shared)
-
-    @classmethod
-    def of_stage(cls, model: ModelSection, stage: int) -> Layout:
-        """The layout of one stage of a model. Allocates no parameters."""
-        module = build_stage(model, stage, device="meta", seed=None)
-        return cls.of(dict(module.named_parameters()), with_loss=module.last, shared=module.shared)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(math.prod(shape) for shape in self.shapes)
-
-    @property
-    def slices(self) -> tuple[slice, ...]:
-        ends = tuple(accumulate(self.sizes))
-        return tuple(slice(end - size, end) for size, end in zip(self.sizes, ends, strict=True))
-
-    @property
-    def length(self) -> int:
-        """Number of elements of the flat vector."""
-        return sum(self.sizes) + self.with_loss
-
-    @property
-    def shared_length(self) -> int:
-        """Number of elements of the shared parameters; the flat vector of the other stage starts with the same."""
-        return sum(self.sizes[: self.shared])
-
-    @property
-    def counted(self) -> tuple[slice, ...]:
-        """The parts of the flat vector that count for the norm. Shared parameters count only in the first stage. Sums
-        for token means do not count, because they are no gradients.
-        """
-        first = self.shared if self.with_loss else 0
-        pairs = zip(self.names[first:], self.slices[first:], strict=True)
-        return tuple(part for name, part in pairs if not is_token_means(name))
 
 
 class Accumulator:

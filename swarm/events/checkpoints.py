@@ -140,7 +140,7 @@ class CatchUpForecast(Event):
             return f"{self.actor} can catch up: {sums}, and {step}"
         return (
             f"{self.actor} cannot catch up: {sums}, and {step}. It needs a faster link, or the run needs longer steps "
-            "(batch.microbatches) or compressed averaging (sums.averaging)"
+            "(batch.microbatches) or sums in fewer bits (sums.averaging)"
         )
 
 

@@ -205,7 +205,7 @@ class ManyReplicas(Event):
         return (
             f"swarm.replicas = {self.planned} is too many: a reduce takes {self.reduce_s:.3g} s and a peer leaves "
             f"{self.departures_per_hour:.2g} times an hour, so a replica dies in more than one reduce in ten. "
-            f"Use {self.advised} replicas and more stages, or compressed sums (sums.averaging)"
+            f"Use {self.advised} replicas and more stages, or sums in fewer bits (sums.averaging)"
         )
 
 

@@ -250,11 +250,12 @@ class Tables(Section):
             raise ValueError(
                 f"batch.sequence_length = {self.batch.sequence_length} exceeds model.context = {self.model.context}"
             )
-        if self.model.shares_embedding and self.sums.averaging != "none":
+        if self.model.shares_embedding and self.sums.compresses:
             raise ValueError(
                 f'sums.averaging = "{self.sums.averaging}" compresses the sums of each stage separately, but with '
                 "model.tie_embeddings = true the first and the last stage add the embedding's gradients together: set "
-                'sums.averaging = "none", or model.tie_embeddings = false (of an imported model: import --untie)'
+                'sums.averaging = "none" or "dither:1", or model.tie_embeddings = false (of an imported model: '
+                "import --untie)"
             )
         if self.model.kind == "resnet":
             if math.isqrt(self.batch.sequence_length) ** 2 != self.batch.sequence_length:

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.swarm
 ARGUMENTS = (
     *(
         "--rows",
-        "none;unlimited, subspace, int8;subspace, int8, averaging int8",
+        "none;unlimited, subspace, int8;subspace, int8, averaging int8;subspace, int8, averaging dither:1",
         "--stages",
         "2",
         "--replicas",
@@ -29,7 +29,7 @@ def test_some_rows_of_two_steps(tmp_path: Path) -> None:
     prepare_words(tmp_path, 600, 0.05)
     options = slow_links.parser().parse_args(ARGUMENTS)
     table = slow_links.measure(options, tmp_path)
-    none, subspace, compressed = table
+    none, subspace, compressed, dithered = table
     assert [row["row"] for row in table] == options.rows.split(";")
     fp32 = 2 * 4 * 64
     assert fp32 < none["bytes per token and boundary"] < (1.05 + 0.25 * none["detours"]) * fp32 + 4, "ids and headers"
@@ -40,4 +40,5 @@ def test_some_rows_of_two_steps(tmp_path: Path) -> None:
     assert none["ratio"] == round(subspace["step_s"] / none["step_s"], 3)
     assert all(2 < row["averaging, bytes per parameter"] < 8 for row in (none, subspace)), "packed"
     assert 1 < compressed["averaging, bytes per parameter"] < 1.1
-    assert slow_links.as_markdown(table).count("\n") == 4
+    assert dithered["averaging, bytes per parameter"] < 0.8 * subspace["averaging, bytes per parameter"]
+    assert slow_links.as_markdown(table).count("\n") == 5

@@ -114,10 +114,21 @@ def test_compressed_averaging_is_sent_in_few_bytes_and_its_residuals_take_memory
     alone = dry_run(manifest(sums={"averaging": "int4"}, swarm={"replicas": 1}))
     assert (alone.stages[0].reduce_sent, alone.stages[0].memory.residuals) == (0, 0)
     for name in ("int9", "delta:4", "log4", "int8-channel", "ef:int4", "fp32"):
-        with pytest.raises(ManifestError, match=rf"sums.averaging = '{name}'.* choose .none., bf16, int8, int6, int5"):
+        with pytest.raises(ManifestError, match=rf"sums.averaging = '{name}'.* choose .none., dither:STEP, bf16, int8"):
             dry_run(manifest(sums={"averaging": name}))
     with pytest.raises(ManifestError, match=r"codec 'topk:2': 2 of the values cannot be kept"):
         dry_run(manifest(sums={"averaging": "topk:2"}))
+
+
+def test_dithered_sums_are_sent_in_few_bits_and_need_no_residuals():
+    exact, dithered, finer = (dry_run(manifest(sums={"averaging": how})) for how in ("none", "dither:1", "dither:0.5"))
+    [need, usual] = (plan.stages[0] for plan in (dithered, exact))
+    assert need.reduce_packed == pytest.approx(2.73 / 40 * usual.reduce_packed, rel=0.001)
+    assert finer.stages[0].reduce_packed == pytest.approx(3.73 / 40 * usual.reduce_packed, rel=0.001)
+    assert (need.memory.residuals, need.memory.reduces_on_host) == (0, True)
+    assert need.memory.on_the_way == usual.memory.on_the_way, "the first step has the usual grid"
+    assert need.memory.resident - usual.memory.resident == need.memory.grids + need.memory.host_grids
+    assert need.memory.grids + need.memory.host_grids == pytest.approx(need.parameters / 4, rel=0.001)
 
 
 def test_a_subspace_crosses_in_few_bytes_and_every_one_is_counted():

@@ -1,5 +1,6 @@
 """init: a RUN.toml that reads back, is explained key by key, and is never lost by accident."""
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -238,3 +239,69 @@ def test_a_preset_of_images_leaves_out_what_only_text_has(tmp_path: Path):
     assert run.batch.sequence_length == 64 and run.evaluation.sample_tokens == 0
     assert "\nheads = " not in path.read_text() and "classes = 10" in path.read_text()
     assert exit_code("init", str(path), "--preset", "digits", "--force", "--subspace-dim", "4") == 2
+
+
+def test_width_codec_and_averaging_follow_from_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "RUN.toml"
+
+    def chosen(line: str, *options: str) -> RunFile:
+        assert (
+            exit_code("init", str(path), "--no-measure", "--force", "--gpu", "rtx3060:8", "--line", line, *options) == 0
+        )
+        return load_run_file(path)
+
+    slow = chosen("80Mbit/20Mbit,50ms", "--json")
+    told = json.loads(capsys.readouterr().out)["choice"]
+    assert (slow.model.residual, slow.model.subspace_dim) == ("subspace", told["subspace_dim"])
+    assert (slow.codec.forward, slow.codec.backward) == (told["codec"], told["codec"]) != ("none", "none")
+    assert slow.sums.averaging == told["averaging"] == "dither:1"
+    assert told["hours"] > 0 and told["loss_percent"] > 0 and told["tokens"] > 1
+    comment = [line for line in path.read_text().splitlines() if line.startswith("#")]
+    assert any("chosen for rtx3060:8 and lines of 80Mbit/20Mbit,50ms" in line for line in comment)
+    [row] = [line.split() for line in comment if line.endswith(" chosen")]
+    assert row[1:4] == [str(slow.model.subspace_dim), slow.codec.forward, "dither:1"]
+    assert any("hours" in line and "unlimited" in line for line in comment)
+
+    near = chosen("9999999Mbit,0ms")
+    assert (near.model.residual, near.sums.averaging) == ("dense", "none"), "exact sums where they fit"
+    assert "chosen" in path.read_text() and "wrote" in capsys.readouterr().out
+
+
+def test_what_is_set_by_hand_is_not_chosen(tmp_path: Path):
+    path = tmp_path / "RUN.toml"
+    line = ("--no-measure", "--force", "--gpu", "rtx3060:8", "--line", "20Mbit,50ms")
+    assert exit_code("init", str(path), *line, "--compress", "int4", "--subspace-dim", "12") == 0
+    run = load_run_file(path)
+    assert (run.model.subspace_dim, run.codec.forward, run.sums.averaging) == (12, "int4", "int4")
+    sets = ("model.tie_embeddings=true", "codec.forward=int4", "codec.backward=int4")
+    assert exit_code("init", str(path), *line, *(word for key in sets for word in ("--set", key))) == 0
+    run = load_run_file(path)
+    assert (run.model.tie_embeddings, run.codec.forward, run.sums.averaging) == (True, "int4", "dither:1")
+    assert exit_code("init", str(path), *line, "--set", "sums.averaging=none", "--stages", "1") == 0
+    run = load_run_file(path)
+    assert (run.model.residual, run.sums.averaging, run.codec.forward) == ("dense", "none", "int8")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--line", "banana"], "'banana' is not a line: write 80Mbit,50ms or 80Mbit/20Mbit,50ms"),
+        (["--line", "0Mbit,50ms"], "'0Mbit' is less than 8kbit: too little even for heartbeats"),
+        (["--line", "80Mbit/0,50ms"], "'0' is not a rate: write 20Mbit"),
+        (["--line", ""], "'' is not a line"),
+        (["--gpu", "rtx3060:8"], "it has an effect only with --line"),
+        (["--line", "80Mbit,50ms", "--gpu", "rtx306"], "did you mean 'rtx3060'"),
+        (["--line", "80Mbit,50ms", "--gpu", "rtx3060:2"], "2 cards cannot hold 4 stages"),
+        (
+            ["--line", "80Mbit,50ms", "--gpu", "rtx3060:8", "--set", "codec.forward=log4"],
+            "none was measured for codec log4",
+        ),
+        (["--line", "80Mbit,50ms", "--preset", "digits"], "preset digits is a classifier"),
+    ],
+)
+def test_lines_that_cannot_be_chosen_for_are_refused_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+):
+    assert exit_code("init", str(tmp_path / "RUN.toml"), "--no-measure", *options) == 2
+    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert not (tmp_path / "RUN.toml").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,13 +13,16 @@ import typer
 from made_up_data import DATA
 from rich.console import Console
 
+import peers
 from peers import cli
 from peers.options import parse_line
 from peers.run.cards import CARDS, UnknownCard, parse_cards
 from peers.run.dry_run import dry_run
 from peers.run.fleet import Kind, Times, placed, row_of, times_on
 from peers.run.forecast import Line, Load, forecast, smallest_step
-from peers.run.outlook import Outlook, outlook, show, to_json
+from peers.run.losses import _BOUNDARIES, EQUAL_LOSS, Loss, loss_of
+from peers.run.outlook import Outlook, outlook, to_json
+from peers.run.outlook_text import show
 from swarm.compute.memory_table import Mode
 from swarm.compute.work import count_work
 from swarm.manifest import RunFile, RunManifest
@@ -171,9 +175,60 @@ def test_people_and_programs_are_told_the_same() -> None:
         assert part in text
     advice = told["advice"]
     assert (advice is None) == ("none of these reaches" in text)
+    ways = [own, *told["others"]]
+    assert {way["averaging"] for way in ways} == {"none", "dither:1", "int8", "int4", "powersgd:4"}
+    [power] = [way for way in ways if (way["codec"], way["averaging"]) == ("none", "powersgd:4")]
+    assert power["loss_percent"] == 6.5 and power["kept"] == 1.0 and power["tokens"] > 1.7
+    assert power["hours"] == pytest.approx(30 * power["tokens"] * power["step_s"] / 3600)
+    soonest = told["soonest"]
+    assert soonest["hours"] == min(way["hours"] for way in ways if way["hours"] is not None)
+    assert "the same loss comes soonest with" in text and f"after {soonest['hours']:.3g} hours" in text
     near = outlook(run, "rtx3060:12", None)
     assert near.advice is near.own and near.own.enough is not None
     assert f"batch.microbatches = {near.own.enough} or more" in seen(near)
+
+
+def test_a_way_that_the_run_refuses_is_not_compared() -> None:
+    """Stages that share the embedding can only average exactly, and dithered sums are whole numbers."""
+    tied = outlook(manifest(model={"tie_embeddings": True}), "rtx3060:8", None)
+    assert {way.averaging for way in tied.others} == {"none", "dither:1"}
+    floats = outlook(manifest(sums={"mode": "fp32"}), "rtx3060:8", None)
+    assert "dither:1" not in {way.averaging for way in floats.others}
+
+
+def test_losses_are_those_of_the_docs_and_nothing_is_made_up() -> None:
+    table = (Path(peers.__file__).parents[1] / "docs" / "compression.md").read_text()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| ")]
+    rows = {row[0]: row for row in cells if len(row) == 15}
+    for row in _BOUNDARIES:
+        if row.dim == 256 and row.kind == "dense" and row.codec == "none":
+            continue
+        narrow = "" if row.kind == "dense" else f"{row.kind} {row.width}"
+        named = ", ".join(filter(None, (narrow, "" if narrow and row.codec == "none" else row.codec)))
+        assert float(rows[named][10].rstrip(" %")) == pytest.approx(row.gap, abs=0.06), named
+    gaps = {float(row[10].rstrip(" %")): float(row[11]) for row in rows.values() if "%" in row[10] and "." in row[11]}
+    for gap, tokens in EQUAL_LOSS[1:]:
+        assert tokens == pytest.approx(min((abs(each - gap), gaps[each]) for each in gaps)[1], abs=0.03), gap
+    assert Loss(1.2).tokens == pytest.approx(1.175) and Loss(-0.1).tokens == 1.0
+
+
+@pytest.mark.parametrize(
+    ("model", "codec", "gap"),
+    [
+        ({"dim": 256, "residual": "subspace", "subspace_dim": 32}, "int8", 0.5),
+        ({"dim": 256, "residual": "subspace", "subspace_dim": 31}, "int8", 1.0),
+        ({"dim": 256, "residual": "subspace", "subspace_dim": 7}, "int8", None),
+        ({"dim": 1024, "heads": 16, "kv_heads": 8, "residual": "subspace", "subspace_dim": 18}, "int8", 1.7),
+        ({"dim": 256, "boundary": "bottleneck", "boundary_dim": 32, "receiver_hidden": 8}, "int8", None),
+        ({"dim": 256}, "log4", None),
+        ({"dim": 256, "cuts": []}, "log4", 0.0),
+    ],
+)
+def test_a_width_loses_what_the_next_narrower_one_lost(model: dict[str, object], codec: str, gap: float | None) -> None:
+    shape = {"heads": 4, "kv_heads": 2, **model}
+    run = manifest(model=shape, codec={"forward": codec, "backward": codec})
+    found = loss_of(run.model, run.codec, run.sums, 1)
+    assert (None if found is None else found.gap) == gap
 
 
 def test_too_few_cards_are_refused() -> None:

@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 
 from swarm.compute.digest import reduced_digest
+from swarm.compute.layout import Layout
 from swarm.compute.low_rank import orthonormal, product
 from swarm.compute.norm import squared_norm
 from swarm.compute.optimizer import StageOptimizer
-from swarm.compute.sums import Layout
 from swarm.compute.totals import combine
 from swarm.manifest import ModelSection, OptimizerSection, SumSection
 from swarm.models.initial import seeded_normal

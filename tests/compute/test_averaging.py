@@ -10,8 +10,9 @@ from swarm import codecs
 from swarm.compute.averaging import buckets_of, largest_bucket
 from swarm.compute.body import FrameError
 from swarm.compute.coded import CodedReduction
+from swarm.compute.layout import Layout
 from swarm.compute.reduction import BUCKET_ELEMENTS
-from swarm.compute.sums import Accumulator, Layout, SumOverflow
+from swarm.compute.sums import Accumulator, SumOverflow
 from swarm.manifest import SumSection
 from swarm.protocol.ids import Attempt, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.peer.io import EncodePart, SumBucket

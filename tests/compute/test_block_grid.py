@@ -12,8 +12,9 @@ from swarm.compute.averaging import buckets_of, largest_bucket, reduction_of
 from swarm.compute.block_grid import MOST, WIDTH, BlockGrid
 from swarm.compute.body import FrameError
 from swarm.compute.grid import NOT_FINITE
+from swarm.compute.layout import Layout
 from swarm.compute.reduction import BUCKET_ELEMENTS
-from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.sums import Accumulator
 from swarm.manifest import RunFile, RunManifest
 from swarm.protocol.ids import Attempt, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.peer.io import EncodePart, SumBucket

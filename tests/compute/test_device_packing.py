@@ -6,8 +6,9 @@ import torch
 from swarm.compute import device_packing, reduction
 from swarm.compute.body import FrameError
 from swarm.compute.grid import SumOverflow
+from swarm.compute.layout import Layout
 from swarm.compute.reduction import Buckets, Reduction
-from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.sums import Accumulator
 from swarm.manifest import SumSection
 from swarm.protocol.ids import Attempt
 from swarm.protocol.peer.io import EncodePart, SumBucket

@@ -11,8 +11,9 @@ os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
 pytest.importorskip("triton", reason="the kernels need Triton, which torch brings along for CUDA alone")
 
 from swarm.compute import adding, device_packing, fused, fused_norm, fused_packing, norm, packing, reduction
+from swarm.compute.layout import Layout
 from swarm.compute.reduction import Buckets, Reduction
-from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.sums import Accumulator
 from swarm.manifest import SumSection
 from tests.compute.two_replicas import ATTEMPT, crossed
 

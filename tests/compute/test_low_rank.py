@@ -9,9 +9,10 @@ from swarm.codecs.codec import HEADER_BYTES
 from swarm.compute import low_rank_reduction, reduction
 from swarm.compute.averaging import buckets_of, largest_bucket
 from swarm.compute.body import FrameError
+from swarm.compute.layout import Layout
 from swarm.compute.low_rank import LowRank, orthonormal, product
 from swarm.compute.low_rank_reduction import LowRankReduction
-from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.sums import Accumulator
 from swarm.manifest import SumSection
 from swarm.protocol.ids import Attempt, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.peer.io import EncodePart, SumBucket

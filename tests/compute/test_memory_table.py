@@ -11,8 +11,10 @@ from made_up_data import DATA
 from torch import Tensor
 
 import benchmarks
+from swarm.compute.block_grid import WIDTH, BlockGrid
 from swarm.compute.body import BodyFormat, BodyKind
 from swarm.compute.graph import LiveBytes, count_stages, saved_bytes
+from swarm.compute.layout import Layout
 from swarm.compute.memory_table import Mode, StageMemory, stage_memory
 from swarm.compute.precision import Precision
 from swarm.compute.reduction import Buckets
@@ -189,3 +191,19 @@ def test_a_card_and_its_host_are_told_apart() -> None:
     assert there.resident == gpu.resident
     assert there.working == gpu.working - gpu.reduced, "compressed averages are made on the host"
     assert there.host == there.on_the_way + there.reduced + there.residuals
+
+
+def test_the_grids_of_blocks_take_what_the_table_says() -> None:
+    """And a card adds a rounded copy of each gradient."""
+    run = manifest(dim=512, ffn_dim=2048, heads=4)
+    dithered = run.model_copy(update={"sums": run.sums.model_copy(update={"averaging": "dither:1"})})
+    layout, live = Layout.of_stage(dithered.model, 0), LiveBytes()
+    with live:
+        grid = BlockGrid.of(dithered, 0, layout, "cpu")
+    counts = count_stages(dithered)[0]
+    table = stage_memory(dithered, counts, Mode())
+    assert grid is not None and table.grids + table.host_grids == pytest.approx(live.now - 4 * WIDTH, rel=0.02)
+    card, plain = (stage_memory(each, counts, Mode("cuda", "fp32")) for each in (dithered, run))
+    assert card.ahead - plain.ahead == 4 * counts.parameters
+    assert (card.resident - plain.resident, card.host_grids) == (card.grids, table.host_grids)
+    assert card.reduces_on_host and card.host == card.on_the_way + card.reduced + card.host_grids

@@ -4,8 +4,8 @@ import math
 import pytest
 import torch
 
+from swarm.compute.layout import Layout
 from swarm.compute.optimizer import MOST_USABLE, OptimizerError, StageOptimizer
-from swarm.compute.sums import Layout
 from swarm.manifest import OptimizerSection
 from swarm.protocol.update import update_of
 

@@ -6,9 +6,10 @@ import torch
 
 from swarm.compute.body import FrameError
 from swarm.compute.digest import reduced_digest
+from swarm.compute.layout import Layout
 from swarm.compute.norm import squared_norm
 from swarm.compute.reduction import BUCKET_ELEMENTS, Buckets, Reduction
-from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.sums import Accumulator
 from swarm.compute.totals import combine, unit_of
 from swarm.manifest import SumSection
 from swarm.protocol.ids import Attempt, PassId

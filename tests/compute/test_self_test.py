@@ -10,8 +10,8 @@ import torch
 from peers.stage import offer
 from swarm.compute import adamw, self_test
 from swarm.compute.adamw import Factors
+from swarm.compute.layout import Layout
 from swarm.compute.optimizer import StageOptimizer
-from swarm.compute.sums import Layout
 from swarm.events import EventLog, RoundsOtherwise
 from swarm.manifest import OptimizerSection
 from swarm.protocol.update import Update

@@ -9,8 +9,9 @@ import torch
 
 from swarm.compute.averaging import reduction_of
 from swarm.compute.grid import NOT_FINITE
+from swarm.compute.layout import Layout
 from swarm.compute.sketching import WIDTH, Signs, _DeviceFold, _HostFold, sketch_of
-from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.sums import Accumulator
 from swarm.manifest import SumSection
 from swarm.protocol.ids import Attempt, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.peer.io import Assembled, EncodePart, SumBucket

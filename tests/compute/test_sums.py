@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.compute.grid import NOT_FINITE, SumOverflow
+from swarm.compute.layout import Layout
 from swarm.compute.norm import squared_norm
-from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.sums import Accumulator
 from swarm.compute.totals import combine, in_floats
 from swarm.manifest import SumSection
 

@@ -1,0 +1,174 @@
+"""What suits a line: the width of boundaries, the codec and the averaging with which a run reaches the same loss first.
+
+A way of training takes steps × seconds of a step (forecast.py) × the tokens that make up for what it loses (losses.py).
+Only exact sums are chosen, in full or dithered: with these, a run equals its reference, and its steps can be audited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from peers.run.forecast import Line
+from peers.run.losses import percent, subspaces
+from peers.run.new_run import NewRun
+from peers.run.outlook import CODECS, EXACT, Fleet, Way, soonest
+from swarm.manifest import DataSection, ManifestError, RunFile, RunManifest, Shard
+
+_WIDTH_KEYS = frozenset(f"model.{key}" for key in ("residual", "subspace_dim", "boundary", "boundary_dim"))
+_CODEC_KEYS = frozenset(("codec.forward", "codec.backward"))
+_SUM_KEYS = frozenset(("sums.averaging", "sums.mode"))
+_SHARD = Shard(file="", sha256="0" * 64, tokens=1 << 40)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A way of training a model with boundaries of one width."""
+
+    new: NewRun
+    width: int
+    """Values per token that cross a boundary."""
+    way: Way
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The run that suits a line, and why."""
+
+    new: NewRun
+    way: Way
+    steps: int
+    reasons: tuple[str, ...]
+    """Lines of text."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The output of `--json` under `choice`."""
+        loss = self.way.loss
+        assert loss is not None
+        return {
+            "subspace_dim": self.new.subspace_dim,
+            "codec": self.way.codec,
+            "averaging": self.way.averaging,
+            "step_s": self.way.forecast.step_s,
+            "loss_percent": loss.gap,
+            "kept": loss.kept,
+            "tokens": loss.tokens,
+            "hours": self.way.hours(self.steps),
+        }
+
+
+def choose(new: NewRun, line: Line, cards: str | None) -> Choice:
+    """Choose for peers with this line. What `new` sets itself, stays.
+
+    `cards`: those of all peers, as in cards.py. None: as many processors like this one as the run wants peers; this one
+    is measured. Imports torch. Raises ManifestError, UnknownCard.
+    """
+    dense, _ = new.made(measure=False)
+    if dense.model.kind != "llama":
+        raise ManifestError(
+            f"--line chooses by losses of language models, but preset {new.preset} is a classifier: leave --line out, "
+            "or choose a codec with --compress"
+        )
+    cards = "".join((cards or "").split()) or f"mine:{dense.model.stages * dense.swarm.replicas}"
+    found = [each for run in _widths(new, dense) for each in _candidates(*run, line, cards)]
+    best = soonest(each.way for each in found)
+    if best is None:
+        raise ManifestError(
+            f"--line needs a loss, but none was measured for codec {dense.codec.forward}, {dense.codec.backward} with "
+            f"averaging {dense.sums.averaging} and this kind of boundary (docs/compression.md): leave one of them open"
+        )
+    chosen = next(each for each in found if each.way is best)
+    unlimited = Fleet(_manifest(dense), cards, None).way("none", "none")
+    reasons = _reasons(chosen, found, unlimited, line, cards, dense.run.steps)
+    return Choice(chosen.new, best, dense.run.steps, reasons)
+
+
+def _widths(new: NewRun, dense: RunFile) -> list[tuple[NewRun, RunFile]]:
+    """The run with each width that may be chosen."""
+    found = [(new, dense)]
+    if new.subspace_dim is not None or new.narrowed or new.set_keys & _WIDTH_KEYS or dense.model.stages == 1:
+        return found
+    if dense.model.tie_embeddings:  # a tied model has no subspace
+        return found
+    for width in subspaces(dense.model):
+        narrow = replace(new, subspace_dim=width)
+        found.append((narrow, narrow.made(measure=False)[0]))
+    return found
+
+
+def _candidates(new: NewRun, run: RunFile, line: Line, cards: str) -> list[_Candidate]:
+    fleet, fixed = Fleet(_manifest(run), cards, line), new.set_keys
+    own_codec = new.codec is not None or fixed & _CODEC_KEYS or run.model.stages == 1
+    own_sums = new.averaging is not None or fixed & _SUM_KEYS or fleet.most == 1
+    return [
+        _Candidate(
+            replace(new, codec=codec or new.codec, averaging=averaging or new.averaging),
+            run.model.boundary_width,
+            fleet.way(codec, averaging or run.sums.averaging),
+        )
+        for codec in ((None,) if own_codec else CODECS)
+        for averaging in ((None,) if own_sums else EXACT)
+    ]
+
+
+def _manifest(run: RunFile) -> RunManifest:
+    """The run over a corpus that need not exist: it plays no part in time."""
+    return run.resolve(
+        DataSection(
+            tokenizer_sha256="0" * 64,
+            vocab_size=1,
+            train=(_SHARD,),
+            heldout=(_SHARD,),
+            unigram_entropy=1.0,
+            bytes_per_token=1.0,
+        )
+    )
+
+
+def _reasons(
+    chosen: _Candidate, found: Sequence[_Candidate], unlimited: Way, line: Line, cards: str, steps: int
+) -> tuple[str, ...]:
+    """The choice beside the best of each other width and the same with the other averaging, as a table in text."""
+    rows: list[tuple[str, ...]] = [("width", "codec", "averaging", "step, s", "loss", "kept", "tokens", "hours", "")]
+    rows += [_row(each, steps, "chosen" if each is chosen else "") for each in _shown(chosen, found)]
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = ["  ".join(cell.rjust(size) for cell, size in zip(row, sizes, strict=True)).rstrip() for row in rows]
+    loss, hours = chosen.way.loss, chosen.way.hours(steps)
+    assert loss is not None and hours is not None
+    free = unlimited.forecast.step_s * steps / 3600
+    return (
+        f"Width, codec and averaging are chosen for {cards} and lines of {_in_words(line)}:",
+        f"with these, the run reaches a loss first. They cost {percent(loss.gap)} of loss after the same tokens.",
+        f"The loss that the model has after {steps} steps without codecs takes {loss.tokens:.2f} times the tokens:",
+        f"{hours:.3g} hours, where uncoded and on unlimited links it takes {free:.3g}.",
+        *table,
+        "Width: values per token at a boundary. Kept: what is left of a boundary's worth; –: not measured. Times",
+        "are computed; losses were measured with small models, each against the same model without codecs",
+        "(docs/compression.md, docs/averaging.md). How large steps must be to be efficient is told by",
+        f"`swarm-peer coordinate RUN.toml --dry-run --gpu {cards} --line {_in_words(line)}`.",
+    )
+
+
+def _shown(chosen: _Candidate, found: Sequence[_Candidate]) -> Iterator[_Candidate]:
+    """For each width its best way, for the chosen width also the best with each other averaging."""
+    for width in dict.fromkeys(each.width for each in found):
+        of_width = [each for each in found if each.width == width and each.way.loss is not None]
+        groups = {each.way.averaging for each in of_width} if width == chosen.width else {None}
+        bests = {id(soonest(each.way for each in of_width if group in (None, each.way.averaging))) for group in groups}
+        yield from (each for each in of_width if id(each.way) in bests)
+
+
+def _row(each: _Candidate, steps: int, note: str) -> tuple[str, ...]:
+    way, hours = each.way, each.way.hours(steps)
+    assert way.loss is not None and hours is not None
+    kept = "–" if way.loss.kept is None else f"{way.loss.kept:.2f}"
+    cost = percent(way.loss.gap), kept, f"{way.loss.tokens:.2f}", f"{hours:.3g}"
+    return str(each.width), way.codec, way.averaging, f"{way.forecast.step_s:.3g}", *cost, note
+
+
+def _in_words(line: Line) -> str:
+    """The line as `--line` takes it."""
+    down, up = (rate * 8 / 1e6 for rate in (line.down, line.up))
+    rates = f"{down:g}Mbit" if down == up else f"{down:g}Mbit/{up:g}Mbit"
+    return f"{rates},{1000 * line.delay_s:g}ms"
