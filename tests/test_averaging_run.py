@@ -1,5 +1,6 @@
 """Runs that average compressed gradients, real cores and real compute in one process: equal to the record, replayed."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 
@@ -36,7 +37,25 @@ def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def averaged(averaging: str = "int4", stages: int = 2, **options) -> RunManifest:
-    return manifest("int8", stages, **{"steps": STEPS, "averaging": averaging, **options})
+    return manifest(**{"codec": "int8", "stages": stages, "steps": STEPS, "averaging": averaging, **options})
+
+
+@pytest.mark.parametrize("averaging", ["none", "dither:1"])
+@pytest.mark.parametrize("kind", [None, peer_io.Backward, peer_io.EncodePart])
+def test_token_means_stay_alike_at_both_ends_whoever_dies(run, kind: type | None, averaging: str) -> None:
+    coded = {"codec": "entropy:1.4", "backward": "entropy-dithered:1", "means": True}
+    hook = {} if kind is None else {"hook": killing(3, 1, kind, BACK)}
+    of = averaged(averaging, stages=3, **coded)
+    swarm, expected = run(of, **hook), train_reference(of, Corpus(of))
+    assert swarm.digests() == swarm.reference() == expected.digests
+    tables = [
+        {name: tensor for name, tensor in state.tensors.items() if name.endswith(".token_means")}
+        for state in expected.states
+    ]
+    for sender, receiver in itertools.pairwise(tables):
+        (sent,) = (table for name, table in sender.items() if name.startswith("param/") and "sent" in name)
+        (received,) = (table for name, table in receiver.items() if name.startswith("param/") and "received" in name)
+        assert torch.equal(sent, received) and sent[:, :-1].any()
 
 
 def carried(swarm: Swarm, stage: int = 0) -> list[tuple[int, ...]]:

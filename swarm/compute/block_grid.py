@@ -14,6 +14,9 @@ microbatches.
 The sum over all microbatches contains the rounding errors of all of them. So it is rounded once more, to 2^d times the
 step, with d = ⌊½ log₂ microbatches⌋. Before a second moment exists, k and d are 0: the usual grid.
 
+Token means (swarm/models/token_means.py) have no second moment. Their sums are multiples of a fixed power of two, which
+is their 2^k, and they are not dithered.
+
 Only integers, powers of two, and single fp32 and fp64 operations are used, so every machine gets the same result.
 """
 
@@ -28,7 +31,8 @@ from torch import Tensor
 
 from swarm.compute.grid import NOT_FINITE
 from swarm.compute.layout import Layout
-from swarm.manifest import RunManifest
+from swarm.manifest import TOKEN_MEANS_GRID_BITS, RunManifest
+from swarm.models.token_means import is_token_means
 from swarm.splitmix import splitmix
 
 BLOCK = 64
@@ -65,6 +69,9 @@ class BlockGrid:
         self._coarser = (self._microbatches.bit_length() - 1) // 2
         self._shifts = [torch.zeros(-(-size // BLOCK), dtype=torch.int64) for size in layout.sizes]
         """For each tensor: k of every block, on the CPU."""
+        means = [index for index, name in enumerate(layout.names) if is_token_means(name)]
+        self._fixed = dict.fromkeys(means, self._grid_bits - TOKEN_MEANS_GRID_BITS)
+        """For each tensor whose k never changes: its k."""
         self._usual = True
         self._noise = np.empty(WIDTH, dtype=np.int32)
         self.follow(None, 0)
@@ -77,6 +84,8 @@ class BlockGrid:
         for index, shifts in enumerate(self._shifts):
             if self._usual:
                 shifts.zero_()
+            elif index in self._fixed:
+                shifts.fill_(self._fixed[index])
             else:
                 self._follow(shifts, moments[index].detach().reshape(-1), version)  # type: ignore[index]
         self.reach = [0 if self._usual or not len(each) else 1 << int(each.max()) for each in self._shifts]
@@ -100,7 +109,9 @@ class BlockGrid:
         up, down = self._up[index], self._down[index]
         blocks.mul_(up[first:last, None])
         tail.mul_(up[last : last + 1])
-        values.add_(self._dither(index, start // WIDTH, count, microbatch), alpha=_HALF).round_()
+        if index not in self._fixed:
+            values.add_(self._dither(index, start // WIDTH, count, microbatch), alpha=_HALF)
+        values.round_()
         blocks.mul_(down[first:last, None])
         tail.mul_(down[last : last + 1])
         return values

@@ -8,7 +8,7 @@ An unknown key is an error, which names the nearest known key.
 """
 
 from swarm.manifest.data import DataSection, InitialSection, Shard
-from swarm.manifest.model import ModelSection
+from swarm.manifest.model import TOKEN_MEANS_GRID_BITS, ModelSection
 from swarm.manifest.run_file import RunFile, apply_overrides, load_run_file, read_run_tree
 from swarm.manifest.run_manifest import MAX_MANIFEST_BYTES, PROTOCOL_VERSION, RunManifest
 from swarm.manifest.section import ManifestError, Section, explain
@@ -32,6 +32,7 @@ __all__ = [
     "AUTO",
     "MAX_MANIFEST_BYTES",
     "PROTOCOL_VERSION",
+    "TOKEN_MEANS_GRID_BITS",
     "AuditSection",
     "BatchSection",
     "CheckpointSection",

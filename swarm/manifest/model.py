@@ -17,6 +17,9 @@ _BOUNDARY = "F = uniform lanes of splitmix64 from 0; retraction by Newton-Schulz
 """The algorithm of swarm/models/boundary.py. Change this text whenever its results change for the same parameters."""
 
 
+TOKEN_MEANS_GRID_BITS = 16
+"""The sums for token means are multiples of 2^-TOKEN_MEANS_GRID_BITS (swarm/models/token_means.py)."""
+
 CHANNELS_OF_NORM = 8
 """Number of channels in one norm of a classifier; all channels if there are fewer than two such groups."""
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from swarm.manifest.model import ModelSection
+from swarm.manifest.model import TOKEN_MEANS_GRID_BITS, ModelSection
 from swarm.manifest.section import PEER_ID, RUN_NAME, Count, Fraction, Positive, Section
 
 
@@ -291,11 +291,17 @@ class Tables(Section):
 
     def _check_token_means(self) -> None:
         """Both ends of a boundary compute the same means only from exact sums of the same numbers."""
-        if self.sums.mode != "exact" or self.sums.averaging != "none":
-            key = "averaging" if self.sums.averaging != "none" else "mode"
+        if self.sums.mode != "exact" or self.sums.compresses:
+            key = "averaging" if self.sums.compresses else "mode"
             raise ValueError(
                 f'sums.{key} = "{getattr(self.sums, key)}" does not fit model.token_means = true, whose sums must be '
-                'exact: set sums.mode = "exact" and sums.averaging = "none", or leave model.token_means out'
+                'exact: set sums.mode = "exact" and sums.averaging = "none" or "dither:1", or leave model.token_means '
+                "out"
+            )
+        if self.sums.grid_bits < TOKEN_MEANS_GRID_BITS:
+            raise ValueError(
+                f"sums.grid_bits = {self.sums.grid_bits} is too coarse for model.token_means = true: set it to "
+                f"{TOKEN_MEANS_GRID_BITS} or more"
             )
         if self.codec.remembers:
             raise ValueError(

@@ -23,13 +23,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from swarm.manifest import TOKEN_MEANS_GRID_BITS
+
 _REMEMBERED = 4.0
 """The mean follows about this many occurrences. In training, quick means leave less to send than slow ones."""
-_UNITS = 2.0**16
+_UNITS = 2.0**10
 """Values are added as multiples of 1/_UNITS."""
 _MOST = 2.0**31
 """Largest value that is added, in units."""
-_WEIGHT = 2.0**-6
+_WEIGHT = 2.0**-TOKEN_MEANS_GRID_BITS * _UNITS
 """The sums are multiplied by this number, so that they weigh little beside gradients when contributions are compared
 (swarm/compute/sketching.py).
 """

@@ -60,12 +60,14 @@ def manifest(
     averaging: str = "none",
     mode: Literal["exact", "fp32"] = "exact",
     tied: bool = False,
+    means: bool = False,
 ) -> RunManifest:
     """A tiny language model, `BLOCKS` steps an epoch. `every`: steps from checkpoint to checkpoint."""
     length, microbatches, sequences = 12, 4, 2
     shard = Shard(file="train-0.bin", sha256="0" * 64, tokens=BLOCKS * microbatches * sequences * length + length)
     shape = {"vocab_size": 97, "dim": 32, "layers": 4, "heads": 4, "kv_heads": 2, "ffn_dim": 64, "context": 16}
-    model = ModelSection(**shape, cuts=(1, 2, 3) if stages == 4 else (1, 3)[: stages - 1], tie_embeddings=tied)
+    cuts = (1, 2, 3) if stages == 4 else (1, 3)[: stages - 1]
+    model = ModelSection(**shape, cuts=cuts, tie_embeddings=tied, token_means=means)
     return RunManifest(
         run=RunSection(steps=steps, seed=7),
         model=model,
