@@ -194,6 +194,7 @@ def test_the_id_names_an_anchor_that_is_not_the_usual_one() -> None:
             {"cuts": (), "token_table_dim": 2},
             "model.token_table_dim = 2 has no effect in a model of one stage",
         ),
+        ("dense", {"cuts": (), "token_means": True}, "model.token_means = true has no effect in a model of one stage"),
         ("dense", {"token_table_dim": 33}, "model.token_table_dim = 33 is more than model.dim = 32"),
         ("dense", {"receiver_hidden": -1}, "receiver_hidden"),
         ("subspace", {"anchor": "none"}, 'with model.anchor = "none", model.residual = "subspace" has no component'),
