@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from peers.run.coding import ENTROPY
 from peers.run.forecast import Line
 from peers.run.losses import percent, subspaces
 from peers.run.new_run import NewRun
@@ -98,10 +99,11 @@ def _widths(new: NewRun, dense: RunFile) -> list[tuple[NewRun, RunFile]]:
 
 
 def _candidates(new: NewRun, run: RunFile, line: Line, cards: str) -> list[_Candidate]:
+    """The ways that leave what `new` sets itself as it is."""
     fleet, fixed = Fleet(_manifest(run), cards, line), new.set_keys
     own_codec = new.codec is not None or fixed & _CODEC_KEYS or run.model.stages == 1
     own_sums = new.averaging is not None or fixed & _SUM_KEYS or fleet.most == 1
-    return [
+    found = [
         _Candidate(
             replace(new, codec=codec or new.codec, averaging=averaging or new.averaging),
             run.model.boundary_width,
@@ -110,6 +112,10 @@ def _candidates(new: NewRun, run: RunFile, line: Line, cards: str) -> list[_Cand
         for codec in ((None,) if own_codec else CODECS)
         for averaging in ((None,) if own_sums else EXACT)
     ]
+    if not own_codec and run.model.residual == "subspace" and "model.token_means" not in fixed:
+        centred = replace(new, codec=ENTROPY)
+        found += _candidates(centred, centred.made(measure=False)[0], line, cards)
+    return found
 
 
 def _manifest(run: RunFile) -> RunManifest:

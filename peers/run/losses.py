@@ -12,6 +12,7 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from peers.run.coding import ENTROPY, name_of
 from swarm.manifest import CodecSection, ModelSection, SumSection
 
 NOISE = 0.3
@@ -46,7 +47,7 @@ class _Boundary:
     width: int
     """Values per token that cross a boundary, of `dim`."""
     codec: str
-    """Both ways."""
+    """The name of its coding (coding.py)."""
     gap: float
     kept: float | None = None
 
@@ -69,6 +70,7 @@ _BOUNDARIES = (
     _Boundary("dense", 256, 256, "int2", 14.3),
     _Boundary("subspace", 256, 32, "none", 0.3, 0.962),
     _Boundary("subspace", 256, 32, "int8", 0.5, 0.895),
+    _Boundary("subspace", 256, 32, ENTROPY, 9.9, 0.87),
     _Boundary("subspace", 256, 16, "int8", 1.0),
     _Boundary("subspace", 256, 16, "int4", 1.8),
     _Boundary("subspace", 256, 8, "int8", 1.8, 0.698),
@@ -135,10 +137,11 @@ def _of_boundaries(model: ModelSection, codec: CodecSection) -> Loss | None:
     """That of the widest measured boundary which is no wider than the model's, as a share of its width."""
     if model.stages == 1:
         return Loss(0.0, 1.0)
-    if model.kind != "llama" or codec.forward != codec.backward or model.receiver_hidden or model.token_table_dim:
+    name = name_of(codec, model)
+    if model.kind != "llama" or name is None or model.receiver_hidden or model.token_table_dim:
         return None
     kind = "subspace" if model.residual == "subspace" else "dense" if model.boundary == "none" else model.boundary
-    rows = [row for row in _BOUNDARIES if (row.kind, row.codec) == (kind, codec.forward) and row.is_of(model)]
+    rows = [row for row in _BOUNDARIES if (row.kind, row.codec) == (kind, name) and row.is_of(model)]
     rows = [row for row in rows if row.share <= model.boundary_width / model.dim]
     best = max(rows, key=lambda row: row.share, default=None)
     return None if best is None else Loss(best.gap, best.kept)

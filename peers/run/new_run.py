@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from peers.run.coding import coding
 from peers.run.run_toml import named_run
 from swarm.manifest import (
     BatchSection,
@@ -36,7 +37,7 @@ class NewRun:
     narrowed: Mapping[str, object] = field(default_factory=dict)
     """Keys of [model] for a boundary module."""
     codec: str | None = None
-    """Both ways. None: as by default."""
+    """The name of its coding (coding.py). None: as by default."""
     averaging: str | None = None
     overrides: Sequence[str] = ()
 
@@ -55,12 +56,13 @@ class NewRun:
             run=named_run(self.name),
             model=model,
             batch=BatchSection() if model.kind == "llama" else BatchSection(sequences=16, sequence_length=64),
-            codec=CodecSection() if self.codec is None else CodecSection(forward=self.codec, backward=self.codec),
+            codec=CodecSection() if self.codec is None else coding(self.codec).section,
             sums=SumSection() if self.averaging is None else SumSection(averaging=self.averaging),
             evaluation=EvaluationSection() if model.kind == "llama" else EvaluationSection(sample_tokens=0),
             data=RunFile.Data(directory=self.directory),
         )
-        shape = _shape(model, self.preset, stages, self.subspace_dim, self.narrowed)
+        means = {"token_means": True} if self.codec is not None and coding(self.codec).token_means else {}
+        shape = _shape(model, self.preset, stages, self.subspace_dim, {**self.narrowed, **means})
         tree = {**run.model_dump(mode="json"), "model": shape.model_dump(mode="json")}
         tail = tree["model"].pop("tail_layers")
         apply_overrides(tree, self.overrides)

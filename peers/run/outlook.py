@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peers.run.cards import CARDS, MINE, UnknownCard, parse_cards
+from peers.run.coding import ENTROPY, coding, name_of
 from peers.run.dry_run import DryRun, dry_run
 from peers.run.fleet import Kind, Times, mode_of, placed, row_of, times_on, usable
 from peers.run.forecast import Forecast, Line, Load, forecast, smallest_step
@@ -99,11 +100,13 @@ def outlook(manifest: RunManifest, cards: str, line: Line | None) -> Outlook:
     others: tuple[Way, ...] = ()
     if manifest.model.stages > 1 or fleet.most > 1:
         averaging: tuple[str, ...] = AVERAGING if fleet.most > 1 else (manifest.sums.averaging,)
-        if manifest.model.shares_embedding:
+        if manifest.model.shares_embedding or manifest.model.token_means:
             averaging = tuple(how for how in averaging if how in (*EXACT, manifest.sums.averaging))
         if manifest.sums.mode != "exact":
             averaging = tuple(how for how in averaging if how != "dither:1")
-        others = tuple(fleet.way(codec, how, sized=True) for how in averaging for codec in CODECS)
+        # a codec for token means is of no use without them, and other codecs would leave the means unused
+        codecs = (ENTROPY,) if manifest.model.token_means else CODECS
+        others = tuple(fleet.way(codec, how, sized=True) for how in averaging for codec in codecs)
     return Outlook(line, manifest.run.steps, fleet.rows, fleet.placements, own, others)
 
 
@@ -133,8 +136,9 @@ class Fleet:
         load = _load(dry_run(changed, mode_of(self._first), self._counts), self._row, MINE in self._kinds)
         microbatches = -(-self._manifest.batch.microbatches // self.rows)
         found = smallest_step(load, self.most, self._line) if sized else None
+        own = self._manifest.codec, self._manifest.model
         return Way(
-            codec or f"{self._manifest.codec.forward}, {self._manifest.codec.backward}",
+            codec or name_of(*own) or f"{own[0].forward}, {own[0].backward}",
             averaging,
             forecast(load, microbatches, self.most, self._line),
             loss_of(changed.model, changed.codec, changed.sums, self.most),
@@ -179,11 +183,11 @@ def _measured(manifest: RunManifest) -> list[Times]:
 
 def _changed(manifest: RunManifest, codec: str | None, averaging: str, replicas: int) -> RunManifest:
     """The run with this codec, averaging and number of replicas. `codec` None: the run's own."""
-    codecs = {} if codec is None else {"forward": codec, "backward": codec}
+    codecs = manifest.codec if codec is None else coding(codec).section
     most = max(replicas, manifest.swarm.max_replicas)
     return manifest.model_copy(
         update={
-            "codec": manifest.codec.model_copy(update=codecs),
+            "codec": codecs,
             "sums": manifest.sums.model_copy(update={"averaging": averaging}),
             "swarm": manifest.swarm.model_copy(update={"replicas": replicas, "max_replicas": most}),
         }
