@@ -217,7 +217,8 @@ class Checkpoints:
     # ------------------------------------------------------------ ordering
 
     def _order(self, version: int, copies: _Copies, now: float) -> None:
-        """Order to fetch the version from the peers that report the agreed digest. Refuse copies with another digest.
+        """Order to fetch the version from the peers that report the agreed digest. Refuse copies with another
+        digest.
         """
         digests = [self._agreed(version, stage, copies, now) for stage in range(self._settings.stages)]
         agreed = [digest for digest in digests if digest is not None]

@@ -109,7 +109,8 @@ class Divergence:
         return Doubted(stage, tuple(m.actor for m in claims[stage]), f"{nobody} that {self._what(claims)}")
 
     def objection(self, pass_state: PassState, without: frozenset[Actor]) -> Doubted | GiveUp | None:
-        """The reason why a non-finite step must not be skipped: skipping it would count as a divergence. None: skip it.
+        """The reason why a non-finite step must not be skipped: skipping it would count as a divergence. None: skip
+        it.
         """
         settings, skipped = self._settings, self._history.soundness.skipped + 1
         if skipped < settings.divergence.skips:

@@ -103,7 +103,8 @@ class Proofs:
         self._forget(actor)
 
     def look(self, member: Member, now: float) -> None:
-        """Request a proof from a member that holds or loads a state, if it must prove this state and was not asked yet.
+        """Request a proof from a member that holds or loads a state, if it must prove this state and was not asked
+        yet.
         """
         if self._over:
             return
@@ -229,7 +230,8 @@ class Proofs:
             del self._inquiries[inquiry.newcomer]
 
     def _left_behind(self, member: Member, inquiry: _Inquiry) -> None:
-        """A peer has already discarded the requested version. Ask for another version when the newcomer reports next.
+        """A peer has already discarded the requested version. Ask for another version when the newcomer reports
+        next.
         """
         times = self._behind.get(member.actor, 0) + 1
         if times > MOST_BEHIND:

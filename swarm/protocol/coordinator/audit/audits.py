@@ -251,7 +251,8 @@ class Audits:
         blocked: frozenset[Pair] = frozenset(),
         probed: frozenset[Actor] = frozenset(),
     ) -> Rosters:
-        """Return those of `rosters` that take part in the next attempt at `step`. `wire` explains the other arguments.
+        """Return those of `rosters` that take part in the next attempt at `step`. `wire` explains the other
+        arguments.
         """
         inquiry = self._inquiry
         if inquiry.step != step:

@@ -210,7 +210,8 @@ def _alone(table: StageTable, actor: Actor) -> StageTable:
 
 
 def _with(tables: Tables, stage: int, table: StageTable) -> Tables:
-    """These tables with another table for one stage. All numbers are 0, because a search uses tables that never change.
+    """These tables with another table for one stage. All numbers are 0, because a search uses tables that never
+    change.
     """
     fresh = [replace(other, number=0) for other in tables]
     fresh[stage] = table

@@ -101,7 +101,8 @@ class Screen:
         return sorted(found, key=lambda doubt: (("long", "elsewhere", "short").index(doubt.what), -doubt.beyond))
 
     def believe(self, peers: Collection[str]) -> None:
-        """An audit without these peers gave the same result. Forget the angles that were measured in their last steps.
+        """An audit without these peers gave the same result. Forget the angles that were measured in their last
+        steps.
         """
         self._angles = {key: angles for key, angles in self._angles.items() if key[1].peer not in peers}
 

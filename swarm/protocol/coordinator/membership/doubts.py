@@ -44,7 +44,8 @@ def what_is_spoilt(stages: Collection[int], version: int) -> str:
 
 
 class Doubts:
-    """The doubts about peers, by peer id. They hold for all incarnations of a peer, as long as this coordinator leads.
+    """The doubts about peers, by peer id. They hold for all incarnations of a peer, as long as this coordinator
+    leads.
     """
 
     def __init__(self) -> None:

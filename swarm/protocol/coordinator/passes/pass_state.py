@@ -548,7 +548,8 @@ class PassState:
         return [stage for stage in self.prepared if self._one(stage, without).spoilt]
 
     def unusable(self, without: frozenset[Actor]) -> list[int]:
-        """Stages that computed with a state that gives nothing finite. Call this only after a decision without drift.
+        """Stages that computed with a state that gives nothing finite. Call this only after a decision without
+        drift.
         """
         return [stage for stage in self.prepared if self._one(stage, without).unusable]
 

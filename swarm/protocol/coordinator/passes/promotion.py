@@ -30,7 +30,8 @@ class Promotion:
         """For each stage, when a sibling was last asked."""
 
     def lets_in(self, member: Member) -> bool:
-        """Return True if a listener may get work in this step: it has caught up and has had no work in this step yet.
+        """Return True if a listener may get work in this step: it has caught up and has had no work in this step
+        yet.
         """
         pass_state = self._pass_state
         if pass_state.kind is not PassKind.TRAIN or member.actor in pass_state.served or member.is_withheld:

@@ -56,7 +56,8 @@ class Weights:
         """For each actor: the number of consecutive steps without work."""
 
     def of(self, roster: Sequence[Actor], stage: int) -> dict[Actor, float]:
-        """The relative speeds of a stage's replicas. The speed of computing counts, or that of sending if it is lower.
+        """The relative speeds of a stage's replicas. The speed of computing counts, or that of sending if it is
+        lower.
         """
         there = {actor: member for actor in roster if (member := self._members.get(actor)) is not None}
         measured = [member.speed for member in there.values() if member.speed is not None]

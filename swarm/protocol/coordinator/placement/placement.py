@@ -62,7 +62,8 @@ class Survey:
 
 
 class Placement:
-    """Gives stages and versions to members. Call `place` at any time. Between passes, call `survey` until it is ready.
+    """Gives stages and versions to members. Call `place` at any time. Between passes, call `survey` until it is
+    ready.
     """
 
     def __init__(
