@@ -1,7 +1,7 @@
-"""Patience: how long a peer waits for a coordinator that it cannot reach, and what it reports meanwhile.
+"""How long a peer waits for a coordinator that it cannot reach, and what it reports meanwhile.
 
-A restarted coordinator continues the run, so a peer keeps its state and keeps dialling. But the run may also have
-ended while this machine was suspended, and then no coordinator ever answers. When its patience is over, a peer leaves.
+A restarted coordinator continues the run, so a peer keeps its state and keeps dialling. But the run may also have ended
+while this machine was suspended, and then no coordinator ever answers. When its patience is over, a peer leaves.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CoordinatorGone(RunFailed):
 
 
 class Patience:
-    """Call `look` often. Times in seconds; `now` from any monotonic clock."""
+    """The wait of one peer. Call `look` often. Times in seconds; `now` from any monotonic clock."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -62,7 +62,7 @@ class Patience:
         self._refusal = reason
 
     def last_words(self) -> str:
-        """Why the peer leaves."""
+        """The reason why the peer leaves, as text."""
         if self._refusal is not None:
             return f"the coordinator refuses this peer: {self._refusal}"
         waited = _duration(self._patience_s)
