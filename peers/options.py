@@ -15,7 +15,7 @@ from swarm.net.uplink import LEAST_RATE
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of `512MB`, `1.5 GiB`, `4G` or `1000000`. Raises typer.BadParameter."""
+    """Read a number of bytes, such as `512MB`, `1.5 GiB`, `4G` or `1000000`. Raises typer.BadParameter."""
     match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
     if match is None:
         raise typer.BadParameter(f"{text!r} is not a size: write 512MB, 1.5GiB or a number of bytes")
@@ -30,7 +30,7 @@ def is_invite(text: str) -> bool:
 
 
 def parse_rate(text: str) -> int:
-    """Bytes/s of `20Mbit`, `2.5MB` or `800 kbit/s`. Raises typer.BadParameter."""
+    """Read a rate in bytes/s, such as `20Mbit`, `2.5MB` or `800 kbit/s`. Raises typer.BadParameter."""
     match = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([kKmMgG]?)(bit|bps|B)(?:/s)?\s*", text)
     if match is None:
         raise typer.BadParameter(

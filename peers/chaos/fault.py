@@ -41,7 +41,9 @@ _ON_LINKS = ("cut", "heal", "link")
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """`who`: hosts. For links: all links of `who`, or those `between` two groups, both ways or only from the first."""
+    """A fault of a scenario. `who`: hosts. For links: all links of `who`, or those `between` two groups, both ways or
+    only from the first group.
+    """
 
     name: str
     kind: str
@@ -50,13 +52,13 @@ class PlannedFault:
     between: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     one_way: bool = False
     for_s: float | None = None
-    """Seconds after which it is undone."""
+    """Seconds after which the fault is undone."""
     shape: Shape = UNLIMITED
     factor: float = 1.0
     leave: int = 0
     by_s: float = 0.0
     takes_back: str | None = None
-    """The fault that it reverses, on the hosts of that fault."""
+    """The fault that this one reverses, on the hosts of that fault."""
 
     @property
     def undoes(self) -> bool:

@@ -66,8 +66,8 @@ def _check_kinds(kinds: frozenset[str]) -> None:
 
 
 def _lines(path: Path, follow: bool) -> Iterator[bytes]:
-    """Whole lines of all parts of the log. A torn last line is read again each time, since a restarted writer replaces
-    it.
+    """The whole lines of all parts of the log. A torn last line is read again each time, since a restarted writer
+    replaces it.
     """
     if not path.exists() and not parts_of(path):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))

@@ -41,7 +41,9 @@ def check_place(manifest: RunManifest, home: OpenHome) -> None:
 
 
 def way_in(home: OpenHome, given: Invite | None) -> Invite | None:
-    """The invite of another coordinator, given now or stored at an earlier start. Raises InviteError, OSError."""
+    """The invite of another coordinator: the one given now, or the one stored at an earlier start. Raises InviteError,
+    OSError.
+    """
     path = home.path / "invite"
     if given is not None:
         if given.ticket is None:

@@ -41,7 +41,9 @@ class ControlSocketError(ValueError):
 
 
 class ControlSocket:
-    """Call `open`. Then `answer(request)` is called for each request from the organiser, until `close`."""
+    """The control socket of one coordinator. Call `open`. Then `answer(request)` is called for each request from the
+    organiser, until `close`.
+    """
 
     def __init__(self, home: Path, answer: Answer) -> None:
         self.path = home / "control.sock"
@@ -139,7 +141,7 @@ def _short_folder() -> str | None:
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
-    """Read a line. Empty if the data are not a line, or the line is too long."""
+    """Read a line. Returns an empty text if the data contain no line, or if the line is too long."""
     try:
         return await reader.readuntil(b"\n")
     except asyncio.IncompleteReadError:

@@ -1,5 +1,6 @@
-"""Metrics for Prometheus. There is one series per stage and none per peer, so even a thousand volunteers give only a
-few dozen numbers.
+"""Metrics for Prometheus.
+
+There is one series per stage and none per peer, so even a thousand volunteers give only a few dozen numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the models of schema.py."""
+"""Makes the OpenAPI document from the models of schema.py."""
 
 from __future__ import annotations
 

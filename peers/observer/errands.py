@@ -28,7 +28,7 @@ from swarm.state.transfer import HEADER_BYTES
 T = TypeVar("T")
 
 _KEPT = 64
-"""Number of versions that an observer's archive keeps; their only cost is the observer's own disk space."""
+"""Number of versions that an observer's archive keeps. They cost only the observer's own disk space."""
 
 
 def run(errand: Coroutine[Any, Any, T]) -> T:

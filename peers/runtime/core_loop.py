@@ -53,7 +53,7 @@ class Core(Protocol[Input, Action]):
 
 
 class CoreLoop(Generic[Input, Action]):
-    """Call `post` from the loop, `call` from any thread. `run` ends after `stop`."""
+    """Runs one core. Call `post` from the loop, `call` from any thread. `run` ends after `stop`."""
 
     def __init__(self, core: Core[Input, Action], carry_out: Callable[[Action], None]) -> None:
         self._core = core

@@ -27,7 +27,7 @@ SIZE = 8 << 20
 """Largest number of bytes of noise. A probe ends after `LIMIT_S` in any case."""
 LIMIT_S = 1.0
 PAUSE_S = 60.0
-"""Seconds between two probes of one peer in the same direction."""
+"""Seconds that must pass between two probes of one peer in the same direction."""
 LONGEST_WAIT_S = 4.0
 """Longest wait in seconds for earlier probes; a peer that would wait longer is not measured."""
 _PIECE = 64 << 10
@@ -83,14 +83,14 @@ async def probe_link(network: Fetcher, coordinator: Actor, *, up: bool) -> tuple
 
 
 class Prober:
-    """The coordinator's side. It runs one probe at a time, so that probes do not disturb each other."""
+    """Answers probes at the coordinator. It runs one probe at a time, so that probes do not disturb each other."""
 
     def __init__(self, network: Fetcher, clock: Callable[[], float] = time.monotonic) -> None:
         self._network = network
         self._clock = clock
         self._busy_until = 0.0
         self._last: dict[tuple[str, bytes], float] = {}
-        """{(peer id, request): time}"""
+        """The time of each peer's last probe: {(peer id, request): time}"""
 
     async def answer(self, requester: Actor, what: bytes) -> Transfer:
         """The answer to a peer's request (one of `PROBES`). Raises BulkError if it is not the peer's turn."""

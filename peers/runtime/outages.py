@@ -21,7 +21,7 @@ class _Outage:
 
 
 class Outages:
-    """`tell(actor, count, reason)`: called for a report that is worth a line in the log.
+    """Counts undelivered messages. `tell(actor, count, reason)`: called for a report that is worth a line in the log.
 
     Messages that are counted but not reported when the process ends are never reported.
     """

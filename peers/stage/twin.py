@@ -1,4 +1,4 @@
-"""Two machines with one key: the process that was started later stays, and the older one leaves for good.
+"""Handles two machines with one key: the process that was started later stays, and the older one leaves for good.
 
 Otherwise two supervisors would restart both processes again and again, each replacing the other. So the process that
 leaves writes a note into its home, and `join` refuses to start there until the owner has removed the note.

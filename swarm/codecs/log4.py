@@ -32,7 +32,8 @@ _LEVELS = torch.tensor([sign * level for sign in (1.0, -1.0) for level in (0.0, 
 
 
 class Log4(Levels):
-    """Unbiased. Error of a value: at most its own magnitude or 0.0157 of the largest in its row, whichever is larger.
+    """Rounds at random without bias. Error of a value: at most its own magnitude or 0.0157 of the largest in its row,
+    whichever is larger.
 
     Values beyond 3.38e38 saturate there; rows below 8e-31 become zero.
     """

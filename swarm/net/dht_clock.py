@@ -32,7 +32,7 @@ _READERS = (
 )
 """hivemind's modules that have imported `get_dht_time` by name, so that it must be replaced in each of them."""
 LEAST_CORRECTION_S = 1.0
-"""Smaller differences, in seconds, are ignored: they are network delay, and hivemind tolerates three seconds."""
+"""Smaller differences, in seconds, are ignored: they may be network delay, and hivemind tolerates three seconds."""
 
 
 def _steady() -> float:

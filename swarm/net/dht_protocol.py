@@ -39,7 +39,9 @@ MAX_NEAREST = 64
 MAX_KEPT = 4096
 """Largest number of records that a node stores."""
 KEPT_OF_ONE = 2
-"""Stored records per sender: one for its current run, and one for an earlier run that has not expired."""
+"""Largest number of stored records of one sender: one for its current run, and one for an earlier run that has not
+expired.
+"""
 OWNERS_OF_ONE = 4
 """Largest number of senders that have a record under the same key."""
 MAX_NODES = 4096
@@ -209,7 +211,9 @@ class SwarmProtocol(DHTProtocol):
 
 
 class _Stub:
-    """Sends requests with our token to another node, and rejects answers with more entries than were requested."""
+    """Sends requests to another node with the token of this node, and rejects answers with more entries than were
+    requested.
+    """
 
     def __init__(self, stub: Any, peer: PeerID, guard: RecordGuard, me: PeerID) -> None:
         self._stub = stub

@@ -33,9 +33,11 @@ class Role(enum.Enum):
     PEER = "peer"
     COORDINATOR = "coordinator"
     GUEST = "guest"
-    """A new device with a pass. It may request the manifest and its certificate, nothing else."""
+    """The role of a new device with a pass. It may request the manifest and its certificate, nothing else."""
     OBSERVER = "observer"
-    """May request from a coordinator what it shows of the run. No actor accepts other messages from an observer."""
+    """The role of a device that only observes. It may request from a coordinator what the coordinator shows of the run.
+    No actor accepts other messages from it.
+    """
 
 
 class Channel(enum.Enum):
@@ -78,7 +80,9 @@ class Refused(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """The data of the opener in a Hello. `target_incarnation` None: any incarnation may answer."""
+    """What the opener of a stream says about itself in a Hello. `target_incarnation` None: any incarnation may
+    answer.
+    """
 
     run_hash: str
     sender: Actor

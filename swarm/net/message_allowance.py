@@ -43,7 +43,7 @@ class MessageAllowance:
 
 
 class _Buckets:
-    """Token buckets, which may be overdrawn, by device or pass."""
+    """Token buckets, one for each device or pass. A bucket may be overdrawn."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate

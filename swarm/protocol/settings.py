@@ -42,7 +42,7 @@ class Settings:
     checked.
     """
     stage_least: tuple[int, ...] = ()
-    """The same for a peer that recomputes its layers one by one. Empty: as `stage_memory`."""
+    """The same for a peer that recomputes its layers one by one. Empty: the same values as `stage_memory`."""
     stage_sums: tuple[int, ...] = ()
     """For each stage, the usual encoded size in bytes of a step's sums; empty: no forecast."""
     stage_frames: tuple[float, ...] = ()
@@ -50,7 +50,7 @@ class Settings:
     ignored.
     """
     slots: int = 0
-    """Largest number of microbatches that a peer works on at once. 0: chosen by the pipeline's depth (`Slots`)."""
+    """Largest number of microbatches on which a peer works at once. 0: chosen by the pipeline's depth (`Slots`)."""
     averages_compressed: bool = False
     """True if replicas average compressed gradients, so that residuals enter the next step (`residuals.py`)."""
     imported: bool = False
@@ -76,7 +76,7 @@ class Settings:
         return version > 0 and (version % self.checkpoint_every == 0 or version == self.steps)
 
     def update(self, step: StepNumber, rate: float) -> Update:
-        """The optimizer's numbers for a step's decision. `rate`: as in Decision."""
+        """The optimizer's numbers, which the decision of a step contains. `rate`: the same as in Decision."""
         return update_of(self.optimizer, step, self.steps, rate)
 
     def partner(self, stage: int) -> StageIndex | None:

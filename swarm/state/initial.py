@@ -94,7 +94,7 @@ class InitialParameters:
 
 
 def _files(tensors: Mapping[str, LazyTensor], shard_bytes: int) -> Iterator[list[str]]:
-    """For each file the names of its tensors, in order: as many as fit, at least one."""
+    """The names of the tensors in each file, in order. A file has as many tensors as fit, and at least one."""
     names: list[str] = []
     filled = 0
     for name in sorted(tensors):

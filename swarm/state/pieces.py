@@ -80,7 +80,9 @@ def index_bytes(total: int) -> int:
 
 
 class SumsFile:
-    """The reduced buckets of a step in one file: their number, the length of each, then each bucket as it was sent."""
+    """A file with the summed buckets of a step: the number of buckets, the length of each, then each bucket as it was
+    sent.
+    """
 
     _COUNT = struct.Struct("<I")
 

@@ -1,4 +1,4 @@
-"""Logs: all event logs of some homes as one stream, ordered by time.
+"""All event logs of some homes as one stream, ordered by time.
 
 In a group, each coordinator may hold copies of the others' logs (`mirrors/`). A line that is in several files is taken
 once. A log may consist of several parts; the newest part has the log's name (swarm/events/parts.py).
@@ -27,7 +27,7 @@ _NAMES_WRITER = ("ProcessStarted", "LogContinued")
 
 
 class Logs:
-    """`take()` returns the new lines. A line counts as taken once it is returned."""
+    """The logs of some homes. `take()` returns the new lines. A line counts as taken once it is returned."""
 
     def __init__(self, homes: Sequence[Path]) -> None:
         self._homes = list(homes)

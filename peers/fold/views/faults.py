@@ -1,4 +1,4 @@
-"""Faults: every incident with time, peer, reason and cost; the newest first."""
+"""The view of all incidents with time, peer, reason and cost, the newest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""People: the contributions of each peer id over all its starts, largest first."""
+"""The view of the contributions of each peer id over all its starts, largest first."""
 
 from __future__ import annotations
 

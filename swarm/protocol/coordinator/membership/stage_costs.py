@@ -50,7 +50,9 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Lineup:
-    """The workers and costs of all stages. `crews[s]` serve stage `s`, whose microbatches cost `costs[s]` > 0 each."""
+    """The workers and costs of all stages. `crews[s]`: the workers of stage `s`. `costs[s]` > 0: the cost of a
+    microbatch in it.
+    """
 
     crews: tuple[tuple[Worker, ...], ...]
     costs: tuple[float, ...]
@@ -76,7 +78,7 @@ class Lineup:
 
 
 class StageCosts:
-    """Call `learn` after every decided step. The other methods are queries."""
+    """What is known of costs and speeds. Call `learn` after every decided step. The other methods are queries."""
 
     def __init__(
         self,
@@ -85,8 +87,10 @@ class StageCosts:
         stage_frames: tuple[float, ...] = (),
         stage_least: tuple[int, ...] = (),
     ) -> None:
-        """Per stage, if known: `stage_memory`, bytes of memory that a peer needs; `stage_least`, bytes that suffice if
-        it recomputes its layers one by one; `stage_frames`, bytes that it sends per microbatch.
+        """Each argument has one value per stage. If it is empty, the values are unknown.
+
+        `stage_memory`: bytes of memory that a peer needs. `stage_least`: bytes that suffice if the peer recomputes its
+        layers one by one. `stage_frames`: bytes that it sends per microbatch.
         """
         self._stage_memory = stage_memory
         self._stage_least = stage_least or stage_memory
@@ -96,12 +100,12 @@ class StageCosts:
         self._carried: dict[Actor, float] = {}
         """For each actor, the bytes/s of its second fastest link, as the receivers report."""
         self._costs: tuple[float, ...] = ()
-        """The result of the last `learn`."""
+        """The costs by stage, as the last call of `learn` computed them."""
         self._crews: dict[int, tuple[list[Member], tuple[Worker, ...]]] = {}
         """Cache by stage for newcomers: the members, and the same members as workers for the planner."""
 
     def learn(self, members: Members) -> None:
-        """Record the measurements. Each peer counts once for a stage, even after it has left."""
+        """Record the measurements of a decided step. Each peer counts once for a stage, even after it has left."""
         for member in members:
             seconds, stage = member.seconds_per_microbatch, member.stage
             if seconds is None or stage is None or not member.has_worked:
@@ -136,11 +140,11 @@ class StageCosts:
         return member.capacity if member.speed is None else member.speed
 
     def uplink(self, member: Member) -> float:
-        """Upload rate in bytes/s: the rate that the member offered when it joined, or that of its second fastest link,
-        whichever is higher.
+        """Upload rate in bytes/s: the rate that the member offered when it joined, or that of its second fastest link
+        if this is higher. Infinite if the member has offered no rate.
 
-        A link that is probed at the same time as others seems slow. A single fast link is no evidence: both ends may be
-        in the same house, or the receiver may lie. Infinite if the member has offered no rate.
+        A link that was measured together with others seems slower than it is, so faster links correct the offered rate.
+        A single fast link proves nothing: both ends may be in the same house, or the receiver may lie.
         """
         offered = member.offered_uplink
         return math.inf if offered is None else max(offered, self._carried.get(member.actor, 0.0))
@@ -159,8 +163,8 @@ class StageCosts:
     def barred(self, members: Members, member: Member) -> frozenset[int]:
         """Stages that the member must never get.
 
-        Either a stage needs more memory than the other peers in the member's process leave, or one of those peers
-        already holds the stage: if the process died, both replicas would be lost.
+        There are two reasons. A stage may need more memory than the other peers in the member's process leave. Or one
+        of those peers already holds the stage: if the process died, both replicas would be lost.
         """
         if member.memory is None and member.seating is None:
             return _NONE

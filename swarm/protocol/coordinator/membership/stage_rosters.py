@@ -1,5 +1,5 @@
-"""Lists of members by stage, without a stage, and without a connection. They are updated with every change, so that no
-query visits all members.
+"""Lists of the members of each stage, those without a stage, and those without a connection. The lists are updated with
+every change, so that no query visits all members.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Chooses stages for newcomers, and moves during the run: it calls the planner with the coordinator's measurements.
+"""Chooses stages for newcomers and moves peers during the run. It calls the planner with the coordinator's
+measurements.
 
-The cost of a move and the time for which it is useful are measured too: the seconds from being assigned a stage to
-working in it, the seconds per step, and how often peers leave. So no period must be configured: moves are considered
-after every decided step.
+The coordinator measures everything that the planner needs: the seconds from being assigned a stage to working in it,
+the seconds per step, and how often peers leave. So no period must be configured: moves are considered after every
+decided step.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from swarm.protocol.settings import Settings
 from swarm.protocol.timeouts import Observed
 
 DWELL_STEPS = 4
-"""Minimum number of steps that a peer stays in its stage: as many are needed to measure its effect."""
+"""Minimum number of steps for which a peer stays in its stage, because its effect must be measured."""
 DWELL_DOWNLOADS = 2
-"""Minimum stay as a multiple of the time to take up a stage, so that a peer works for at least half of its time."""
+"""Minimum stay in a stage, as a multiple of the time that it takes to load the stage, so that a peer works for at least
+half of its time.
+"""
 
 
 class Rebalancing:
@@ -137,7 +140,7 @@ class Rebalancing:
 
     @property
     def longest_way_s(self) -> float:
-        """While a peer moves, other moves wait for it at most this number of seconds."""
+        """Longest time in seconds for which other moves wait while a peer moves."""
         return 2 * self.dwell_s + self._settings.step_budget_s
 
     @property
@@ -151,9 +154,9 @@ class Rebalancing:
     def claim(self, member: Member) -> Claim | None:
         """The stage for a member without one. None: it stands by.
 
-        First choice is the stage of its checkpoint, if that stage lacks replicas. The second is the stage that it was
-        loading when it was lost. Otherwise the planner chooses; it prefers stages without other devices of the same
-        owner.
+        The first choice is the stage of its checkpoint, if that stage lacks replicas. The second is the stage that the
+        member was loading when it was lost. Otherwise the planner chooses, and prefers stages in which the owner has no
+        other device.
         """
         settings, barred = self._settings, self._stage_costs.barred(self._members, member)
         wanted, people = member.preferred, self._members.people
@@ -212,7 +215,7 @@ class Rebalancing:
         return None
 
     def recruit(self, stage: StageIndex, now: float) -> Move | None:
-        """No peer stands by for a stage without peers. Move a replica that another stage can spare."""
+        """Find a peer for a stage without peers while no peer stands by: a replica that another stage can spare."""
         lineup = self._stage_costs.lineup(self._members, self._settings.replicas, self.most, self._is_ready)
         found = recruit(lineup, stage)
         if found is not None:
