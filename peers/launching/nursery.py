@@ -117,7 +117,7 @@ class Nursery(Launcher):
                 self._process.stdin.write(json.dumps(order).encode() + b"\n")
                 self._process.stdin.flush()
             except OSError as error:
-                raise LaunchFailed(f"the nursery of processes has ended: {error}") from None
+                raise LaunchFailed(f"the process that starts others has ended: {error}") from None
             self._wait(lambda: bool(self._started))
             return self._started.pop()
 

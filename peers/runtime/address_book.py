@@ -53,7 +53,7 @@ class AddressBook:
         """Store a member's record. Raises PublicRecordError."""
         record = open_record(raw)
         if record.actor.peer != sender or record.run_hash != self._run_hash:
-            raise PublicRecordError("a record of another peer or run")
+            raise PublicRecordError("this is the record of another peer or run")
         known = self._records.get(sender)
         if known is not None and (known[0].actor, known[0].expires_at) > (record.actor, record.expires_at):
             return  # a newer record has arrived earlier

@@ -91,5 +91,5 @@ async def test_probes_wait_for_each_other_and_too_many_are_refused(monkeypatch: 
     for number in range(3):
         await link.prober.answer(Actor(f"p{number}", 1), DOWN)
     assert slept == [0.0, 2.0, 4.0] and slept[-1] <= LONGEST_WAIT_S
-    with pytest.raises(BulkError, match="many peers probe their links now"):
+    with pytest.raises(BulkError, match="many peers measure their links now"):
         await link.prober.answer(Actor("p4", 1), DOWN)

@@ -217,7 +217,7 @@ class Commands:
         end = self._history.controls.end(self._settings)
         match command.name:
             case "pause":
-                return "no further pass opens; one that is open is finished"
+                return "no further step begins; the open one is finished"
             case "resume":
                 return "the run continues"
             case "expel":

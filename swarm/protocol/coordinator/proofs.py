@@ -235,7 +235,7 @@ class Proofs:
         """
         times = self._behind.get(member.actor, 0) + 1
         if times > MOST_BEHIND:
-            self._disprove(member, inquiry, f"it has not answered for any of {times} versions")
+            self._disprove(member, inquiry, f"it has given no proof for any of {times} versions")
             return
         del self._inquiries[member.actor]
         self._behind[member.actor] = times

@@ -438,7 +438,7 @@ class Audits:
         if new:
             there = {member.actor.peer for member in self._members}
             self._idle = ((self._idle | found.idle) & there) - new - self._vouched
-        return f"{len(new)} of its peers never were audited" if new else drawn
+        return f"{len(new)} of its peers have never been audited" if new else drawn
 
     def _without_half(self, roster: list[Actor]) -> list[Actor]:
         """The roster without one half, drawn at random so that peers cannot predict it. Peers that must be checked are
