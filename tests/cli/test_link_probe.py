@@ -75,7 +75,7 @@ async def test_a_peer_is_probed_once_a_minute_and_joins_all_the_same() -> None:
     link = Coordinator()
     await probe_link(link, COORDINATOR, up=False)
     assert await probe_link(link, COORDINATOR, up=False) == (None, None)
-    with pytest.raises(BulkError, match="probed less than 60 s ago"):
+    with pytest.raises(BulkError, match="measured less than 60 s ago"):
         await link.prober.answer(PEER, DOWN)
     link.now += PAUSE_S
     assert (await probe_link(link, COORDINATOR, up=False))[1] is not None
