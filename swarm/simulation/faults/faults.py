@@ -106,7 +106,7 @@ class SimFault:
 
 
 def nonsense(cell: Cell) -> str | None:
-    """Why there is no such fault; None for meaningful cells."""
+    """The reason why this combination does not exist. None if it does."""
     kind, phase, role = cell.kind, cell.phase, cell.role
     if kind == "stranger":
         return None if role == "coordinator" else "a stranger sends to all processes, so its role does not matter"
