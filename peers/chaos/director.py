@@ -138,7 +138,7 @@ class Director:
         self._heard_at = 0.0
         self._noticed: set[tuple[str, float]] = set()
         self._sets: list[str] = []
-        """Overrides of the run."""
+        """Overrides of the run file."""
         self._entry: tuple[str, ...] = ()
         """The options with which every peer joins."""
 

@@ -97,7 +97,7 @@ class Nursery(Launcher):
         environment: Mapping[str, str] | None = None,
         clock: Path | None = None,
     ) -> Process:
-        """As `Launcher.start`. `clock`: the file with the offset of the process's clock."""
+        """Start a process, as `Launcher.start` says. `clock`: the file with the offset of the process's clock."""
         assert self._process.stdin is not None
         order = {
             "argv": list(argv),

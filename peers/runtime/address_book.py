@@ -47,7 +47,7 @@ class AddressBook:
         self._run_hash = run_hash
         self._clock = clock
         self._records: dict[str, tuple[PeerRecord, bytes]] = {}
-        """By peer id, least recently updated first."""
+        """The records by peer id. The one that was updated longest ago comes first."""
 
     def note(self, sender: str, raw: bytes) -> None:
         """Store a member's record. Raises PublicRecordError."""

@@ -51,7 +51,7 @@ class OptimizerSection(Section):
 
 
 AUTO = "auto"
-"""In place of a codec's name: the coordinator chooses the codec during the run."""
+"""A value of `forward` and `backward` in place of a codec's name: the coordinator chooses the codec during the run."""
 
 
 class CodecSection(Section):

@@ -76,7 +76,7 @@ class History:
         """True if a past state was computed and the memory of its source can be freed."""
         self._life = 0
         self._trouble = ""
-        """Why the database does not grow; empty: it does."""
+        """The reason why the database does not grow; empty: it does."""
         self._retry_at, self._retry_s = 0.0, RETRY_S
         self._open()
 

@@ -542,7 +542,7 @@ class CoordinatorCore:
 
     @property
     def _over(self) -> str:
-        """Why commands are no longer accepted; empty: they are."""
+        """The reason why commands are no longer accepted; empty: they are."""
         if self.phase is Phase.FINISHED:
             return "the run has ended"
         return "the coordinator is stopping: start it again first" if self._stopping or self._stopped else ""

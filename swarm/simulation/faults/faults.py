@@ -154,7 +154,7 @@ class Injector:
     def __init__(self, world: World, faults: tuple[SimFault, ...], respawn: Callable[[Process, float], None]) -> None:
         self.struck: list[Cell] = []
         self.quiet_at = 0.0
-        """When the last fault ends."""
+        """The time when the last fault ends."""
         self._world = world
         self._respawn = respawn
         self._waiting: dict[str, list[list[object]]] = {}

@@ -52,7 +52,7 @@ class SimPeer(Lender):
         self.uplink: float | None = None
         """The uplink that it reports, in bytes/s."""
         self.house: ProcessGroup[SimPeer] | None = None
-        """Set if processes can add further peers."""
+        """The process that this peer shares with others. Set if processes can add further peers."""
         self.spare = False
         """True if it arrived after the start, to stand by."""
         self.fails_next = False
@@ -181,7 +181,7 @@ class SimPeer(Lender):
     # ------------------------------------------------------------ computing
 
     def _may_begin(self, what: str) -> None:
-        """Raises Violation while the peer is paused."""
+        """Check that the peer may begin work. Raises Violation while it is paused."""
         if self.pause:
             raise Violation("pause", f"{self.label} begins {what} while it is paused: {self.pause}")
 

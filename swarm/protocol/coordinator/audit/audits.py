@@ -55,7 +55,7 @@ class Ruling:
     """What the coordinator should do with a step that is ready to be decided."""
 
     again: str = ""
-    """Why the step must be repeated. Empty: decide it."""
+    """The reason why the step must be repeated. Empty: decide it."""
     agreed: bool | None = None
     """True if the step gave the same result when it was repeated without some of its peers. False if the results
     differed every time and no culprit was found.
@@ -410,7 +410,7 @@ class Audits:
         return few and self._inquiry.waits <= MOST_WAITS
 
     def _why(self, found: CulpritSearch, decision: Decision) -> str:
-        """Why a step is audited, as text; empty: it is not audited."""
+        """The reason why a step is audited, as text; empty: it is not audited."""
         inquiry, every, norm = self._inquiry, self._settings.audit_every, decision.gradient_norm
         drawn = ""
         if inquiry.doubted:

@@ -272,8 +272,8 @@ class Repair:
     # ------------------------------------------------------------ replicas that disagree
 
     def digests_differ(self, stage: int) -> Suspect | None:
-        """Reduce once more. If the digests differ again, exclude the replica whose answer the fewest people have
-        (`People`).
+        """Replicas of a stage have different digests of the sum. Let the stage reduce once more; if the digests differ
+        again, exclude the replica whose answer the fewest people have (`People`).
 
         If several answers are equally rare, exclude the last replica in the roster.
         """
@@ -293,7 +293,7 @@ class Repair:
         return self._without_who_holds_up(stage, "the sums do not become complete with it")
 
     def _without_who_holds_up(self, stage: int, reason: str) -> Suspect | None:
-        """Exclude the actor that holds up a reduction.
+        """Exclude the actor for which a reduction waits.
 
         That actor may itself have been kept waiting by another. If two people have waited for the same other actor,
         exclude that one instead.

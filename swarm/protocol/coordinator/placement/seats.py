@@ -163,7 +163,7 @@ class Seats:
         return None
 
     def _needless(self, member: Member) -> str:
-        """Why a seat is no longer needed, as text; empty if it is needed."""
+        """The reason why a seat is no longer needed, as text; empty if it is needed."""
         stage = member.stage
         if stage is None:
             return "no stage needs this peer" if member.standing_by else ""
