@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, object]]:
-    """A row for each codec. `folder` holds a corpus in `data`."""
+    """A row for each codec. `folder` contains a corpus in `data`."""
     path = folder / "RUN.toml"
     path.write_text(RUN)
     sets = (f"model.dim={options.dim}", f"model.ffn_dim={options.dim * 8 // 3 // 8 * 8}", f"run.steps={options.steps}")
@@ -103,7 +103,7 @@ def _measure(run: ResolvedRun, codec: str, replicas: int) -> dict[str, object]:
 
 
 def _bytes(manifest: RunManifest) -> float:
-    """Of the sums of all stages, once, by parameter."""
+    """Bytes of the sums of all stages, sent once, divided by the number of parameters."""
     layouts = [Layout.of_stage(manifest.model, stage) for stage in range(manifest.model.stages)]
     return sum(sent_bytes(layout, manifest.sums) for layout in layouts) / sum(layout.length for layout in layouts)
 

@@ -39,7 +39,7 @@ PAIRS = (
     ("none", "topk-independent:0.01"),
     ("topk:0.1", "topk-shared"),
 )
-"""Forward and backward; the backward one is measured."""
+"""Pairs of a forward and a backward codec. The backward codec is measured."""
 
 
 def main() -> None:

@@ -62,12 +62,12 @@ _REASONS = ("silent", "no progress", "nothing came")
 class Environment:
     name: str
     speeds: tuple[float, ...] = (1.0,) * PEERS
-    """By peer: how many times 30 ms a microbatch takes."""
+    """For each peer, the factor by which a microbatch takes longer than 30 ms."""
     far: tuple[float, ...] = ()
-    """By peer: seconds that its messages are under way, give or take a quarter, besides 1 to 13 ms."""
+    """For each peer, the seconds that its messages need, ± a quarter, in addition to 1 to 13 ms."""
     weather: Weather | None = None
     payload_s: tuple[float, ...] = (0.005,) * PEERS
-    """By peer: seconds in which its line sends a frame, or a part of the sums."""
+    """For each peer, the seconds in which its line sends a frame or a part of the sums."""
 
 
 ENVIRONMENTS = (
@@ -83,7 +83,7 @@ ENVIRONMENTS = (
 
 @dataclass(frozen=True)
 class Policy:
-    """Seconds; None: as the product does."""
+    """The three deadlines of a policy in seconds. None: adaptive, as in the product."""
 
     silence: float | None = None
     stall: float | None = None
@@ -117,7 +117,9 @@ GRID = {
     "stall": (0.25, 0.5, 1.0, 1.5, 3.0, 6.0),
     "want": (0.05, 0.1, 0.2, 0.3, 0.6),
 }
-"""The product's bounds at this budget: 0.6 (three heartbeats) to 1.5 s, 0.5 to 3 s, 0.05 to 0.3 s."""
+"""Values that are tried. They span the product's bounds at this budget: 0.6 (three heartbeats) to 1.5 s, 0.5 to 3 s,
+0.05 to 0.3 s.
+"""
 ADAPTIVE = Policy()
 SHORTEST = Policy(silence=0.6, stall=0.5, want=0.05)
 MIDDLE = Policy(silence=0.8, stall=1.0, want=0.2)
@@ -134,7 +136,7 @@ class Played:
 
 
 Results = dict[tuple[str, str], list[Played]]
-"""{(environment, fault): of each seed}"""
+"""The results: {(environment, fault): one result per seed}"""
 
 
 def main() -> None:
@@ -220,7 +222,7 @@ def play(environment: Environment, fault: str, seed: int, policy: Policy) -> Pla
 
 
 class _Trial:
-    """A run: the peer that is struck, the step after which it is struck, and the counts."""
+    """One run: the peer that has the fault, the step after which it has it, and the counts."""
 
     def __init__(self, environment: Environment, fault: str, seed: int) -> None:
         settings = small_settings(stages=2, microbatches=6, steps=STEPS, replicas=3, checkpoint_every=1000)
@@ -304,7 +306,7 @@ def _wrong(results: Results) -> int:
 
 
 def summary(name: str, policy: Policy, results: Results, calm: dict[str, float]) -> dict[str, Any]:
-    """Means are of equally many runs each, so they may be taken in any order."""
+    """The means over the runs. All cases have equally many runs, so the order of taking means does not matter."""
     lost = {(where, fault): _mean_s(found) - calm[where] for (where, fault), found in results.items()}
     everything = [played for found in results.values() for played in found]
     return {

@@ -27,7 +27,7 @@ from benchmarks.scenarios import Report, play
 CALM_S = 45.0
 FORWARD_MS, BACKWARD_MS = 200, 400
 PER_PEER = 8
-"""Microbatches of a stage's replica."""
+"""Number of microbatches for each replica of a stage."""
 TRACE = "trace"
 SCENARIO = """
 about = "{departures} departures per peer and hour, an hour in {hour_s:g} s."
@@ -86,7 +86,7 @@ def _trace(departures: str, options: argparse.Namespace) -> Preemptions:
 
 
 def scenario(trace: Preemptions, departures: str, hour_s: float) -> str:
-    """The trace as a scenario's TOML; its changes begin after the calm."""
+    """The trace as a scenario's TOML. Its changes begin after the calm at the start."""
     faults = []
     for number, change in enumerate(trace.changes):
         at = CALM_S + change.at_s * hour_s / HOUR_S

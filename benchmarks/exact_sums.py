@@ -106,10 +106,10 @@ def _row(folder: Path, options: argparse.Namespace, grid: str) -> dict[str, obje
 
 
 class _Replicas:
-    """Two replicas of a stage, which add the microbatches of one step in turn beside the reference."""
+    """Two replicas of a stage. They add the microbatches of one step in turn, beside the reference."""
 
     def __init__(self, manifest: RunManifest, sums: AveragedSums) -> None:
-        """The grid is as the next step will have it: `sums` turns it."""
+        """The grid is that of the next step: `sums` changes it."""
         self.length = sums.layout.length
         self._manifest, self._sums, self._grid = manifest, sums, sums._grid
         self._added = [Accumulator(sums.layout, manifest.sums, grid=self._grid) for _ in range(2)]
@@ -117,7 +117,9 @@ class _Replicas:
         sums.add = self._tee  # type: ignore[method-assign]
 
     def send(self) -> dict[str, float]:
-        """Bytes of a part and of a total, each bucket once with its head, and seconds of a replica's coding of one."""
+        """Bytes of a part and of a total, with each bucket's head once, and the seconds in which a replica encodes and
+        decodes one.
+        """
         buckets = buckets_of(self._sums.layout, self._manifest.sums)
         total = self._sums.reduced()
         found = dict.fromkeys(("part", "total", "encode_s", "decode_s"), 0.0)

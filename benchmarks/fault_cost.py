@@ -52,7 +52,7 @@ replicas = 2
 """
 STAGES, REPLICAS, MICROBATCHES, HIT = 4, 2, 32, 12
 VICTIM = 2
-"""The third peer: the first of stage 1, as peers are placed in the order of their coming."""
+"""The third peer. It is the first peer of stage 1, because peers are placed in the order of their arrival."""
 OWN = MICROBATCHES // REPLICAS
 
 
@@ -115,7 +115,7 @@ def _run(folder: Path, name: str, *, kill: bool) -> dict[str, float]:
 
 
 def _foretold(events: list[tuple[float, Event]], died: float) -> dict[str, Any]:
-    """What the fold of all that the coordinator knew at that instant answers for the peer that is fenced next."""
+    """What the fold of the coordinator's log up to that instant predicts for the peer that is fenced next."""
     victim = next(event.actor for at, event in events if isinstance(event, PeerFenced) and at > died)
     state = RunState()
     for at, event in events:

@@ -53,7 +53,7 @@ step_budget_s = 600.0
 """
 TOKENS_PER_STEP = 32 * 4 * 256
 T95 = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 11: 2.201}
-"""Student's t, two-sided 95 %, by degrees of freedom."""
+"""Student's t, two-sided 95 %, for each number of degrees of freedom."""
 
 
 def main() -> None:
@@ -94,7 +94,7 @@ def _swarm(folder: Path, steps: int, tolerant: bool) -> LocalSwarm:
 
 
 def _cost(swarm: LocalSwarm, steps: int) -> tuple[float, int]:
-    """CPU-seconds per token of all peers together, and the most bytes of frames one of them kept."""
+    """CPU-seconds per token of all peers together, and the largest number of bytes of frames that one of them kept."""
     seconds, kept = 0.0, 0
     for number in range(4):
         log = swarm.events(f"peer-{number}")

@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def goodput(found: dict[str, Any], calm: dict[str, Any]) -> float:
-    """As above, of what `run` found with departures and without."""
+    """The goodput as defined above, from the results of `run` with and without departures."""
     return float(found["tokens_per_s"] / calm["tokens_per_s"] / found["capacity"])
 
 
@@ -91,7 +91,9 @@ def plan_of(departures: str, seed: int, plan: FleetPlan = PLAN) -> FleetPlan:
 
 
 def run(plan: FleetPlan, seconds: float) -> dict[str, Any]:
-    """Measured from the opening of the first pass to the last decision; what the coordinator costs, to the end."""
+    """Measure from the opening of the first pass to the last decision; the coordinator's cost, to the end of the
+    run.
+    """
     start = time.thread_time()
     world = plan.world(seconds, _weigh)
     world.run(seconds, 1 << 62, lambda: world.journal.counts["PassOpened"] > 0)
@@ -140,7 +142,7 @@ def run(plan: FleetPlan, seconds: float) -> dict[str, Any]:
 
 
 def _capacity(plan: FleetPlan, trace: Preemptions, first: float, last: float) -> float:
-    """Mean over time of the speeds of all that are there ÷ that of those at the start."""
+    """The mean over time of the summed speeds of all present peers ÷ that of the peers at the start."""
     return trace.capacity(first, last, lambda number: _machine(plan, number).speed)
 
 

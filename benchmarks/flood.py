@@ -60,7 +60,7 @@ class Newcomer:
         self._began = 0.0
 
     def start(self) -> None:
-        """Once."""
+        """Start the newcomer. May be called once."""
         if self._process is None:
             self._began = time.time()
             with self._home.with_suffix(".out").open("wb") as out:
@@ -84,7 +84,7 @@ class Newcomer:
 def phase(
     swarm: LocalSwarm, watched: Watched, seconds: float, look: Callable[[float], None] = lambda now: None
 ) -> dict[str, Any]:
-    """Measure the use of the two processes for so many seconds, and the number of steps decided meanwhile."""
+    """Measure the use of the two processes for this many seconds, and the number of steps decided meanwhile."""
     began, cpu = time.time(), watched.cpu_s()
     memory = []
     while (now := time.time()) < began + seconds:

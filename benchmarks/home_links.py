@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, object]]:
-    """The table, row by row. `folder` holds a corpus in `data`."""
+    """Measure the table, row by row. `folder` contains a corpus in `data`."""
     table = []
     for compute in options.compute.split(","):
         for replicas in map(int, options.replicas.split(",")):

@@ -25,16 +25,16 @@ from swarm.events import PeerFenced, StateCompared, StateDrifted, StepDecided
 
 REPLICAS, MICROBATCHES = 3, 12
 INSIDER = 3
-"""Its number in the order of arrival."""
+"""The insider's number in the order of arrival."""
 PATCHED = (
     *("negated", "a quarter more", "exaggerated", "enormous", "nan", "unreduced", "withholding", "slow"),
     *("gift", "status", "hoarding", "flapping"),
 )
-"""Kinds of benchmarks/insider_peer.py. `gift`: it gives newcomers a false state."""
+"""Kinds that benchmarks/insider_peer.py implements. `gift`: it gives newcomers a false state."""
 NEWCOMERS = {"gift": 2}
-"""By kind, how many peers come while the others train."""
+"""For each kind, the number of peers that come while the others train."""
 FAULTS = {"constant": "lie", "mute": "swallow", "mute in evaluations": "mute", "false claim of nan": "nan"}
-"""Kinds that `--fault` has, and its word."""
+"""Kinds that `--fault` implements, with their names there."""
 
 
 def main() -> None:
@@ -98,7 +98,7 @@ def _run(folder: Path, options: argparse.Namespace, kind: str | None) -> dict[st
 
 
 def _await_step(swarm: LocalSwarm, step: int) -> None:
-    """Until that step is decided. Raises TimeoutError."""
+    """Wait until that step is decided. Raises TimeoutError."""
     deadline = time.monotonic() + 300
     while not any(isinstance(event, StepDecided) and event.step >= step for _, event in swarm.events()):
         if time.monotonic() > deadline:

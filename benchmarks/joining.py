@@ -181,7 +181,7 @@ def _row(folder: Path, options: argparse.Namespace, joiners: int, averaging: str
 def _write(
     folder: Path, name: str, options: argparse.Namespace, names: list[str], averaging: str, after_s: float
 ) -> None:
-    """The run and its scenario, `folder`/NAME.toml."""
+    """Write the run and its scenario, `folder`/NAME.toml."""
     run = RUN.format(
         steps=options.steps,
         dim=options.dim,
@@ -220,7 +220,7 @@ def _spawned_at(report: Report, coordinator: Log) -> float:
 
 
 def _parts(log: Log, coordinator: Log, spawned_at: float) -> dict[str, float]:
-    """From the start of the process to the first microbatch in a sum of its own, seconds."""
+    """Seconds of each part, from the start of the process to its first microbatch in a sum."""
     actor = next(event.actor for _, event in log if isinstance(event, ProcessStarted))
     placed = next(at for at, event in coordinator if isinstance(event, PeerJoined) and event.actor == actor)
     gathered_at, state = next((at, e) for at, e in log if isinstance(e, Gathered) and _is_state(e))
@@ -245,8 +245,9 @@ def _parts(log: Log, coordinator: Log, spawned_at: float) -> dict[str, float]:
 
 
 def _step_seconds(coordinator: Log, logs: dict[str, Log], before: int) -> tuple[float, float, float | None]:
-    """Medians: of the steps before anybody joined, of those that were open while a state was on its way, and of those
-    that began when all were of use, if any did."""
+    """The median steps: before anybody joined, while a state was being downloaded, and after all newcomers were of use,
+    if any were.
+    """
     opened = {
         e.pass_id.rsplit(":", 1)[1]: at for at, e in coordinator if isinstance(e, PassOpened) and e.pass_kind == "train"
     }

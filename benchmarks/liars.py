@@ -21,7 +21,9 @@ from swarm.events import Evaluated
 
 MICROBATCHES = 10
 NEVER = 10_000
-"""Steps from one drawn audit to the next, which no run of this length has: what is found is found by the screen."""
+"""Number of steps between two drawn audits. No run of this length has a second one, so what is found is found by the
+screen.
+"""
 
 
 def main() -> None:
@@ -58,7 +60,9 @@ def _spread(options: argparse.Namespace) -> list[str]:
 
 
 def _run(folder: Path, options: argparse.Namespace, lies: list[str], every: int) -> dict[str, object]:
-    """`lies`: at which moments as many peers, in order of arrival, begin. `every`: steps."""
+    """Run one row. `lies`: the moments at which peers, in order of arrival, begin to lie. `every`: steps between
+    audits.
+    """
     path = write_run(
         folder,
         "liars",

@@ -23,13 +23,13 @@ from benchmarks.results import write_results
 
 PEERS_PER_STAGE = 8
 MICROBATCHES_PER_PEER = 8
-"""So that a step takes as long with more replicas."""
+"""Microbatches of a step for each peer of a stage, so that a step takes as long with more replicas."""
 GIGABYTE = 1e9
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A row. `state_gb`: what a newcomer downloads, over 200 Mbit/s; 0: nothing."""
+    """A row. `state_gb`: size of the state that a newcomer downloads over 200 Mbit/s; 0: there is no download."""
 
     name: str
     stages: int
@@ -37,7 +37,7 @@ class Setting:
     spread: float = 1.0
     peers_per_stage: int = PEERS_PER_STAGE
     steep: bool = False
-    """The last stage costs twice as much as the others."""
+    """True if the last stage costs twice as much as the others."""
 
 
 POLICIES: dict[str, tuple[float | None, bool]] = {
@@ -46,7 +46,7 @@ POLICIES: dict[str, tuple[float | None, bool]] = {
     "300 s": (300.0, True),
     "steps": (0.0, True),
 }
-"""{name: (period, whether newcomers claim)}"""
+"""The policies: {name: (period, whether newcomers take the stage that needs them)}"""
 
 SETTINGS = (
     Setting("4 stages", 4),
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def run(job: tuple[Setting, str, float, int]) -> Outcome:
-    """One seed of one row."""
+    """Run one seed of one row."""
     setting, policy, hours, seed = job
     period_s, claims = POLICIES[policy]
     course = Course(

@@ -1,4 +1,4 @@
-"""Writes what a benchmark found, with the command and the machine beside it."""
+"""Writes the results of a benchmark, with the command and the machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def write_results(out: Path | None, benchmark: str, **found: Any) -> None:
-    """To the JSON file `out`, if one is asked for. `benchmark`: its module's name in this folder."""
+    """Write to the JSON file `out`, if one is given. `benchmark`: its module's name in this folder."""
     if out is None:
         return
     command = shlex.join(["python", "-m", f"benchmarks.{benchmark}", *sys.argv[1:]])

@@ -30,7 +30,7 @@ from swarm.protocol.coordinator.placement.churn import PRIOR_PER_S, replica_cap
 
 STAGES = {100: 4, 1_000: 16, 10_000: 64}
 SAMPLES = 200
-"""Peers whose streams with the coordinator are really encoded."""
+"""Number of peers whose streams with the coordinator are really encoded."""
 
 
 def main() -> None:

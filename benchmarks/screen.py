@@ -36,7 +36,7 @@ FACTORS = (-1.0, 1.25, 2.0, -300.0, 0.01, 1e6)
 """Factors by which a liar multiplies its sums."""
 
 Step = tuple[tuple[OwnSums, ...], ...]
-"""By stage."""
+"""The sums of a step, by stage."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _doubted(steps: list[Step]) -> int:
 
 
 def _seen(steps: list[Step]) -> dict[str, float]:
-    """Return, by factor, the share of the steps with a lie in which any peer of the liar's stage is doubted."""
+    """For each factor, the share of the steps with a lie in which any peer of the liar's stage is doubted."""
     screen, half = Screen(), len(steps) // 2
     for step in steps[:half]:
         screen.decided(step)

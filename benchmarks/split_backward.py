@@ -90,7 +90,7 @@ class _Side:
         self.first_half_s: list[float] = []
 
     def backward_s(self) -> float:
-        """CPU seconds of a backward, up to the sums: whoever else computes on this machine costs none."""
+        """CPU seconds of a backward, up to the sums. Other work on this machine does not count."""
         source = self._x.clone().requires_grad_()
         output: Tensor = self._module(source, self._tokens)
         loss = None

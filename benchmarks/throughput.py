@@ -66,7 +66,7 @@ TOKENS = 4 * 256
 SHAPES = ((4, 1), (2, 2))
 """(stages, replicas) of the swarms."""
 REFERENCES = {"reference, 2 threads": (1, 2), "2 processes × 1 thread": (2, 1)}
-"""(processes, threads)"""
+"""(processes, threads) of the references."""
 START_S = 120.0
 
 
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def measure(folder: Path, options: argparse.Namespace, wire: str) -> dict[str, list[dict[str, float]]]:
-    """By swarm: for each pair the tokens per second of it and of each reference."""
+    """For each swarm and each pair, the tokens per second of the swarm and of each reference."""
     with ExitStack() as stack:
         swarms = [_Swarm.start(stack, folder, options, wire, *shape) for shape in SHAPES]
         references = [_Reference.start(stack, folder, options, name) for name in REFERENCES]
@@ -119,7 +119,7 @@ class _Swarm:
     def start(
         cls, stack: ExitStack, folder: Path, options: argparse.Namespace, wire: str, stages: int, replicas: int
     ) -> _Swarm:
-        """Stopped, its first step opened."""
+        """Start it. It is stopped when its first step has opened."""
         path = run_file(folder, options, wire, stages, replicas)
         words = [*PEERS, "join", "--threads", "1", "--capacity", "1", "--max-memory", "4GB"]
         swarm = stack.enter_context(LocalSwarm(path.with_suffix(""), path, [words] * (stages * replicas)))
@@ -132,7 +132,7 @@ class _Swarm:
         return found
 
     def opened(self) -> list[float]:
-        """Unix seconds at which its steps began."""
+        """The time, in unix seconds, at which its steps began."""
         return [at for at, event in self.swarm.events() if isinstance(event, PassOpened) and event.pass_kind == "train"]
 
     def pairs(self, references: list[_Reference], options: argparse.Namespace) -> list[dict[str, float]]:
@@ -158,7 +158,7 @@ class _Reference:
 
     @classmethod
     def start(cls, stack: ExitStack, folder: Path, options: argparse.Namespace, name: str) -> _Reference:
-        """Stopped, each process at its first microbatch. They share the microbatches of a step."""
+        """Start the processes. Each is stopped at its first microbatch. They share the microbatches of a step."""
         processes, threads = REFERENCES[name]
         of_one = argparse.Namespace(dim=options.dim, steps=10_000, microbatches=options.microbatches // processes)
         path = run_file(folder, of_one, "none", 4, 1, f"RUN-{processes}-processes.toml")
@@ -174,7 +174,7 @@ class _Reference:
         return found
 
     def rate(self, begin: float, end: float) -> float:
-        """Tokens a second of its own time between two moments, unix seconds."""
+        """Tokens per second of its own time between two moments, in unix seconds."""
         mine = [self.program.own(at) for at in (begin, end)]
         done = 0.0
         for note in self.notes:

@@ -61,7 +61,9 @@ def main() -> None:
 
 
 def sketches(count: int, device: torch.device) -> None:
-    """What Prepared says for the screen: one of own sums, two of all; and the addition of the gradients beside it."""
+    """Seconds for what Prepared contains for the screen: one sketch of own sums, two of all sums; and for adding the
+    gradients.
+    """
     layout = Layout(("all",), (torch.Size((count,)),), with_loss=False)
     share, gradient = Accumulator(layout, SumSection(), device), torch.rand(count, device=device)
     share.add([gradient])
@@ -76,7 +78,9 @@ def sketches(count: int, device: torch.device) -> None:
 
 
 def whole_step(device: torch.device) -> None:
-    """A step of a whole small model: its microbatches, then the update as it was and as it is, and the checksum."""
+    """A step of a whole small model: its microbatches, then the update in torch and in this program, and the
+    checksum.
+    """
     torch.manual_seed(0)
     module = build_stage(MODEL, 0, device=device, seed=0)
     parameters = list(module.parameters())
@@ -113,7 +117,7 @@ def whole_step(device: torch.device) -> None:
 
 
 def side_by_side(ways: dict[str, Callable[[], object]], device: torch.device) -> dict[str, float]:
-    """Seconds, of a CPU's own time where it computes: the median of each, taken in turns."""
+    """Median seconds of each function, called in turn. On a CPU, the time is CPU time."""
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(REPEATS + 1):  # the first is a warm-up

@@ -22,12 +22,14 @@ from benchmarks.results import write_results
 from peers.run.pipeline_model import BACKWARD, step_units
 
 AIMS = {4: 1.04, 8: 1.10, 16: 1.20}
-"""By stages, the least `speedup`."""
+"""The least `speedup` that is the target, by number of stages."""
 OF_MODEL = 0.95
 PARAMETERS = 1 << 14
-"""Of a stage: few, since it is not the reduce that is looked at."""
+"""Number of parameters of a stage. It is small, because the reduce is not studied here."""
 UNIT_S = 0.0125
-"""Seconds of a forward for each peer that the machine has: a few of them share a core for all but the sleep."""
+"""Seconds of a forward for each peer on the machine. A few peers share a core, which is enough for all but the
+sleep.
+"""
 LEAST_UNIT_S = 0.1
 
 

@@ -138,7 +138,7 @@ class Director:
         self._heard_at = 0.0
         self._noticed: set[tuple[str, float]] = set()
         self._sets: list[str] = []
-        """Overrides of the run."""
+        """Overrides of the run file."""
         self._entry: tuple[str, ...] = ()
         """The options with which every peer joins."""
 
@@ -242,7 +242,7 @@ class Director:
         self._notice_ends()
         for machine in self._machines.values():
             machine.kill()
-        self._wait_for(lambda: not any(m.running for m in self._machines.values()), "the end of all", rest[0])
+        self._wait_for(lambda: not any(m.running for m in self._machines.values()), "the end of all processes", rest[0])
         self._read()
         for machine in self._machines.values():
             if machine.disk is not None and machine.home.events.exists():  # its disk vanishes when this process ends

@@ -11,19 +11,19 @@ from peers.chaos.pipe import UNLIMITED, Shape
 from peers.chaos.table import ScenarioError, Table, host_names, names, nearest
 
 KINDS: dict[str, str] = {
-    "kill": "SIGKILL: the process ends at once; its machine closes the connections",
-    "power_off": "the machine's links are cut and its process killed: no other machine notices it",
+    "kill": "the process ends at once (SIGKILL), and its machine closes the connections",
+    "power_off": "the machine's links are cut and its process is killed, so no other machine is told",
     "restart": "the process starts again in its home; also after kill, power_off and leave",
-    "stop": "SIGSTOP: the process stops, its libp2p daemon runs on",
+    "stop": "the process is suspended (SIGSTOP), but its libp2p daemon runs on",
     "continue": "SIGCONT",
     "slow": "the process gets 1/factor of the CPU time that it would get without the fault",
     "leave": "Ctrl-C",
     "join": "a new host joins",
     "cut": "links carry nothing",
-    "heal": "cut links work again; without `who` and `between`, all",
+    "heal": "cut links work again; without `who` and `between`, all links",
     "link": "links get the properties delay, jitter, loss and rate",
-    "fill": "the disk is filled up to `leave`",
-    "skew": "the wall clock is off by `by`",
+    "fill": "the disk is filled until only `leave` is free",
+    "skew": "the wall clock is changed by `by`",
 }
 UNDONE_BY: dict[str, str] = {
     "kill": "restart",

@@ -52,7 +52,7 @@ class Forwarder:
         self._mtu = mtu
         self._clock = clock
         self._hosts: dict[bytes, ForwardedHost] = {}
-        """By address."""
+        """The hosts, by address."""
         self._by_device: dict[int, ForwardedHost] = {}
         self._by_name: dict[str, ForwardedHost] = {}
         self._links: dict[tuple[str, str], Pipe] = {}

@@ -171,7 +171,7 @@ class _Program:
         )
 
     def say(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises InternetError."""
+        """Send an order and return its answer. Raises InternetError."""
         assert self._process.stdout is not None
         self._write(order)
         line = self._process.stdout.readline()

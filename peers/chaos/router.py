@@ -26,7 +26,7 @@ class Router:
         self._outside = socket.inet_aton(address)
         self._inside = socket.inet_aton(HOME)
         self._heard: dict[bytes, float] = {}
-        """When a packet was last sent, by protocol, the other end's address and port, and own port."""
+        """The time when a packet was last sent, by protocol, the other end's address and port, and own port."""
         self._forgot_at = 0.0
 
     def out(self, packet: bytes, now: float) -> bytes | None:

@@ -159,7 +159,7 @@ def load(path: Path) -> Scenario:
 
 def read(table: Table, path: Path) -> Scenario:
     run_file = table.take("run", quantity.text)
-    peers = table.need("peers", _peers, "how many join, or a list of names")
+    peers = table.need("peers", _peers, "how many peers join, or a list of their names")
     network = table.table("network")
     up, down = network.take("up", quantity.rate), network.take("down", quantity.rate)
     mtu = network.take("mtu", _mtu, MTU)
@@ -269,7 +269,7 @@ def _expected_end(row: Table) -> ExpectedEnd:
     found = ExpectedEnd(
         row.need("who", quantity.text, "the host whose process ends"),
         row.need("after", quantity.text, "the fault that makes it end"),
-        row.need("within", quantity.span, "how soon, such as 10s"),
+        row.need("within", quantity.span, "within what time, such as 10s"),
         row.take("code", quantity.whole, 0),
     )
     row.close()

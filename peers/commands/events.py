@@ -30,7 +30,9 @@ def command(
             help="An event log, or the home it lies in. Default: the home of this user with the latest activity.",
         ),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue as the log grows, until Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new events as they come, until Ctrl-C.")
+    ] = False,
     kind: Annotated[
         list[str] | None, typer.Option("--kind", "-k", help="Show this kind of event only; may be repeated.")
     ] = None,

@@ -31,7 +31,9 @@ class CharterError(ValueError):
 
 
 def check_place(manifest: RunManifest, home: OpenHome) -> None:
-    """Raises CharterError if the manifest names a group that does not include this machine."""
+    """Check that this machine may coordinate the run. Raises CharterError if the manifest names a group that does not
+    include this machine.
+    """
     group, me = manifest.coordinator.group, Identity.load(home.identity).peer_id
     if group and me not in group:
         raise CharterError(

@@ -127,7 +127,7 @@ class ControlSocket:
             async with asyncio.timeout(request.timeout):
                 return await self._answer(request)
         except TimeoutError:
-            late = f"no answer within {request.timeout:g} s: it may come into force yet; see with `control status`"
+            late = f"no answer within {request.timeout:g} s: it may still take effect; see `control status`"
             return {**_error(late), "unsure": True}
 
 

@@ -82,7 +82,7 @@ class Registrar:
         ).sealed(self._coordinator)
 
     def _check_turn(self, block: str) -> None:
-        """Raises BulkError unless an open run may admit a new device now."""
+        """Check that an open run may admit a new device now. Raises BulkError if not."""
         if self._turnstile is None:
             raise BulkError("this run is not open to everybody any more: ask the organiser for an invite")
         if len(self._controls().admitted) >= MOST_ADMITTED:

@@ -80,7 +80,7 @@ class Addresses:
 
     plain: str
     organiser: str | None
-    """None: this dashboard has no organiser."""
+    """The address with the organiser's token. None: this dashboard has no organiser."""
     reader: str | None
     """The address for readers, with the read token if reading needs one."""
 

@@ -76,7 +76,9 @@ class Hub:
             await asyncio.sleep(_LOOK_EVERY_S)
 
     def response(self, request: Request, topics: Sequence[str], last_id: str, access: Access) -> Response:
-        """Raises Denied for an unknown topic, or when there are too many viewers."""
+        """The stream of some topics for one viewer. Raises Denied for an unknown topic, or when there are too many
+        viewers.
+        """
         wanted = tuple(dict.fromkeys(topics))
         if not wanted or not set(wanted) <= set(TOPICS):
             raise Denied(400, f"topics: some of {', '.join(TOPICS)}, with commas")

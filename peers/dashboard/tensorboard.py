@@ -30,7 +30,7 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises OSError."""
+        """Open or create the file. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / NAME
         self.last: dict[str, int] = {}

@@ -60,7 +60,9 @@ class Tokens:
 
     @classmethod
     def for_observers(cls, path: Path, *, reading: bool) -> Tokens:
-        """As `kept`, without an organiser: nobody gets the organiser's token. Raises TokenError, OSError."""
+        """The same as `kept`, but without an organiser: nobody gets the organiser's token. Raises TokenError,
+        OSError.
+        """
         return cls(secrets.token_urlsafe(32), _kept(path.with_name(path.name + "-read")) if reading else None)
 
     def access(self, token: str) -> Access:

@@ -332,7 +332,7 @@ class _Story:
         self._report.recovery = killing.recovery
         self._say(
             f"kill -9 {killing.victim.pid}: {killing.victim.name} ({killing.recovery.actor}) dies in step "
-            f"{killing.recovery.step + 1} with {killing.recovery.finished} microbatches finished and others in hand",
+            f"{killing.recovery.step + 1} with {killing.recovery.finished} microbatches finished and others not",
             "bold red",
         )
 

@@ -46,13 +46,13 @@ class Traffic:
 @dataclass(slots=True)
 class Links:
     pairs: dict[str, dict[str, Pair]] = field(default_factory=dict)
-    """By sender and receiver."""
+    """The links, by sender and receiver."""
     number: int = 0
     """Number of pairs in `pairs`."""
     sent: dict[str, int] = field(default_factory=dict)
     """Bytes by kind, of all pairs so far."""
     traffic: dict[str, Traffic] = field(default_factory=dict)
-    """By source of events."""
+    """The traffic, by source of events."""
 
     def forget(self, actor: str) -> None:
         """Forget the links of a process that has ended. Other peers' reports about it disappear with their next

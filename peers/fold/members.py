@@ -50,7 +50,7 @@ class Member:
     """Bytes sent."""
     faults: int = 0
     history: list[list[str | float]] = field(default_factory=list)
-    """Its last history entries: time, text."""
+    """The last entries of the member's history: time, text."""
 
     def note(self, at: float, words: str) -> None:
         self.history.append([at, words])

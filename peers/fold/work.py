@@ -57,7 +57,7 @@ class Window:
     """For each bucket: its number (start ÷ width), processed and possible tokens. Oldest first."""
 
     def add(self, start: float, end: float, done: float, possible: float) -> None:
-        """Add an amount, spread evenly over the time from `start` to `end`."""
+        """Add an amount of processed and possible tokens, spread evenly over the time from `start` to `end`."""
         last = int(end // self.width)
         first = max(int(start // self.width), last - self.most)
         length = end - start
@@ -108,7 +108,7 @@ class Work:
     """The training pass that was opened last."""
     opening_step: int = -1
     opening_at: float = 0.0
-    """When the first attempt of that step began."""
+    """The time when the first attempt of that step began."""
     recorded: list[Step] = field(default_factory=list)
     """Followers' reports about steps that the leader's log lacks. The leader may die before it reports them."""
 

@@ -96,7 +96,7 @@ def _chosen(facts: dict[str, Any], version: int | None, archive: Archive) -> tup
             found[int(name)] = hashes
     where = "the archive of the coordinator"
     if not found:
-        raise StateError(where, "it holds no complete checkpoint yet")
+        raise StateError(where, "it contains no complete checkpoint yet")
     wanted = max(found) if version is None else version
     if wanted not in found:
         held = ", ".join(map(str, sorted(found)))

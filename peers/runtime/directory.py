@@ -91,7 +91,7 @@ class Directory:
         self._told: dict[Actor, tuple[tuple[str, ...], float]] = {}
         """For each coordinator: the addresses of this process that it knows, and when it was told."""
         self._known: dict[str, tuple[int, tuple[str, ...]]] = {} if notebook is None else _read(notebook)
-        """By peer id, the incarnation and addresses of its newest record."""
+        """For each peer id, the incarnation and addresses of its newest record."""
         now = asyncio.get_running_loop().time()
         self._seen = dict.fromkeys(self._known, now)
         self._asked: dict[str, float] = {}

@@ -37,7 +37,7 @@ class Outages:
             outage.untold += count
             return
         if len(self._of) >= _MOST:
-            self._end(next(iter(self._of)), "and for others meanwhile")
+            self._end(next(iter(self._of)), "and for other reasons meanwhile")
         self._of[actor] = _Outage(reason)
         self._tell(actor, count, reason)
 

@@ -33,7 +33,7 @@ class RunObserver(NetworkObserver):
         """Called with each message before the core gets it."""
 
     def mirror(self, sender: Actor, message: LogWant | LogChunk) -> None:
-        """Called with coordinators' messages about their logs, which no core takes."""
+        """Called with other coordinators' messages about their event logs, which the core does not need."""
 
     def banned(self, sender: Actor, message: Banned) -> None:
         """Called with a coordinator's list of banned members, which the core does not need."""

@@ -246,7 +246,11 @@ class StageDriver:
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            self._log.append(CheckpointRefused("this stage's state", f"no memory for a copy: {error}"))
+            self._log.append(
+                CheckpointRefused(
+                    "this stage's state", f"a copy of the state cannot be written for lack of memory: {error}"
+                )
+            )
             self.loop.post(MemoryShort(f"a checkpoint of version {version}: {error}"))
             return
         except NotFinite as error:

@@ -71,7 +71,7 @@ class _Run:
     donor: _Donor
     left: list[int]
     heard_at: float
-    """When its last piece arrived, or, before the first piece, when the run was requested."""
+    """The time when its last piece arrived, or, before the first piece, when the run was requested."""
 
     def rest_s(self, pieces: int, now: float) -> float:
         """Expected seconds for this number of pieces from this donor; at least as long as it has been silent."""

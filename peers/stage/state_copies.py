@@ -48,7 +48,7 @@ class StateCopies:
         self._emit = emit
         self._files = LentFiles(emit)
         self._uses: dict[int, _Use] = {}
-        """By version, the requested copies that were not ordered."""
+        """The requested copies that were not ordered, by version."""
         self._next_at = 0.0
 
     @property

@@ -23,7 +23,7 @@ def leave_note(home: Home, refusal: str) -> None:
 
 
 def check_note(home: Home) -> None:
-    """Raises HomeError while the note exists."""
+    """Check whether a process with the same key has displaced this one. Raises HomeError while the note exists."""
     if home.superseded.exists():
         raise HomeError(
             f"{home.path}: another process with the same key joined after this one. If this home is a copy, delete "

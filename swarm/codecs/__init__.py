@@ -62,14 +62,17 @@ _FAMILIES: Mapping[str, Callable[[str], Codec]] = {
 }
 _PARAMETERS = {
     **{
-        family: ("BITS|CODEC", f"write {family}:4 for changes of 4 bits, or a codec of activations that keeps no state")
+        family: ("BITS|CODEC", f"write {family}:4 for changes of 4 bits, or the name of a codec without memory")
         for family in Delta.families
     },
-    ErrorFeedback.family: ("CODEC", "write ef:topk:0.1, or ef: and any codec of activations that keeps no state"),
+    ErrorFeedback.family: (
+        "CODEC",
+        "write ef:topk:0.1, or ef: followed by a codec for activations without memory of earlier frames",
+    ),
     MixedErrorFeedback.family: (
         "CODEC",
-        "write ef-mixed:topk:0.1, or ef-mixed: and a codec of activations that keeps no state and takes the same bytes "
-        "for whatever values",
+        "write ef-mixed:topk:0.1, or ef-mixed: followed by a codec for activations without memory of earlier frames, "
+        "whose frames all have the same size",
     ),
     Huffman.family: ("CODEC", "write huffman:int4-channel, or another with -channel, or huffman:log4"),
     **{

@@ -76,7 +76,7 @@ def peaks_of(blocks: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Scales:
-    """The scales of a tensor's blocks: `values` · 2^`shift`; `values`: fp16 (blocks, 1)."""
+    """The scales of a tensor's blocks. A scale is its entry in `values`, fp16 (blocks, 1), times 2^`shift`."""
 
     shift: int
     values: Tensor

@@ -115,7 +115,7 @@ class _Work:
         return levels.bitwise_or_(signs.to(torch.uint8).bitwise_and_(8))
 
     def _noise(self, first: np.uint32, shape: Sequence[int]) -> Tensor:
-        """23 pseudorandom bits for each value, int32."""
+        """Return 23 pseudorandom bits for each value, int32."""
         count = math.prod(shape)
         h, shifted = self._hash[:count], self._shifted[:count]
         np.add(self._counter[:count], first, out=h)

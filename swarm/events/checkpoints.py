@@ -100,7 +100,7 @@ class Gathered(Event):
 
     def sentence(self) -> str:
         seconds = self.index_s + self.pieces_s
-        size = f"{amount(self.nbytes)} ({amount(self.received)} on the line)"
+        size = f"{amount(self.nbytes)} ({amount(self.received)} sent over the network)"
         return f"stage {self.stage}: {self.what} from {len(self.by_donor)} peers: {size} in {seconds:.1f} s"
 
 

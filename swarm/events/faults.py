@@ -144,7 +144,7 @@ class RunDiverged(Event):
     """Factor on the scheduled learning rate from then on. None: the run stops."""
 
     def sentence(self) -> str:
-        where = f"version {self.version}, the newest checkpoint that is good"
+        where = f"version {self.version}, the newest good checkpoint"
         if self.rate is None:
             return f"the run has diverged: {self.reason}; it stops. Kept: {where}"
         return (

@@ -20,7 +20,7 @@ class LeadershipTaken(Event):
 
     def sentence(self) -> str:
         reached = f"{self.reached} of {self.members} coordinators can be reached"
-        return f"{self.actor}, this coordinator, leads under ballot {self.ballot}: {reached}"
+        return f"{self.actor}, this coordinator, leads, elected under ballot number {self.ballot}: {reached}"
 
 
 @dataclass(frozen=True, slots=True)

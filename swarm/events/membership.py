@@ -177,7 +177,7 @@ class DuplicateIdentity(Event):
     older: str
     """The process that must leave."""
     newer: str | None
-    """None if the older process logs this event and does not know the newer one."""
+    """The process that stays. None if the older process logs this event and does not know the newer one."""
 
     def sentence(self) -> str:
         return (
@@ -278,7 +278,7 @@ class ShareChanged(Event):
     """Seconds per microbatch when this event was last logged."""
     seconds: float
     microbatches: int
-    """Its share of the new step."""
+    """Number of microbatches that the replica computes in the new step."""
 
     def sentence(self) -> str:
         share = f"now does {self.microbatches} microbatches of stage {self.stage}"

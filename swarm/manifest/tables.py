@@ -51,7 +51,7 @@ class OptimizerSection(Section):
 
 
 AUTO = "auto"
-"""In place of a codec's name: the coordinator chooses the codec during the run."""
+"""A value of `forward` and `backward` in place of a codec's name: the coordinator chooses the codec during the run."""
 
 
 class CodecSection(Section):
@@ -164,7 +164,7 @@ class SwarmSection(Section):
     """
 
     replicas: Positive = Field(default=2, le=65_535)
-    max_replicas: int = Field(default=0, ge=0, le=65_535, description="0: as many as are of use")
+    max_replicas: int = Field(default=0, ge=0, le=65_535, description="0: as many as are useful")
     start_timeout_s: float = Field(
         default=600.0,
         gt=0,

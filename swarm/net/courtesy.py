@@ -32,7 +32,7 @@ class Courtesy:
         self._held = 0
         """Number of training pieces that are being written."""
         self._free = asyncio.Event()
-        """Set when no training piece is being written any more."""
+        """An event that is set while no training piece is being written."""
         self._next_at = clock()
         """Time at which other traffic may send its next piece although training pieces are being written."""
 

@@ -76,7 +76,7 @@ class Allowance:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._left: dict[str, tuple[float, float]] = {}
-        """By sender: (remaining requests, time of that count)."""
+        """For each sender, (remaining requests, time of that count)."""
 
     def take(self, sender: str) -> None:
         """Count one request of a sender. Raises TooMany above its limit."""
@@ -100,7 +100,7 @@ class SwarmProtocol(DHTProtocol):
         super().__init__(_initialized_with_create=_initialized_with_create)
         self._allowance = Allowance()
         self._kept: dict[str, dict[DHTID, float]] = {}
-        """By sender: the keys of its stored records, with their expiry times."""
+        """For each sender, the keys of its stored records, with their expiry times."""
 
     def get_stub(self, peer: PeerID) -> Any:
         return _Stub(super().get_stub(peer), peer, self.record_validator, self.p2p.peer_id)

@@ -51,7 +51,7 @@ class Channel(enum.Enum):
 
 
 class Refusal(enum.Enum):
-    """Why a stream is not accepted."""
+    """The reason why a stream is not accepted."""
 
     MALFORMED = "malformed hello"
     OTHER_VERSION = "other protocol version"

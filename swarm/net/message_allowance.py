@@ -48,7 +48,7 @@ class _Buckets:
     def __init__(self, rate: float) -> None:
         self._rate = rate
         self._of: dict[str | bytes, TokenBucket] = {}
-        """By peer id or serial, in order of use: the most recently used bucket is last."""
+        """The bucket of each peer id or serial, in order of use: the most recently used bucket is last."""
 
     def __len__(self) -> int:
         return len(self._of)

@@ -167,7 +167,7 @@ class Certificate:
     issued_at: int
     expires_at: int
     observes: bool = False
-    """As in the pass: whether the device observes the run instead of taking part."""
+    """True if the device observes the run, False if it takes part. The pass says the same."""
 
     def sealed(self, coordinator: Identity) -> bytes:
         """The certificate, signed by `coordinator`, which must be `issuer`.

@@ -59,7 +59,7 @@ class Line(Generic[Item]):
     def __init__(self) -> None:
         self._waiting: dict[Hashable, list[Waiting[Item]]] = {}
         self._start: dict[Hashable, float] = {}
-        """By waiting lane: the virtual start time of its next request."""
+        """For each waiting lane, the virtual start time of its next request."""
         self._finish: dict[Hashable, float] = {}
         self._virtual = 0.0
         self._arrivals = itertools.count()

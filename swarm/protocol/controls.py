@@ -175,7 +175,7 @@ class Controls:
         return last.get(device.peer) == device.serial
 
     def objection(self, device: Device) -> str:
-        """Why a device may not join with this pass, as text; empty: it may."""
+        """The reason why a device may not join with this pass, as text; empty: it may."""
         there = self.came_with(device.serial)
         expelled = {command.value for command in self.expelled}
         if device.peer in expelled:

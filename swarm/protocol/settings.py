@@ -42,7 +42,9 @@ class Settings:
     checked.
     """
     stage_least: tuple[int, ...] = ()
-    """The same for a peer that recomputes its layers one by one. Empty: the same values as `stage_memory`."""
+    """For each stage, the bytes of memory that suffice for a peer that recomputes its layers one by one. Empty: the
+    same as `stage_memory`.
+    """
     stage_sums: tuple[int, ...] = ()
     """For each stage, the usual encoded size in bytes of a step's sums; empty: no forecast."""
     stage_frames: tuple[float, ...] = ()

@@ -64,7 +64,9 @@ class InitialParameters:
     """The checked parameters in a folder. The files are mapped into memory, not read."""
 
     def __init__(self, directory: Path, model: ModelSection, sha256: str) -> None:
-        """Raises StateError unless the folder has exactly the parameters of `model`, and their hash is `sha256`."""
+        """Open a folder. Raises StateError unless it has exactly the parameters of `model`, and their hash is
+        `sha256`.
+        """
         self._directory = directory
         self._tensors = _open(directory)
         wanted = {name: shape for s in range(model.stages) for name, shape in parameter_shapes(model, s).items()}

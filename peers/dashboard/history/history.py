@@ -76,7 +76,7 @@ class History:
         """True if a past state was computed and the memory of its source can be freed."""
         self._life = 0
         self._trouble = ""
-        """Why the database does not grow; empty: it does."""
+        """The reason why the database does not grow; empty: it does."""
         self._retry_at, self._retry_s = 0.0, RETRY_S
         self._open()
 
@@ -368,7 +368,7 @@ class History:
             except (sqlite3.Error, OSError) as error:
                 why = str(error)
                 self._delete()
-        self._fails(f"the history is kept in memory alone: {self._database}: {why}")
+        self._fails(f"the dashboard keeps its history in memory only: {self._database}: {why}")
         return Store(None)
 
     def _make_anew(self) -> None:
@@ -407,7 +407,8 @@ class History:
     def _write(self) -> None:
         if self._store.path is not None and not self._has_room():
             self._trouble = (
-                f"the history does not grow: less than {LEAST_FREE_BYTES >> 30} GB is free at {self._database.parent}"
+                f"the dashboard stores no further history: less than {LEAST_FREE_BYTES >> 30} GB is free at "
+                f"{self._database.parent}"
             )
         if self._trouble and self._store.path is not None:
             self._store.drop()
@@ -421,7 +422,7 @@ class History:
             if self._state.events - self._snapshot_events >= SNAPSHOT_EVENTS:
                 self._snapshot()
         except sqlite3.Error as error:
-            self._fails(f"the history does not grow: {self._database}: {error}")
+            self._fails(f"the dashboard stores no further history: {self._database}: {error}")
             self._store.drop()
 
     def _fails(self, why: str) -> None:

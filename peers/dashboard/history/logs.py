@@ -35,7 +35,7 @@ class Logs:
         """The tails of the logs, by path."""
         self._renamed: list[tuple[str, str]] = []
         self._heard: dict[str, tuple[float, int, str]] = {}
-        """By the name of a coordinator's log: the time of the last line taken, its number among the lines of that
+        """For the name of each coordinator's log: the time of the last line taken, its number among the lines of that
         time, and its file.
         """
 

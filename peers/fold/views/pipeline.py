@@ -84,7 +84,7 @@ def _why(state: RunState, slowest: int | None) -> str:
     rates, planned = state.pipeline.rates(), state.pipeline.planned
     if rates and slowest is not None and len(rates) > 1:
         others = sorted(rate for index, rate in enumerate(rates) if index != slowest)
-        words = f"{rates[slowest]:.3g} microbatches/s, the next slowest stage {others[0]:.3g}"
+        words = f"{rates[slowest]:.3g} microbatches/s, the second slowest stage {others[0]:.3g}"
         return f"{words}; planner: {planned.reason}" if planned is not None and planned.reason else words
     return planned.reason if planned is not None else ""
 

@@ -46,7 +46,7 @@ def what_if(state: RunState, actor: str, at: float | None = None) -> dict[str, A
     }
     if not hit:
         where = "stands by" if member.stage is None else f"is loading stage {member.stage}"
-        text = f"{display_name(actor)} {where}: nothing would change, but a standby would be missing."
+        text = f"{display_name(actor)} {where}: if it left now, only a spare peer would be missing."
         return answer | {"after": before, "seconds_again": 0.0, "step_later_s": 0.0, "stage_lost": False, "text": text}
     emptied = [loss.stage for loss in hit if loss.others == 0]
     if emptied:

@@ -34,7 +34,7 @@ class _Copies:
     """The reports about one version."""
 
     since: float
-    """When the first copy was reported."""
+    """The time when the first copy was reported."""
     by_stage: dict[int, dict[str, tuple[Actor, str]]] = field(default_factory=dict)
     """{stage: {peer: (its last incarnation, digest)}}"""
     refused: set[Actor] = field(default_factory=set)
@@ -48,7 +48,7 @@ class _Copies:
 class _Believed:
     peers: frozenset[str]
     here: frozenset[str]
-    """Those of these peers that are still present and may report."""
+    """The members of `peers` that are still present and may report."""
     lacking: int
     """Number of further peers that may join and report."""
 
@@ -70,7 +70,7 @@ class Checkpoints:
         """(version, time) of the last checkpoint that was due although the schedule does not contain it."""
         self._copies: dict[int, _Copies] = {}
         self._ordered: tuple[int, float] = (-1, 0.0)
-        """(version, time) of the last order."""
+        """(version, time) of the last order to fetch a checkpoint."""
         self._orders = 0
         """Number of orders. Each order names another holder first, because the one before may be slow."""
 
@@ -151,7 +151,7 @@ class Checkpoints:
         self._ordered = (-1, 0.0)
 
     def lacking(self, version: int, now: float) -> str:
-        """Why a version is not in the archive yet, as text."""
+        """The reason why a version is not in the archive yet, as text."""
         copies = self._copies.get(version, _Copies(now))
         for stage in range(self._settings.stages):
             what = f"checkpoint {version} of stage {stage} is not archived"

@@ -217,7 +217,7 @@ class Commands:
         end = self._history.controls.end(self._settings)
         match command.name:
             case "pause":
-                return "no further pass opens; one that is open is finished"
+                return "no further step begins; the open one is finished"
             case "resume":
                 return "the run continues"
             case "expel":
@@ -260,7 +260,7 @@ def signed(what: str, command: Command) -> str:
 
 
 def shut_out(command: Command) -> str:
-    """Why a peer is excluded from the run, as text."""
+    """The reason why a peer is excluded from the run, as text."""
     revoked = command.name == REVOKE
     return signed(
         "excluded from the run, because its pass was revoked" if revoked else "expelled from the run", command

@@ -542,7 +542,7 @@ class CoordinatorCore:
 
     @property
     def _over(self) -> str:
-        """Why commands are no longer accepted; empty: they are."""
+        """The reason why commands are no longer accepted; empty: they are."""
         if self.phase is Phase.FINISHED:
             return "the run has ended"
         return "the coordinator is stopping: start it again first" if self._stopping or self._stopped else ""
@@ -887,7 +887,7 @@ class CoordinatorCore:
         if self._stopped:
             return "stopping", self._stop_reason
         if not self._started:
-            return "starting", "reads the decision record"
+            return "starting", "the coordinator reads the decision record"
         if self.open_pass is not None:
             match self.open_pass.pass_state.kind:
                 case PassKind.TRAIN if paused is not None:

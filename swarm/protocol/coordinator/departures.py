@@ -75,7 +75,7 @@ class Departures:
             self._out.send(actor, Excuse(self._history.term, reason))
 
     def _free(self, member: Member, open_pass: OpenPass | None, now: float) -> str:
-        """Why a member without a part in the open pass may leave, as text. Empty: it must stay."""
+        """The reason why a member without a part in the open pass may leave, as text. Empty: it must stay."""
         history, stage = self._history, member.stage
         if stage is None or member.moving or not member.is_current(history.version, history.decision):
             return "nothing depends on it"

@@ -166,7 +166,7 @@ class Divergence:
         return GoBack(version, f"{DIVERGED}: {reason}", halt)
 
     def _reason(self) -> str:
-        """Why the run counts as diverged, as text. Empty: it does not."""
+        """The reason why the run counts as diverged, as text. Empty: it does not."""
         history, skipped = self._history, self._history.soundness.skipped
         if self._spoilt:
             return self._spoilt

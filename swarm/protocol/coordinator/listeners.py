@@ -46,7 +46,7 @@ class Listeners:
         self._history = history
         self._members = members
         self._interrupted: dict[str, _Interrupted] = {}
-        """By peer id, because a restarted process has another incarnation."""
+        """The downloads that were interrupted, by peer id, because a restarted process has another incarnation."""
 
     def lost(self, member: Member, now: float) -> None:
         """Call this before the member is removed. If it was loading a state, this is remembered for half a step

@@ -54,9 +54,9 @@ class _Inquiry:
     told_at: float
     answers: dict[Actor, int] = field(default_factory=dict)
     since: float | None = None
-    """When the version was decided. From then on, the siblings can answer."""
+    """The time when the version was decided. From then on, the siblings can answer."""
     reached_at: float | None = None
-    """When the newcomer was first seen to hold this version or a later one."""
+    """The time when the newcomer was first seen to hold this version or a later one."""
 
 
 class Proofs:
@@ -91,7 +91,7 @@ class Proofs:
         """For each peer id, how often its proof failed."""
 
     def clear(self) -> None:
-        """After a rollback: all proofs in progress are void."""
+        """The run was rolled back, so all proofs in progress are void."""
         self._inquiries.clear()
         self._disproved.clear()
         self._all.clear()
@@ -235,7 +235,7 @@ class Proofs:
         """
         times = self._behind.get(member.actor, 0) + 1
         if times > MOST_BEHIND:
-            self._disprove(member, inquiry, f"it has not answered for any of {times} versions")
+            self._disprove(member, inquiry, f"it has given no proof for any of {times} versions")
             return
         del self._inquiries[member.actor]
         self._behind[member.actor] = times

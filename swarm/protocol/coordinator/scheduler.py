@@ -60,7 +60,7 @@ class Scheduler:
         self._sampled = 0
         """Number of tokens of the text sample after that evaluation so far."""
         self._sample_since = 0.0
-        """When the first of these tokens was begun."""
+        """The time when the first of these tokens was begun."""
         self._opened = -1
         """The newest version whose evaluation has begun."""
 

@@ -35,7 +35,9 @@ class Assign:
     stage: StageIndex | None
     version: int
     donors: tuple[Donor, ...] = ()
-    """At most MAX_DONORS. The replica that has held the stage for longest comes first."""
+    """The replicas from which the state can be fetched, at most MAX_DONORS. The one that has held the stage for longest
+    comes first.
+    """
     archive: Actor | None = None
     """The coordinator whose archive holds the version, if no replica holds it."""
     move: int = 0
@@ -227,4 +229,4 @@ class Banned:
     number: int
     """The number of the command that last changed the list. A list with a lower number is outdated."""
     peers: tuple[str, ...]
-    """At most MAX_BANNED: the most recently banned ones."""
+    """The ids of the excluded peers, at most MAX_BANNED: the most recently banned ones."""

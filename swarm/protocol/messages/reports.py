@@ -185,7 +185,7 @@ class Status:
     checkpoint.
     """
     paused: str = ""
-    """Why the peer computes no microbatches now; empty: it computes. At most `MAX_PAUSED` characters.
+    """The reason why the peer computes no microbatches now; empty: it computes. At most `MAX_PAUSED` characters.
 
     A paused peer keeps its state, applies decisions, and finishes the reduction of what it has accumulated.
     """

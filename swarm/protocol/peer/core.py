@@ -575,7 +575,7 @@ class PeerCore:
             return  # the step will be applied as soon as its sums are here
         self._opening = None
         if self.held_stage.version != message.pass_id.version:
-            reason = f"holds version {self.held_stage.version}, the pass needs {message.pass_id.version}"
+            reason = f"holds version {self.held_stage.version}, but the pass needs {message.pass_id.version}"
             self._out.send(self.coordinator, Failed(message.pass_id, None, reason))
             return
         try:

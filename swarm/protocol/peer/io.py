@@ -368,7 +368,7 @@ class SumBucket(Action):
     attempt: Attempt
     bucket: int
     parts: tuple[Payload, ...] = field(repr=False)
-    """In the order of the roster."""
+    """The shares of the other members, in the order of the roster."""
     place: int = 0
     """Number of `parts` that come before this peer's own share."""
     carried: bool = False

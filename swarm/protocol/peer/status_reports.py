@@ -36,7 +36,7 @@ class StatusReports:
 
     def __init__(self, me: Actor, settings: Settings, saved: Saved | None) -> None:
         self.next_at = 0.0
-        """When the next heartbeat is due."""
+        """The time when the next heartbeat is due."""
         self._me = me
         self._heartbeat_s = settings.heartbeat_s
         self.means = Means()

@@ -94,7 +94,7 @@ class GroupMember:
         self.actor = actor
         self.settings = settings
         self.core: CoordinatorCore | None = None
-        """Set while this member leads."""
+        """The coordinator's core. It exists while this member leads."""
         self._group = group
         self._stored = stored
         self._ladders = ladders
@@ -110,9 +110,9 @@ class GroupMember:
         self._halting = False
         self._halt_stands = False
         self._ending_since: float | None = None
-        """When this leader could have stopped for the first time."""
+        """The time when this leader could have stopped for the first time."""
         self._unheard_since: float | None = None
-        """Since when this leader has heard less than half as many peers as another member."""
+        """The time since which this leader has heard less than half as many peers as another member."""
         self._said = ""
         self._followed: Actor | None = None
         self._leaderless_since: float | None = None

@@ -57,7 +57,7 @@ def _status(peer: PeerBody, status: Status) -> Status:
 
 
 def _extreme(peer: PeerBody, status: Status) -> Status:
-    """The status with one false value."""
+    """The status in which one field has an extreme or false value."""
     rng = peer.world.random
     everything = (1 << peer.world.settings.microbatches) - 1
     others = tuple(actor for actor, p in peer.world.by_actor.items() if p.alive and actor != peer.actor)

@@ -106,7 +106,7 @@ class SimFault:
 
 
 def nonsense(cell: Cell) -> str | None:
-    """Why there is no such fault; None for meaningful cells."""
+    """The reason why this combination does not exist. None if it does."""
     kind, phase, role = cell.kind, cell.phase, cell.role
     if kind == "stranger":
         return None if role == "coordinator" else "a stranger sends to all processes, so its role does not matter"
@@ -154,7 +154,7 @@ class Injector:
     def __init__(self, world: World, faults: tuple[SimFault, ...], respawn: Callable[[Process, float], None]) -> None:
         self.struck: list[Cell] = []
         self.quiet_at = 0.0
-        """When the last fault ends."""
+        """The time when the last fault ends."""
         self._world = world
         self._respawn = respawn
         self._waiting: dict[str, list[list[object]]] = {}

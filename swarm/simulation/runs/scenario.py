@@ -117,7 +117,7 @@ class Plan:
     """Number of buckets that are reduced before the others can be computed."""
     coordinators: int = 1
     arrivals: tuple[float, ...] = ()
-    """When the spares arrive, in seconds; empty: soon after the others."""
+    """The times at which the spares arrive, in seconds. Empty: soon after the others."""
     piece_s: float = 0.02
     """Average seconds to download a sixth of a state while others train."""
     spoils: float = 0.0
@@ -496,7 +496,7 @@ def _some_of_a_stage(rng: Random, peers: int) -> list[SimFault]:
 
 
 def _beside_each_other(rng: Random, stages: int, replicas: int, shared: int) -> list[SimFault]:
-    """In a later step, a sender dies and soon afterwards a receiver, perhaps of its own frames that others have already
+    """In a later step, a sender dies, and soon afterwards a receiver. The receiver's own frames may already have been
     used.
     """
     step = rng.choice((1, 2))

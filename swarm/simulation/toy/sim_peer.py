@@ -52,7 +52,7 @@ class SimPeer(Lender):
         self.uplink: float | None = None
         """The uplink that it reports, in bytes/s."""
         self.house: ProcessGroup[SimPeer] | None = None
-        """Set if processes can add further peers."""
+        """The process that this peer shares with others. Set if processes can add further peers."""
         self.spare = False
         """True if it arrived after the start, to stand by."""
         self.fails_next = False
@@ -62,14 +62,14 @@ class SimPeer(Lender):
         self.overflows_next = False
         """True if the next result for a neighbour is not finite."""
         self.pause = ""
-        """Why its owner wants nothing computed; empty: it computes."""
+        """The reason why its owner wants nothing computed. Empty: it computes."""
         self._pass: PassId | None = None
         self._codecs: tuple[CodecPair, ...] = ()
         self._nonfinite = False
         """The same as `Begin.nonfinite`."""
         self._inputs: dict[Microbatch, int] = {}
         self._due: dict[Microbatch, tuple[int, int]] = {}
-        """(input, gradient) of microbatches whose weight gradients have yet to be computed."""
+        """The (input, gradient) pairs of microbatches whose weight gradients are still to be computed."""
         self.loans = Loans(self, self.loaded)
         self.storage = SimStorage(self, disk, self.loans, self.loaded)
         self.reduce = SimReduce(self, self.loans)
@@ -181,7 +181,7 @@ class SimPeer(Lender):
     # ------------------------------------------------------------ computing
 
     def _may_begin(self, what: str) -> None:
-        """Raises Violation while the peer is paused."""
+        """Check that the peer may begin work. Raises Violation while it is paused."""
         if self.pause:
             raise Violation("pause", f"{self.label} begins {what} while it is paused: {self.pause}")
 

@@ -55,7 +55,7 @@ class Ruling:
     """What the coordinator should do with a step that is ready to be decided."""
 
     again: str = ""
-    """Why the step must be repeated. Empty: decide it."""
+    """The reason why the step must be repeated. Empty: decide it."""
     agreed: bool | None = None
     """True if the step gave the same result when it was repeated without some of its peers. False if the results
     differed every time and no culprit was found.
@@ -410,7 +410,7 @@ class Audits:
         return few and self._inquiry.waits <= MOST_WAITS
 
     def _why(self, found: CulpritSearch, decision: Decision) -> str:
-        """Why a step is audited, as text; empty: it is not audited."""
+        """The reason why a step is audited, as text; empty: it is not audited."""
         inquiry, every, norm = self._inquiry, self._settings.audit_every, decision.gradient_norm
         drawn = ""
         if inquiry.doubted:
@@ -438,7 +438,7 @@ class Audits:
         if new:
             there = {member.actor.peer for member in self._members}
             self._idle = ((self._idle | found.idle) & there) - new - self._vouched
-        return f"{len(new)} of its peers never were audited" if new else drawn
+        return f"{len(new)} of its peers have never been audited" if new else drawn
 
     def _without_half(self, roster: list[Actor]) -> list[Actor]:
         """The roster without one half, drawn at random so that peers cannot predict it. Peers that must be checked are

@@ -34,7 +34,7 @@ class Failure:
 
     stage: int
     microbatch: Microbatch | None
-    """None: the failure did not concern a microbatch."""
+    """The microbatch of the failure. None: the failure did not concern a microbatch."""
     who: str
     senders: frozenset[str]
     """The peers that sent the inputs of the microbatch. The coordinator is not included."""

@@ -26,7 +26,7 @@ class FailureDetector:
         self._together: dict[Actor, float] = {}
         """The members that fell silent together and are still silent, with the time when each was last heard."""
         self._many_at = -math.inf
-        """When many members were silent at once for the last time."""
+        """The time when many members were silent at once for the last time."""
         self.back: tuple[Actor, ...] = ()
         """The members of that group that were heard again since the last call."""
 

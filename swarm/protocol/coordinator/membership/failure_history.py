@@ -51,7 +51,7 @@ class FailureHistory:
         self._failed_at = 0.0
         """Time of the last of these attempts."""
         self._why = ""
-        """Why the last of these attempts was aborted."""
+        """The reason why the last of these attempts was aborted."""
         self._idlers = Probation(people)
         """Probation of the peers that delayed a forward-only pass. Here, one evaluation counts as one step."""
         self._evaluations = 0

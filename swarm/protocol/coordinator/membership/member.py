@@ -59,7 +59,7 @@ class Member:
     measurements: int = 0
     """Number of steps after which it was measured in its stage."""
     placed_at: float = 0.0
-    """When it received its stage, or came back with it."""
+    """The time when it received its stage, or came back with it."""
     has_counted: bool = False
     """True if it took part in a decided step since it joined. This shows that it holds the same state as its siblings.
     """
@@ -72,11 +72,11 @@ class Member:
     """True if it has reported its state (Join or Status). Until then it gets no stage, since it may already hold one.
     """
     recalled_at: float | None = None
-    """Set if this record was made from a report that the member sent to an earlier leader: when. None once it has
-    reported again.
+    """The time when this record was made from a report to an earlier leader. None once the member has reported again,
+    or if it never was.
     """
     lost_at: float | None = None
-    """When its connection broke; None while connected."""
+    """The time when its connection broke; None while connected."""
     assigned: tuple[int, int] | None = None
     """(stage, version) that the member was told to load. None once it has reported that it loads or holds them."""
     prepared: Prepared | None = None
@@ -88,13 +88,15 @@ class Member:
     move_number: int = 0
     """The number of its last move, as in `Assign.move`."""
     waited_since: float | None = None
-    """Since when the next pass has been waiting for this member to load the version."""
+    """The time since which the next pass has been waiting for this member to load the version."""
     given_up: bool = False
     """True if it did not load the version within a step budget. Its place is free until it has its assigned state."""
     waits_in_vain: int = 0
     """How often a pass has waited for it without success since it last took part in a decided step."""
     patience_until: float = 0.0
-    """Until this time, no pass waits for the member again, and its download of an older version is not interrupted."""
+    """The time until which no pass waits for the member again, and its download of an older version is not
+    interrupted.
+    """
     listens_from: int | None = None
     """If it listens: the version that it was told to load, or that it held at that time. Donors keep sums for it from
     this version on.
@@ -102,9 +104,9 @@ class Member:
     listens_since: PassId | None = None
     """If it listens: the pass in which it was told to listen."""
     progress_at: float = 0.0
-    """When its reports last showed progress: more bytes of a state or of sums, or a new version."""
+    """The time when its reports last showed progress: more bytes of a state or of sums, or a new version."""
     enters_from: int = 0
-    """From this version on, it may be in a roster although it lacks the last decision."""
+    """The version from which on it may be in a roster although it lacks the last decision."""
     drifts: int = 0
     """How often its state differed from that of its siblings."""
     void_before: Term = NEVER
@@ -121,12 +123,13 @@ class Member:
     """How often it was told where to fetch a version. It is told another source each time."""
     told_at: float = -1.0
     leaving_since: float | None = None
-    """When it reported that it is leaving. It gets no new work, and other peers take up its stage."""
+    """The time when it reported that it is leaving. It gets no new work, and other peers take up its stage."""
     paused: str = ""
-    """Why it is paused, as it reports; empty: it is not paused. A paused member gets no new work and keeps its state.
+    """The reason why it is paused, as it reports. Empty: it is not paused. A paused member gets no new work and keeps
+    its state.
     """
     paused_at: float = -math.inf
-    """When `paused` last changed."""
+    """The time when `paused` last changed."""
     absent: bool = False
     """True if it has paused for so long that another peer may take its place."""
     sequence: int = -1

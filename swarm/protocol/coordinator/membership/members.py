@@ -20,7 +20,7 @@ class Members:
 
     def __init__(self) -> None:
         self.first_heard_at: float | None = None
-        """When a member was heard for the first time since this coordinator started."""
+        """The time when a member was heard for the first time since this coordinator started."""
         self._members: dict[Actor, Member] = {}
         self.people = People()
         self._newest: dict[str, int] = {}

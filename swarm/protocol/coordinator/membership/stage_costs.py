@@ -33,7 +33,7 @@ class Worker:
     speed: float
     """Microbatches/s, forward and backward, in a stage of cost 1."""
     movable: bool = True
-    """True if it has the version and has been in its stage for long enough."""
+    """True if the worker may be moved: it has the version and has been in its stage for long enough."""
     ready: bool = True
     """True if it has the version. A worker without the version takes a place, but no other peer leaves its stage for
     it.
@@ -96,7 +96,7 @@ class StageCosts:
         self._stage_least = stage_least or stage_memory
         self._stage_frames = stage_frames
         self._seen: list[dict[str, float]] = [{} for _ in range(stages)]
-        """By stage: {peer: seconds per microbatch × capacity}"""
+        """The measurements of each stage: {peer: seconds per microbatch × capacity}"""
         self._carried: dict[Actor, float] = {}
         """For each actor, the bytes/s of its second fastest link, as the receivers report."""
         self._costs: tuple[float, ...] = ()

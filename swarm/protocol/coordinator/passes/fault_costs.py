@@ -36,7 +36,7 @@ class FaultCosts:
         self._usual: deque[float] = deque(maxlen=USUAL_STEPS)
         """Seconds of the last steps without a failure."""
         self._since: float | None = None
-        """When the current step began. None: no step is in progress."""
+        """The time when the current step began. None: no step is in progress."""
         self._reasons: dict[str, str] = {}
         """The reason for each failure, by the actor or another name of the cause."""
         self._actors: list[str] = []

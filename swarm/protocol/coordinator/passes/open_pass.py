@@ -296,7 +296,7 @@ class OpenPass:
         self.outcome = Decided(decision, without)
 
     def _on_failed(self, sender: Actor, failed: Failed, now: float) -> None:
-        """Exclude the sender, so that a sibling takes over.
+        """A peer reports a failure. Exclude it, so that a sibling takes over.
 
         Only the sender reports the failure, so it accuses itself and the senders of its input.
         """

@@ -170,7 +170,7 @@ class PassState:
         self._queued: set[Actor] = set()
         """Actors that report work which they could compute now."""
         self.moved_at: dict[Actor, float] = {}
-        """When each actor last reported that it forwarded or accumulated a microbatch."""
+        """The time when each actor last reported that it forwarded or accumulated a microbatch."""
         self._awaited = IdleTime()
         self.releasing: dict[Actor, tuple[Microbatch, ...]] = {}
         """Microbatches that slow or leaving actors are asked to release under the current tables."""
@@ -193,7 +193,7 @@ class PassState:
         again with new tables.
         """
         self._reduced_at: dict[Actor, float] = {}
-        """When each actor's reduction last progressed."""
+        """The time when each actor's reduction last progressed."""
         self._reduce_moved_at: dict[int, float] = {}
         """For each stage, when a member of its roster last reported progress of the reduction."""
         self.services = Observed()
@@ -466,17 +466,21 @@ class PassState:
         return [Microbatch(m) for m in moved]
 
     def sealed_since(self, stage: int) -> float | None:
-        """Since when all inputs of the stage's reduction are accumulated. None: some are missing."""
+        """The time since which all inputs of the stage's reduction are accumulated. None: some are missing."""
         stages = self.reduces_with(stage)
         return max(self.sealed_at[s] for s in stages) if all(s in self.sealed_at for s in stages) else None
 
     def reduce_still_since(self, stage: int) -> float | None:
-        """Since when the stage's sealed reduction has made no reported progress. None: the stage is not sealed."""
+        """The time since which the stage's sealed reduction has made no reported progress. None: the stage is not
+        sealed.
+        """
         since = self.sealed_since(stage)
         return None if since is None else max(since, self._reduce_moved_at.get(stage, since))
 
     def reduces_since(self, actor: Actor) -> float | None:
-        """Since when an actor has reported no progress of its stage's reduction. None: the reduction has not begun."""
+        """The time since which an actor has reported no progress of its stage's reduction. None: the reduction has not
+        begun.
+        """
         stage = self.stage_of(actor)
         since = None if stage is None else self.sealed_since(stage)
         return None if since is None else max(since, self._reduced_at.get(actor, since))

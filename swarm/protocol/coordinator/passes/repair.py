@@ -272,8 +272,8 @@ class Repair:
     # ------------------------------------------------------------ replicas that disagree
 
     def digests_differ(self, stage: int) -> Suspect | None:
-        """Reduce once more. If the digests differ again, exclude the replica whose answer the fewest people have
-        (`People`).
+        """Replicas of a stage have different digests of the sum. Let the stage reduce once more; if the digests differ
+        again, exclude the replica whose answer the fewest people have (`People`).
 
         If several answers are equally rare, exclude the last replica in the roster.
         """
@@ -282,18 +282,18 @@ class Repair:
         votes = self._members.people.votes(actor.peer for actor in table.roster)
         for actor in table.roster:
             pass_state.digest_votes[stage, held[actor].answer] += votes[actor.peer]
-        if self._try_again(stage, "the replicas' reduced bytes differ: one new attempt"):
+        if self._try_again(stage, "the replicas' sums differ: the stage adds up its gradients once more"):
             return None
         rarest = min(reversed(table.roster), key=lambda a: pass_state.digest_votes[stage, held[a].answer])
-        return Suspect(rarest, "its reduced bytes differ from its siblings' twice")
+        return Suspect(rarest, "its sums differed from its siblings' twice")
 
     def _reduce_stuck(self, stage: int) -> Suspect | None:
-        if self._try_again(stage, "the reduction does not finish: one new attempt"):
+        if self._try_again(stage, "the sums are not complete in time: the stage adds up its gradients once more"):
             return None
-        return self._without_who_holds_up(stage, "the reduction does not finish with it")
+        return self._without_who_holds_up(stage, "the sums do not become complete with it")
 
     def _without_who_holds_up(self, stage: int, reason: str) -> Suspect | None:
-        """Exclude the actor that holds up a reduction.
+        """Exclude the actor for which a reduction waits.
 
         That actor may itself have been kept waiting by another. If two people have waited for the same other actor,
         exclude that one instead.

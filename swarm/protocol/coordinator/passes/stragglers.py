@@ -199,7 +199,7 @@ class Stragglers:
         for since, deadline in ((everything, frames_s), (some, answer)):
             if since is not None and now - since > deadline and still > 2 * deadline:
                 came = f"for {now - since:.1f} s (deadline {deadline:.1f} s)"
-                return f"it has received none of its neighbours' frames {came}"
+                return f"it has received no activation or gradient from its neighbours {came}"
         return ""
 
     def _patience(self, member: Member, pass_state: PassState, strikes: int) -> float:

@@ -30,7 +30,7 @@ class Churn:
         self._since = 0.0
 
     def present(self, peers: int, now: float) -> None:
-        """From `now` on, this number of peers is present."""
+        """Record that this number of peers is present from `now` on."""
         if self._present:
             self._presence_s += self._present * max(0.0, now - self._since)
         self._present, self._since = peers, now

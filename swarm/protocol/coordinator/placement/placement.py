@@ -78,7 +78,7 @@ class Placement:
         out: Outbox,
     ) -> None:
         self.since = 0.0
-        """When the last pass ended."""
+        """The time when the last pass ended."""
         self._me = me
         self._settings = settings
         self._history = history
@@ -447,7 +447,7 @@ class Placement:
             found.new_term = self.go_back(target, reason)
 
     def _nobody(self, stage: int) -> str:
-        """Why a stage has no peer, and what the organiser can do, as text."""
+        """The reason why a stage has no peer, and what the organiser can do, as text."""
         left_out = self._failure_history.doubts.left_out
         those = [(m.actor, left_out[m.actor.peer]) for m in self._members.of_stage(stage) if m.actor.peer in left_out]
         if not those:

@@ -51,7 +51,7 @@ class Rebalancing:
         self._reduces = Observed()
         self._arrivals = Observed()
         self._began_at: float | None = None
-        """When the first pass opened. Members placed before it had to wait for others."""
+        """The time when the first pass opened. Members placed before it had to wait for others."""
         self._warned = False
         self._moves = 0
         self._hysteresis = Hysteresis()
@@ -176,7 +176,7 @@ class Rebalancing:
         return stage not in self._stage_costs.barred(self._members, member)
 
     def why_not(self, member: Member) -> str:
-        """Why there is no stage for a member, as text."""
+        """The reason why there is no stage for a member, as text."""
         needs, barred = self._settings.stage_memory, self._stage_costs.barred(self._members, member)
         free = [s for s in range(self._settings.stages) if len(self._members.crew(s)) < self.most]
         others = {m.stage: needs[m.stage] for m in self._members.companions(member) if needs and m.stage is not None}

@@ -163,10 +163,10 @@ class Seats:
         return None
 
     def _needless(self, member: Member) -> str:
-        """Why a seat is no longer needed, as text; empty if it is needed."""
+        """The reason why a seat is no longer needed, as text; empty if it is needed."""
         stage = member.stage
         if stage is None:
-            return "no stage needs it" if member.standing_by else ""
+            return "no stage needs this peer" if member.standing_by else ""
         version, decision = self._history.version, self._history.decision
         others = [
             m
