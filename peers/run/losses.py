@@ -108,7 +108,7 @@ EQUAL_LOSS = (
     (10.6, 2.67),
     (14.3, 3.61),
 )
-"""(gap, tokens for equal loss): two columns of docs/compression.md. Between two rows, the line through them."""
+"""(gap, tokens for equal loss): two columns of docs/compression.md. Straight lines connect and continue them."""
 
 
 def percent(gap: float) -> str:
