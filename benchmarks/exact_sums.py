@@ -52,8 +52,6 @@ warmup_steps = 10
 [codec]
 forward = "int8"
 backward = "int8"
-[evaluation]
-microbatches = 8
 """
 
 
@@ -63,8 +61,11 @@ def main() -> None:
     parser.add_argument("--microbatches", type=int, default=8, help="of a step, of all replicas")
     parser.add_argument("--sequences", type=int, default=8, help="of a microbatch")
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--heldout", type=int, default=64, help="sequences to evaluate on; a multiple of --sequences")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.heldout < 1 or options.heldout % options.sequences:
+        parser.error(f"--heldout {options.heldout} is not a multiple of --sequences {options.sequences}")
     torch.set_num_threads(1)
     rows = []
     with folder_with_corpus("exact-sums") as folder:
@@ -79,7 +80,8 @@ def _row(folder: Path, options: argparse.Namespace, grid: str) -> dict[str, obje
     path.write_text(RUN)
     sums = f"sums.averaging={grid}" if grid.startswith("dither") else f"sums.grid_bits={grid}"
     batch = (f"batch.microbatches={options.microbatches}", f"batch.sequences={options.sequences}")
-    run = resolve_run(path, (f"run.steps={options.steps}", *batch, sums))
+    heldout = f"evaluation.microbatches={options.heldout // options.sequences}"
+    run = resolve_run(path, (f"run.steps={options.steps}", *batch, heldout, sums))
     reader = CorpusReader(run.corpus, run.manifest)
     model = ReferenceModel(run.manifest)
     for step in range(options.steps - 1):
@@ -96,6 +98,7 @@ def _row(folder: Path, options: argparse.Namespace, grid: str) -> dict[str, obje
         "grid": grid,
         "microbatches": options.microbatches,
         "steps": options.steps,
+        "held-out sequences": options.heldout,
         "bits per parameter, mean of both directions": bits(("part", "total")),
         "of a part": bits(("part",)),
         "of a total": bits(("total",)),

@@ -84,6 +84,7 @@ _BOUNDARIES = (
 
 _AVERAGING = {
     "none": 0.0,
+    "dither:1": 1.2,
     "int8": 0.6,
     "int4": 0.5,
     "int2": 2.3,
@@ -108,7 +109,7 @@ EQUAL_LOSS = (
     (10.6, 2.67),
     (14.3, 3.61),
 )
-"""(gap, tokens for equal loss): two columns of docs/compression.md. Between two rows, the line through them."""
+"""(gap, tokens for equal loss): two columns of docs/compression.md. Straight lines connect and continue them."""
 
 
 def percent(gap: float) -> str:

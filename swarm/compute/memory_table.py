@@ -13,7 +13,7 @@ from swarm.manifest import RunManifest
 
 EXACT_PACKED = 5 / 8
 """Size of packed exact sums relative to their size in memory, as measured in docs/slow-links.md."""
-DITHERED_BITS = 2.73
+DITHERED_BITS = 3.29
 """Bits of a number in sums with "dither:1", mean of parts and totals with their headers (docs/averaging.md)."""
 _GRID = 2 * 4, 8
 """Bytes of a block's grid (block_grid.py): on the device, and in the host's memory."""

@@ -286,7 +286,7 @@ def test_what_is_set_by_hand_is_not_chosen(tmp_path: Path):
     ("options", "message"),
     [
         (["--line", "banana"], "'banana' is not a line: write 80Mbit,50ms or 80Mbit/20Mbit,50ms"),
-        (["--line", "0Mbit,50ms"], "'0Mbit' is less than 8kbit: too little even for heartbeats"),
+        (["--line", "0Mbit,50ms"], "'0Mbit' is less than 64kbit: too little even for heartbeats"),
         (["--line", "80Mbit/0,50ms"], "'0' is not a rate: write 20Mbit"),
         (["--line", ""], "'' is not a line"),
         (["--gpu", "rtx3060:8"], "it has an effect only with --line"),

@@ -201,7 +201,7 @@ def test_losses_are_those_of_the_docs_and_nothing_is_made_up() -> None:
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| ")]
     rows = {row[0]: row for row in cells if len(row) == 15}
     for row in _BOUNDARIES:
-        if row.dim == 256 and row.kind == "dense" and row.codec == "none":
+        if row.dim != 256 or (row.kind, row.codec) == ("dense", "none"):  # another table; the control itself
             continue
         narrow = "" if row.kind == "dense" else f"{row.kind} {row.width}"
         named = ", ".join(filter(None, (narrow, "" if narrow and row.codec == "none" else row.codec)))
