@@ -60,7 +60,7 @@ from swarm.net.network import Network
 from swarm.net.wire_bounds import MAX_LINKS
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor, StageIndex
 from swarm.protocol.io import LeaveRequested
-from swarm.protocol.messages import Amend, Assign, Banned, LinkRate, Message, Open, Twin, WithPayload
+from swarm.protocol.messages import Amend, Assign, Banned, LinkRate, Means, Message, Open, Twin, WithPayload
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.io import LinksMeasured, MeansChanged, PeerInput, Undelivered
 from swarm.protocol.settings import Settings
@@ -200,7 +200,7 @@ class PeerProcess:
             self._offer = await measured_offer(
                 self._manifest, self._home, options, self._network, self._coordinator, self.log
             )
-        self.core.offers(self._seat.means(*self._offer))
+        self.core.offers(self._means(self._offer))
         patience = Patience(options.patience_s, lambda: options.machine.finished and not self.core.finished)
         tasks = (
             self.directory.run(),
@@ -312,7 +312,10 @@ class PeerProcess:
         if self._keeper.engine is not None:
             self._keeper.engine.limit_graphs(self._seat.graphs)
         if self._offer is not None:
-            self.driver.loop.post(MeansChanged(self._seat.means(*self._offer)))
+            self.driver.loop.post(MeansChanged(self._means(self._offer)))
+
+    def _means(self, offer: MachineOffer) -> Means:
+        return replace(self._seat.means(*offer), kind=self._options.mode.kind)
 
     def _meter(self) -> Meter | None:
         return None if self._keeper.engine is None else self._keeper.engine.meter

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from swarm.manifest import RunManifest
+from swarm.protocol.stage_needs import ComputeKind
 
 EXACT_PACKED = 5 / 8
 """Size of packed exact sums relative to their size in memory, as measured in docs/slow-links.md."""
@@ -42,6 +43,17 @@ class Mode:
     @property
     def half(self) -> bool:
         return self.precision != "fp32"
+
+    @property
+    def kind(self) -> ComputeKind:
+        """The part of the mode on which the memory depends, as a peer reports it to coordinators."""
+        return ComputeKind[f"{'CARD' if self.own_memory else 'HOST'}_{self.precision.upper()}"]
+
+    @classmethod
+    def of_kind(cls, kind: ComputeKind) -> Mode:
+        """A mode of this kind. Its device stands for all devices of the kind."""
+        place, precision = kind.name.split("_")
+        return cls("cuda" if place == "CARD" else "cpu", precision.lower())
 
 
 ON_CPU = Mode()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from swarm.manifest import DivergenceSection, OptimizerSection, RunManifest
 from swarm.protocol.ids import StageIndex, StepNumber
+from swarm.protocol.stage_needs import Needs
 from swarm.protocol.update import Update, update_of
 
 
@@ -37,13 +38,9 @@ class Settings:
     """If a broken connection is not restored within these seconds, its actor counts as dead."""
     leave_s: float = 8.0
     """Longest stay in seconds of a peer that was asked to leave. Its process needs up to two more seconds to end."""
-    stage_memory: tuple[int, ...] = ()
-    """For each stage, the bytes of memory that a peer needs. Only coordinators know them; empty: memory is not
+    stage_needs: Needs = field(default_factory=dict)
+    """For each kind of peer, the memory that it needs for each stage. Only coordinators know it; empty: memory is not
     checked.
-    """
-    stage_least: tuple[int, ...] = ()
-    """For each stage, the bytes of memory that suffice for a peer that recomputes its layers one by one. Empty: the
-    same as `stage_memory`.
     """
     stage_sums: tuple[int, ...] = ()
     """For each stage, the usual encoded size in bytes of a step's sums; empty: no forecast."""

@@ -168,7 +168,7 @@ class CoordinatorCore:
         """
         self._rosters = Rosters()
         choice = CodecChoice(ladders, settings.stages, last_decision, self.members, self._out)
-        stage_costs = StageCosts(settings.stages, settings.stage_memory, settings.stage_frames, settings.stage_least)
+        stage_costs = StageCosts(settings.stages, settings.stage_needs, settings.stage_frames)
         weights = Weights(stage_costs, self.members, self._out)
         self._audits = Audits(settings, self.members)
         self._scheduler = Scheduler(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, StageIndex
 from swarm.protocol.messages.frames import Receipt
 from swarm.protocol.messages.link_measurement import LinkRate
+from swarm.protocol.stage_needs import ComputeKind
 
 MAX_AWAITED = 8
 """Largest number of actors in `Status.awaited`."""
@@ -40,6 +41,7 @@ class Means:
     uplink: float | None = None
     downlink: float | None = None
     seating: Seating | None = None
+    kind: ComputeKind = ComputeKind.HOST_FP32
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Join:
     sequence: int = 0
     """The same as `Status.sequence`."""
     memory: int | None = None
-    """Bytes of memory for the peer and all other peers of its process together; None: unknown."""
+    """Bytes of its device's memory for the peer and all other peers of its process together; None: unknown."""
     uplink: float | None = None
     """Bytes per second that it can send, as measured or as its owner limits it; None: unknown."""
     downlink: float | None = None
@@ -64,6 +66,8 @@ class Join:
     """The process in which the peer runs. None: the process runs only this peer and adds no others."""
     paused: str = ""
     """The same as `Status.paused`."""
+    kind: ComputeKind = ComputeKind.HOST_FP32
+    """How it computes. The memory that a stage needs depends on this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +193,8 @@ class Status:
 
     A paused peer keeps its state, applies decisions, and finishes the reduction of what it has accumulated.
     """
+    kind: ComputeKind = ComputeKind.HOST_FP32
+    """The same as `Join.kind`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,7 @@ class StatusReports:
                 means.downlink,
                 means.seating,
                 self._paused,
+                means.kind,
             )
         return self._last
 
@@ -164,6 +165,7 @@ class StatusReports:
             awaited=pass_run.awaited if pass_run is not None else (),
             spoilt=self._spoilt >= 0 and self._spoilt == held_stage.version,
             paused=self._paused,
+            kind=self.means.kind,
         )
 
     def _progressed(self, pass_run: PassRun | None, now: float) -> bool:

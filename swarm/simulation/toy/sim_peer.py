@@ -9,7 +9,7 @@ from typing import Any
 
 from swarm.protocol import io
 from swarm.protocol.ids import Actor, Microbatch, PassId, PassKind
-from swarm.protocol.messages import CodecPair, LinkRate, WithPayload
+from swarm.protocol.messages import CodecPair, LinkRate, Means, WithPayload
 from swarm.protocol.peer import io as peer_io
 from swarm.simulation.faults.false_words import said
 from swarm.simulation.faults.lie import FACTORS, HUGE, LIE
@@ -49,8 +49,8 @@ class SimPeer(Lender):
 
     def __init__(self, world: World, actor: Actor, core: Any, disk: Disk, speed: float) -> None:
         super().__init__(world, actor, core, speed)
-        self.uplink: float | None = None
-        """The uplink that it reports, in bytes/s."""
+        self.means = Means()
+        """The resources that it reports."""
         self.house: ProcessGroup[SimPeer] | None = None
         """The process that this peer shares with others. Set if processes can add further peers."""
         self.spare = False
@@ -369,12 +369,19 @@ class SimPeer(Lender):
     def _load_state(self, action: peer_io.LoadState) -> None:
         self.queue.cancel(lambda of: True)
         self.stage, self.version, self.held_stage = action.stage, None, None
+        if not self.fits(action.stage):
+            raise Violation("memory", f"{self.label} gets a stage that does not fit into its {self.means.memory} bytes")
         if self.lie is not None and self.lie.stage not in (None, action.stage):
             self.lie = None  # the former owner's fault does not apply to the new state
         self._bases.clear()
         self.loans.clear()
         self.world.on_phase("joining", self)
         self.storage.load(action)
+
+    def fits(self, stage: int) -> bool:
+        """Return True if the stage fits into the peer's memory, as the peer computes it."""
+        means, needs = self.means, self.world.settings.stage_needs
+        return means.memory is None or not needs or needs[means.kind].least[stage] <= means.memory
 
     def loaded(self, action: peer_io.LoadState, state: int | None) -> None:
         """A LoadState is done. `state` None: it failed."""

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from swarm.protocol.ids import NEVER, Actor, PassId, StageIndex, Term
 from swarm.protocol.messages import Decision, Join, Prepared, Seating, Status
+from swarm.protocol.stage_needs import ComputeKind
 from swarm.protocol.timeouts import Observed
 
 
@@ -48,6 +49,8 @@ class Member:
     """The member's own estimate of its speed, in microbatches per second through the whole model."""
     memory: int | None = None
     """Bytes of memory that it may use, as it reports."""
+    kind: ComputeKind = ComputeKind.HOST_FP32
+    """How it computes, as it reports."""
     downlink: float | None = None
     """Bytes/s that it can receive, as measured when it joined."""
     offered_uplink: float | None = None
@@ -249,7 +252,7 @@ class Member:
         before = self._offered
         self.introduced = True
         self.capacity = report.capacity if 0.0 < report.capacity < math.inf else 1.0
-        self.memory = report.memory
+        self.memory, self.kind = report.memory, report.kind
         self.offered_uplink = uplink if uplink is not None and _is_rate(uplink) else None
         self.downlink = report.downlink if report.downlink is not None and _is_rate(report.downlink) else None
         seating = report.seating
@@ -259,7 +262,7 @@ class Member:
 
     @property
     def _offered(self) -> tuple[object, ...]:
-        return self.introduced, self.capacity, self.memory, self.offered_uplink, self.seating
+        return self.introduced, self.capacity, self.memory, self.kind, self.offered_uplink, self.seating
 
     def has_state(self) -> None:
         """The member has loaded the state that it was told to load. Passes may wait for it again."""

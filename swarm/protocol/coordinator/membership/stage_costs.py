@@ -15,8 +15,10 @@ from statistics import median
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.ids import Actor
+from swarm.protocol.stage_needs import ComputeKind, Needs, needs_of
 
 _NONE: frozenset[int] = frozenset()
+_UNKNOWN: Needs = {}
 REMEMBERED = 64
 """Number of peers whose measurements determine the cost of a stage: the newest ones."""
 LEAST_COST_S = 1e-9
@@ -83,17 +85,13 @@ class StageCosts:
     def __init__(
         self,
         stages: int,
-        stage_memory: tuple[int, ...] = (),
+        stage_needs: Needs = _UNKNOWN,
         stage_frames: tuple[float, ...] = (),
-        stage_least: tuple[int, ...] = (),
     ) -> None:
-        """Each argument has one value per stage. If it is empty, the values are unknown.
-
-        `stage_memory`: bytes of memory that a peer needs. `stage_least`: bytes that suffice if the peer recomputes its
-        layers one by one. `stage_frames`: bytes that it sends per microbatch.
+        """`stage_needs`: the memory of each stage, by kind of peer; empty: unknown. `stage_frames`: per stage, the
+        bytes that a peer sends per microbatch; empty: unknown.
         """
-        self._stage_memory = stage_memory
-        self._stage_least = stage_least or stage_memory
+        self._stage_needs = {kind: needs_of(stage_needs, kind) for kind in ComputeKind}
         self._stage_frames = stage_frames
         self._seen: list[dict[str, float]] = [{} for _ in range(stages)]
         """The measurements of each stage: {peer: seconds per microbatch × capacity}"""
@@ -169,20 +167,31 @@ class StageCosts:
         if member.memory is None and member.seating is None:
             return _NONE
         others = members.companions(member)
-        elsewhere, memory = {other.stage for other in others}, member.memory
-        return frozenset(s for s in range(len(self._seen)) if s in elsewhere or not self.has_room(memory, others, s))
+        elsewhere = {other.stage for other in others}
+        return frozenset(s for s in range(len(self._seen)) if s in elsewhere or not self.has_room(member, others, s))
 
-    def has_room(self, memory: int | None, beside: Iterable[Member], stage: int) -> bool:
-        """Return True if `stage` fits into `memory` bytes next to the stages of the members in `beside`. True if sizes
-        are unknown.
+    def has_room(self, member: Member, beside: Iterable[Member], stage: int) -> bool:
+        """Return True if `stage` fits into the member's memory next to the stages of the members in `beside`. True if
+        sizes are unknown.
         """
-        needs = self._stage_memory
-        if memory is None or not needs:
-            return True
-        others = [needs[m.stage] for m in beside if m.stage is not None]
-        if not others:  # a single peer may recompute its layers to save memory
-            needs = self._stage_least
-        return needs[stage] <= memory - sum(others)
+        memory, held = member.memory, self.held_by(beside)
+        need = self.need(member, stage, alone=not held)
+        return memory is None or need is None or need <= memory - sum(held.values())
+
+    def need(self, member: Member, stage: int, *, alone: bool) -> int | None:
+        """Bytes of its device's memory that the member needs for `stage`, as it computes. None: unknown.
+
+        `alone`: no other peer of its process holds a stage, so it may recompute its layers to save memory.
+        """
+        needs = self._stage_needs[member.kind]
+        if needs is None:
+            return None
+        return (needs.least if alone else needs.whole)[stage]
+
+    def held_by(self, members: Iterable[Member]) -> dict[int, int]:
+        """For each stage that the members hold, the bytes of memory that it takes, if known."""
+        held = {m.stage: self.need(m, m.stage, alone=False) for m in members if m.stage is not None}
+        return {stage: need for stage, need in held.items() if need is not None}
 
     def lineup(
         self,

@@ -177,16 +177,16 @@ class Rebalancing:
 
     def why_not(self, member: Member) -> str:
         """The reason why there is no stage for a member, as text."""
-        needs, barred = self._settings.stage_memory, self._stage_costs.barred(self._members, member)
+        costs, barred = self._stage_costs, self._stage_costs.barred(self._members, member)
         free = [s for s in range(self._settings.stages) if len(self._members.crew(s)) < self.most]
-        others = {m.stage: needs[m.stage] for m in self._members.companions(member) if needs and m.stage is not None}
-        alone = needs if others else self._settings.stage_least or needs
-        lacking = [alone[s] for s in free if s in barred and s not in others and needs]
+        others = costs.held_by(self._members.companions(member))
+        needs = [costs.need(member, s, alone=not others) for s in free if s in barred and s not in others]
+        lacking = [need for need in needs if need is not None]
         if lacking and barred.issuperset(free) and member.memory is not None:
             beside = f", {sum(others.values()) / 1e9:.3g} GB of it for other peers in its process" if others else ""
             return (
-                f"it has {member.memory / 1e9:.3g} GB of memory to plan with{beside}, and a peer of a stage that is "
-                f"free needs {min(lacking) / 1e9:.3g} GB: stands by"
+                f"it has {member.memory / 1e9:.3g} GB of memory to plan with{beside}, and a stage that is free "
+                f"needs {min(lacking) / 1e9:.3g} GB on {member.kind.value}: stands by"
             )
         if free:
             return "another peer of its process holds the free stage: stands by"

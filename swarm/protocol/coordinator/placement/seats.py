@@ -101,7 +101,7 @@ class Seats:
                 len(machine) >= MAX_SEATS
                 or any(m.leaving_since is not None for m in machine)  # the number of peers there is about to change
                 or stage in held
-                or not self._stage_costs.has_room(member.memory, machine, stage)
+                or not self._stage_costs.has_room(member, machine, stage)
             ):
                 continue
             load = (len(machine) + 1) / sum(self._stage_costs.speed(m) for m in machine)
