@@ -1,9 +1,10 @@
-"""What compressed averaging costs a model: the same run with each codec between the replicas of a stage.
+"""Measures how compressed averaging changes the loss: the same run with each codec between the replicas of a stage.
 
     python -m benchmarks.averaging [--codecs "none;int8;int4"] [--replicas 2] [--steps 300]
 
-Each row is trained in one process, as `reference` replays a swarm whose replicas never die: microbatches are dealt out
-in turn, residuals are kept from the second step on. Loss is held-out, in nats per token.
+Each row is trained in one process, in the same way as `reference` repeats a swarm whose replicas never die: the
+replicas get microbatches in turn, and residuals are kept from the second step on. The loss is held-out, in nats per
+token.
 """
 
 from __future__ import annotations

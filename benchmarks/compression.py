@@ -1,16 +1,17 @@
-"""What compression costs a model: held-out loss on equal tokens beside bytes at a boundary, against named controls.
+"""Measures how compression changes a model: held-out loss on equal tokens and bytes at a boundary, against named
+controls.
 
     python -m benchmarks.compression [--rows "int8;int4"] [--seeds 0,1,2] [--steps 400]
     python -m benchmarks.compression --cached --docs docs
     python -m benchmarks.compression --epochs 4 [--docs docs]
 
 Each row is a run file with other codecs or another architecture, trained in one process as `swarm-peer reference` does
-(a swarm's result is the same, bit for bit). A row and seed that was trained before is read from `--cache`, so that the
-command goes on where it stopped; with `--cached` nothing is trained. `--docs` writes the table and a plot of it.
+(a swarm's result is the same, bit for bit). If a row and seed was trained before, the result is read from `--cache`, so
+the command continues where it stopped; with `--cached` nothing is trained. `--docs` writes the table and a plot of it.
 
-Every row names its control: the same model with all of its residual crossing, neither cut off nor rounded. A boundary
-with an anchor is held against a dense model with that anchor, one with modules at its receivers against a dense model
-with those modules. `gap_to_dense_percent` is against the plain dense model whatever the row.
+Every row names its control: the same model whose whole residual crosses, neither narrowed nor rounded. The control of a
+boundary with an anchor is a dense model with that anchor; the control of a boundary with modules at its receivers is a
+dense model with those modules. `gap_to_dense_percent` compares every row with the plain dense model.
 """
 
 from __future__ import annotations

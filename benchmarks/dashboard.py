@@ -1,10 +1,12 @@
-"""What the dashboard costs and how soon it shows something, on generated logs; and whether a swarm notices viewers.
+"""Measures what the dashboard costs and how soon it shows something, on generated logs; and whether viewers slow a
+swarm.
 
     python -m benchmarks.dashboard [--rows hour,week] [--swarm] [--out benchmarks/results/dashboard.json]
 
-A row: a log that is read from nothing (rebuild), then grows at the pace of its run while nobody and then 20 viewers
-watch three topics each; a browser that opens the page meanwhile. CPU is that of the dashboard's process. With --swarm,
-a paced swarm trains with and without a dashboard and 20 viewers, in turns on the same machine.
+For each row, a log is read from its beginning (rebuild). Then the log grows at the pace of its run, first without
+viewers and then while 20 viewers watch three topics each; a browser opens the page meanwhile. CPU is that of the
+dashboard's process. With --swarm, a paced swarm trains with and without a dashboard and 20 viewers, in turn on the same
+machine.
 """
 
 from __future__ import annotations

@@ -1,25 +1,25 @@
-"""Adaptive against fixed deadlines: the cost of faults and of wrongly fenced peers, in small simulated swarms.
+"""Compares adaptive with fixed deadlines: the cost of faults and of wrongly fenced peers, in small simulated swarms.
 
     python -m benchmarks.deadlines [--seeds 12] [--jobs 2] [--out benchmarks/results/deadlines.json]
 
-The real cores in virtual time: two stages of three peers, eight steps of six microbatches, a step budget of 6 s. A line
-sends one frame, or part of a sum, at a time; what waits for its turn is not queued twice. In each environment nothing
-happens, or one of the six peers stalls for good, stalls for a second, turns four times slower for good, swallows what
-it gets for two budgets, or loses 30 % of its messages for four seconds: what no broken connection tells of. Who it is
-and when follows from the seed and is the same for all policies.
+The real cores run in virtual time: two stages of three peers, eight steps of six microbatches, a step budget of 6 s. A
+line sends one frame, or part of a sum, at a time; data that waits for its turn is not queued twice. In each environment
+either nothing happens, or one of the six peers stalls for good, stalls for a second, becomes four times slower for
+good, ignores its input for two budgets, or loses 30 % of its messages for four seconds. No broken connection reveals
+these faults. The seed determines which peer it is and when; this is the same for all policies.
 
-A policy says how long a peer may be silent, how long it may finish nothing, and when a frame is asked for again: as the
-product does (`swarm/protocol/timeouts.py`), or in seconds that nothing measured changes. Either way they double with
-each fence of a step and each asking in vain; the reduce keeps its own. The best fixed policy is searched, with other
-seeds: each of the three is varied over `GRID` in turn, until no other value does better. Twice: for the least time, and
-for the fewest wrong fences first.
+A policy says how long a peer may be silent, how long it may finish nothing, and when a frame is requested again. It
+does so as the product does (`swarm/protocol/timeouts.py`), or in constant seconds. In both cases the times double with
+each fence of the step and each request without an answer; the reduce has its own deadlines. The best fixed policy is
+searched with other seeds: each of the three values is varied over `GRID` in turn, until no other value is better. This
+is done twice: for the least time, and for the fewest wrong fences first.
 
     lost = a run's virtual seconds, to the last decision − those of the fastest policy without a fault, environment
            by environment
 
 as a mean over seeds, faults and environments. `wrong`: fences by these deadlines of peers that had neither stalled nor
-swallowed anything. `twice`: frames that were sent more than once to the same peer, of all, in percent. The second table
-shows each environment with the fixed policy of those tried that does best in all the others.
+ignored anything. `twice`: the percentage of frames that were sent more than once to the same peer. The second table
+shows each environment with that fixed policy, of those tried, which is best in all the others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""An engine whose compute is a calibrated sleep: real actions, real threads, real frame sizes and real bytes.
+"""An engine whose compute is a calibrated sleep, with real actions, real threads, real frame sizes and real bytes.
 
-For measuring everything but the arithmetic, with more peers than there are cores. The gradient is the same random
-vector for every microbatch; packed, its sums take no less than those of a real model (docs/slow-links.md).
+It serves to measure everything but the arithmetic, with more peers than there are cores. The gradient is the same
+random vector for every microbatch; packed, its sums are no smaller than those of a real model (docs/slow-links.md).
 """
 
 from __future__ import annotations

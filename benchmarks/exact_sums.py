@@ -1,10 +1,10 @@
-"""What the exact sums of a real model cost on the wire, grid by grid: bits per parameter, time, and loss.
+"""Measures what the exact sums of a real model cost on the wire for each grid: bits per parameter, time, and loss.
 
     python -m benchmarks.exact_sums [--grids "30;24;20;16;12;dither:1"] [--microbatches 8] [--steps 60]
 
-Each grid trains the same small model on the same tokens in one process. In the last step two replicas have half of the
-microbatches each; what they would send of every stage's sums is encoded and decoded. Loss is held-out, in nats per
-token. Raw fp64 takes 64 bits a parameter, fp32 32.
+Each grid trains the same small model on the same tokens in one process. In the last step, two replicas have half of the
+microbatches each, and what they would send of every stage's sums is encoded and decoded. The loss is held-out, in nats
+per token. For comparison: raw fp64 takes 64 bits per parameter, fp32 32.
 """
 
 from __future__ import annotations

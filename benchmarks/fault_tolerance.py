@@ -1,11 +1,11 @@
-"""What fault tolerance costs when nothing fails: CPU-seconds per token with it and without, in pairs.
+"""Measures what fault tolerance costs when nothing fails: CPU-seconds per token with it and without it, in pairs.
 
     python -m benchmarks.fault_tolerance [--pairs 8] [--out benchmarks/results/fault_tolerance.json]
 
-With: exact sums, every frame kept until its step is decided, digests of the reduced bytes. Without: fp32 sums, frames
-forgotten once sent, no digests (benchmarks/bare_peer.py). 2 stages × 2 peers, real compute, 32 microbatches of 1,024
-tokens; CPU of peers and their libp2p daemons over the steps after the first. The two swarms of a pair run at the same
-time, so that both meet the same machine, however noisy.
+With it: exact sums, every frame kept until its step is decided, digests of the reduced bytes. Without it: fp32 sums,
+frames forgotten once sent, no digests (benchmarks/bare_peer.py). Each swarm has 2 stages × 2 peers, real compute, and
+32 microbatches of 1,024 tokens. The CPU time is that of peers and their libp2p daemons over the steps after the first.
+The two swarms of a pair run at the same time, so that other work on the machine affects both in the same way.
 """
 
 from __future__ import annotations

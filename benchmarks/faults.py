@@ -1,11 +1,11 @@
-"""The fault matrix: plays the scenarios of tests/internet and writes the table of docs/faults.md.
+"""Plays the scenarios of tests/internet and writes the fault matrix, the table of docs/faults.md.
 
     python -m benchmarks.faults [--only kills,clock-skew] [--out benchmarks/results/faults.json]
 
-As root. Without `--only` all scenarios but the long soak are played, which takes half an hour; what is not played keeps
-its last result, from the JSON file. The table says for each row of the matrix what was aimed at, what was measured, and
-where: on real processes over an emulated internet, by other tests of real processes, or in the simulator. A row whose
-figures miss its target says so.
+It needs root. Without `--only`, all scenarios except the long soak are played, which takes half an hour. Scenarios that
+are not played keep their last result, from the JSON file. For each row of the matrix, the table shows the target, the
+measurement, and where it was measured: on real processes over an emulated internet, by other tests of real processes,
+or in the simulator. If a row misses its target, the table says so.
 """
 
 from __future__ import annotations

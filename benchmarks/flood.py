@@ -1,11 +1,11 @@
-"""What a stranger's flood costs the coordinator that it attacks, and the swarm that trains beside it.
+"""Measures what a stranger's flood costs the coordinator that it attacks, and the swarm that trains meanwhile.
 
     python -m benchmarks.flood [--seconds 600] [--after 120] [--out benchmarks/results/flood.json]
 
-Two peers train, paced. At first nobody attacks, for a fifth of the time. Then `benchmarks.stranger` attacks the
-coordinator, and a newcomer joins meanwhile. Then it is quiet again. CPU and memory are those of the coordinator's
-process and of its libp2p daemon. The stranger runs on the same machine and takes part of it, so steps become slower
-even where nothing else does.
+Two peers train, paced. For a fifth of the time, nobody attacks. Then `benchmarks.stranger` attacks the coordinator, and
+a newcomer joins meanwhile. Then it is quiet again. CPU and memory are those of the coordinator's process and of its
+libp2p daemon. The stranger runs on the same machine and takes a part of it, so steps become slower even if nothing else
+does.
 """
 
 from __future__ import annotations

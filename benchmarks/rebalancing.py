@@ -1,12 +1,13 @@
-"""How much of what is possible a swarm does when peers come and go: 32 hours of synthetic preemptions, ten seeds.
+"""Simulates which share of the possible work a swarm does when peers come and go: 32 hours of preemptions, ten seeds.
 
     python -m benchmarks.rebalancing [--hours 32] [--seeds 10] [--jobs 2] [--only "4 stages"] [--out FILE]
 
-The coordinator's own placement and planner in virtual time over a flow (benchmarks/fluid.py), on traces with 0.58
-departures per peer and hour, a third of them in bursts of up to a fifth of the swarm. Policies: `random`: newcomers
-take a stage at random and stay; `claims`: they take the stage that needs them and stay; `300 s`: besides, one move at
-most every 300 s; `steps`: the product: one at most after every step. `of possible`: microbatches done ÷ those that the
-best arrangement of all who are there would have done, downloads free, the seeds' mean and the worst.
+It uses the coordinator's own placement and planner in virtual time over a flow model (benchmarks/fluid.py), on
+synthetic traces with 0.58 departures per peer and hour, a third of them in bursts of up to a fifth of the swarm.
+Policies: `random`: newcomers take a random stage and stay; `claims`: they take the stage that needs them and stay; `300
+s`: in addition, one move at most every 300 s; `steps`, the product: at most one move after every step. `of possible`:
+microbatches done ÷ those that the best arrangement of all present peers would have done with free downloads; the seeds'
+mean and the worst.
 """
 
 from __future__ import annotations

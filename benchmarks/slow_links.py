@@ -1,14 +1,14 @@
-"""Step time of a swarm on slow uplinks, codec by codec, against unlimited links: real libp2p, real frames, real reduce.
+"""Measures the step time of a swarm on slow uplinks for each codec, against unlimited links, over real libp2p.
 
     python -m benchmarks.slow_links [--stages 4] [--replicas 1,2] [--overload 12.5] [--microbatches 64]
 
 Compute is a calibrated sleep, so that more peers than cores can be measured. Frames have the bytes of the real codec
-and are decoded, random gradients are added and averaged exactly; every stage has the parameters of a middle one.
-Every peer sends at most `--max-rate`, such that one in the middle needs `--overload` times its compute time to send its
-activations and gradients in fp32. A row's ratio is the step time of the fastest unlimited row ÷ its own; the first step
-of a row is not counted. Bytes include headers, token ids and scales; what goes through a third peer counts twice
-(`detours`: how often that began, 0 where all reach all). Rows `auto` choose their codecs as they go: they run longer,
-and only the steps since the last choice count.
+and are decoded; random gradients are added and averaged exactly; every stage has the parameters of a middle stage.
+Every peer sends at most `--max-rate`. This rate is such that a peer in the middle needs `--overload` times its compute
+time to send its activations and gradients in fp32. A row's ratio is the step time of the fastest unlimited row ÷ its
+own; the first step of a row is not counted. Bytes include headers, token ids and scales; data that goes through a third
+peer counts twice (`detours`: how often this began; 0 if all peers reach each other). Rows `auto` choose their codecs
+during the run: they run longer, and only the steps since the last choice count.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""A stranger that knows an address of a swarm, and nothing else. It floods the process there and notes what it is told.
+"""A stranger that knows an address of a swarm, and nothing else. It floods the process there and records the answers.
 
     python -m benchmarks.stranger ADDRESS SECONDS [--rate BYTES_PER_S] [--connections PER_S] [--records NUMBER]
 
-It opens TCP connections that say nothing or nonsense, and libp2p connections whose streams are half open, carry junk or
-a hello without a pass. To the DHT it sends records, and asks for those of others. It prints a JSON line at its end.
+It opens TCP connections that send nothing or nonsense, and libp2p connections whose streams are half open, carry junk
+or a hello without a pass. It sends records to the DHT, and asks the DHT for the records of others. It prints a JSON
+line at its end.
 """
 
 from __future__ import annotations

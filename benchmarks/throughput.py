@@ -1,13 +1,14 @@
-"""Tokens per second of a swarm on this machine against one process, side by side in one run, as ratios.
+"""Compares the tokens per second of a swarm on this machine with those of one process, side by side in one run, as
+ratios.
 
     python -m benchmarks.throughput [--pairs 5] [--wires bf16,none] [--out benchmarks/results/throughput.json]
 
-For each wire a swarm of 4 stages × 1, one of 2 × 2, `reference` with 2 threads, and two processes of it with one thread
-each, which share the microbatches of a step without exchanging anything. They have the whole machine in turn, ten
-seconds each, so that all of them meet the same machine: its speed wavers by a tenth from minute to minute. A pair is a
-step of a swarm, in seconds that this swarm had, and what the references did meanwhile in theirs. The first step is not
-counted: in it a peer takes its memory for all microbatches in flight, once for the whole run. The ratio is that of a
-swarm to the faster of the references, by its median over the pairs.
+For each wire format there are a swarm of 4 stages × 1, a swarm of 2 × 2, `reference` with 2 threads, and two processes
+of `reference` with one thread each, which share the microbatches of a step without exchanging anything. They use the
+whole machine in turn, ten seconds each, because the speed of the machine varies by a tenth from minute to minute. A
+pair is a step of a swarm, in seconds that this swarm had, and what the references did in their seconds meanwhile. The
+first step is not counted, because a peer allocates its memory for all microbatches in it. The ratio is that of a swarm
+to the faster of the references, by its median over the pairs.
 """
 
 from __future__ import annotations

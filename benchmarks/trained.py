@@ -1,6 +1,7 @@
-"""A run trained in one process as `swarm-peer reference` does, kept in a file so that it is trained once.
+"""A run that is trained in one process as `swarm-peer reference` does. Its result is kept in a file, so it is trained
+once.
 
-A swarm's result is the same, bit for bit, so what a codec or an architecture costs a model can be studied here.
+A swarm's result is the same, bit for bit, so the effect of a codec or an architecture on a model can be studied here.
 """
 
 from __future__ import annotations

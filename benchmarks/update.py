@@ -1,11 +1,13 @@
-"""What the same bits on every machine cost, and the check of them: one optimizer step, the checksum of the state,
+"""Measures what equal bits on every machine cost, and their check: one optimizer step, the checksum of the state,
 initial values, sketches of the sums.
 
-Ours beside torch's own, in turns, and all of it beside the microbatches of a step of a small model.
+This program's functions and torch's own are measured in turn, and compared with the microbatches of a step of a small
+model.
 
     python benchmarks/update.py [--parameters 10000000] [--threads 1] [--device cpu] [--only-sketches]
 
-Ours rounds once per operation, so that all kinds of machines come to the same bits; torch's fuses some: they do not.
+This program's optimizer step rounds once per operation, so all kinds of machines get the same bits. Torch's step fuses
+some operations, so machines get different bits.
 """
 
 from __future__ import annotations

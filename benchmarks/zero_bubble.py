@@ -1,11 +1,12 @@
-"""Zero bubble against synchronous: the real protocol over real libp2p, compute emulated by a calibrated sleep.
+"""Compares the zero-bubble with the synchronous schedule: the real protocol over real libp2p, with emulated compute.
 
     python -m benchmarks.zero_bubble [--stages 4,8,16] [--replicas 1,2] [--pairs 3] [--out FILE]
 
-One swarm for each shape. In every other step half of each backward, the weights' gradients, waits until there is
-nothing else to do; so both schedules meet the same machine. A forward takes one unit, a backward two. The first pair of
-steps is not counted. `speedup` is the median over the pairs of synchronous ÷ zero-bubble seconds. `of_model` compares
-the measured rate with that of `peers/run/pipeline_model.py`, which knows no messages, no reduce and no decision.
+There is one swarm for each shape. In every second step, half of each backward, the weights' gradients, waits until
+there is nothing else to do; so both schedules run under the same conditions. A forward takes one unit, a backward two.
+The first pair of steps is not counted. `speedup` is the median over the pairs of synchronous ÷ zero-bubble seconds.
+`of_model` compares the measured rate with that of `peers/run/pipeline_model.py`, which ignores messages, the reduce and
+the decision.
 """
 
 from __future__ import annotations

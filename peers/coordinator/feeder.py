@@ -12,7 +12,9 @@ from swarm.protocol.ids import Microbatch, PassId, PassKind
 
 
 class Feeder:
-    """Makes the bodies, and keeps the text that a chain of GENERATE passes continues."""
+    """Makes frame bodies from the tokens of microbatches. It also keeps the text that a chain of GENERATE passes
+    continues.
+    """
 
     def __init__(self, manifest: RunManifest, reader: CorpusReader, tokenizer: Tokenizer | None) -> None:
         """`tokenizer` None: no samples are made."""

@@ -79,7 +79,7 @@ class Members:
     gone: dict[str, Gone] = field(default_factory=dict)
     """Former members, oldest first."""
     machines: dict[str, dict[str, str | float]] = field(default_factory=dict)
-    """The machines of the most recent former members."""
+    """For each of the most recent former members, the data of its machine."""
     overlooked: int = 0
     """Number of members that were not recorded, since there were too many."""
 

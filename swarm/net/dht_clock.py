@@ -57,7 +57,7 @@ class DhtClock:
         self._nodes += 1
 
     def leave(self) -> None:
-        """Call when a node is closed."""
+        """A node was closed: count it no longer as one that uses the clock."""
         self._nodes -= 1
 
     def _restart(self) -> None:

@@ -24,7 +24,7 @@ class Shutdown:
     def __init__(self, me: Actor, coordinators: tuple[Actor, ...], leave_s: float, out: Outbox) -> None:
         self.begun = False
         self.gone = False
-        """True once the last messages are sent. No message may be sent after them."""
+        """True when this peer has sent its last messages. It may not send any message after them."""
         self._me = me
         self._coordinators = coordinators
         self._leave_s = leave_s

@@ -41,7 +41,7 @@ from swarm.simulation.toy.toy_model import (
 
 _FORWARD_S, _BACKWARD_S, _SMALL_S, _APPLY_S = 0.010, 0.020, 0.001, 0.004
 _WEIGHTS_S = 0.010
-"""The part of the backward that is postponed if the backward is split."""
+"""Seconds of the weight gradients, which a split backward computes later."""
 
 
 class SimPeer(Lender):

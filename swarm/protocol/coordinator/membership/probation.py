@@ -34,7 +34,7 @@ class _Record:
 
 
 class Probation:
-    """The strikes of each peer id, for all its incarnations: a restart clears nothing."""
+    """The strikes of each peer id. They hold for all its incarnations, so a restart does not clear them."""
 
     def __init__(self, people: People) -> None:
         self._people = people

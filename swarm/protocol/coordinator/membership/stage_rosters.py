@@ -15,7 +15,7 @@ class StageRosters:
 
     def __init__(self) -> None:
         self.changes = 0
-        """Number of changes so far."""
+        """The number of changes that the members have reported so far."""
         self._by_stage: dict[int, list[Member]] = {}
         """Each list is sorted by actor."""
         self._unplaced: dict[Actor, Member] = {}
