@@ -1,6 +1,7 @@
-"""What a swarm under churn aims at besides the fault matrix, and what was measured: the second table of docs/faults.md.
+"""Targets for swarms under churn in addition to the fault matrix, and the measurements: the second table of
+docs/faults.md.
 
-Each row is of results that other benchmarks have written to benchmarks/results; `benchmarks.faults` writes the table.
+Each row uses results that other benchmarks have written to benchmarks/results; `benchmarks.faults` writes the table.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 Results = dict[str, Any]
-"""What a benchmark wrote."""
+"""The results of a benchmark, as it wrote them."""
 BOUND, RATE, LOAD = 1.15, 0.9, 2.0
 SHARE_300_S = 0.96
 GOODPUT, ON_THE_TRACE = 0.9, 0.8
@@ -21,7 +22,7 @@ GAP_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What was measured, and whether that meets the target."""
+    """A measurement in words, and whether it meets the target."""
 
     text: str
     met: bool = True
@@ -32,7 +33,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """`figures`: of what `results` (names of files) hold, each judged by itself."""
+    """A target. `figures`: judges each measurement in the contents of `results` (names of files)."""
 
     what: str
     target: str
@@ -42,7 +43,7 @@ class Aim:
 
 
 def table(folder: Path) -> str:
-    """As Markdown."""
+    """The table as Markdown."""
     lines = ["| measurement | target | result | test |", "|---|---|---|---|"]
     for aim in AIMS:
         kept = [json.loads((folder / f"{name}.json").read_text()) for name in aim.results]

@@ -1,4 +1,4 @@
-"""The run in which some of its peers lie: two stages of several replicas, small, with audits. And what came of it."""
+"""A small run in which some peers lie: two stages of several replicas, with audits. And the figures of its outcome."""
 
 from __future__ import annotations
 
@@ -54,8 +54,10 @@ def write_run(
     evaluated: int,
     most: int | None = None,
 ) -> Path:
-    """The run file in a new `folder`, beside which the corpus lies. `every`, `evaluate`: steps from one to the next.
-    `most`: replicas of a stage; None: no more than `replicas`.
+    """Write the run file into a new `folder`, beside which the corpus is.
+
+    `every`, `evaluate`: number of steps from one audit or evaluation to the next. `most`: largest number of replicas of
+    a stage; None: no more than `replicas`.
     """
     folder.mkdir()
     path = folder / "RUN.toml"
@@ -77,10 +79,10 @@ def write_run(
 
 
 def outcome(events: Sequence[tuple[float, Event]]) -> tuple[dict[str, float | None], list[int]]:
-    """Of a coordinator's events: the figures of a row, and the steps at which peers were expelled.
+    """The figures of a row, and the steps at which peers were expelled, from a coordinator's events.
 
-    `loss`: the last held-out one; None if every evaluation was dropped. `seconds`: from the first step to the last.
-    `passes`: how often a step was computed, over the steps decided. `audited`: audits.
+    `loss`: the last held-out loss; None if every evaluation was dropped. `seconds`: from the first step to the last.
+    `passes`: number of computed steps ÷ number of decided steps. `audited`: number of audits.
     """
     opened = [at for at, event in events if isinstance(event, PassOpened) and event.pass_kind == "train"]
     decided = [at for at, event in events if isinstance(event, StepDecided)]

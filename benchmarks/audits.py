@@ -1,11 +1,11 @@
-"""What audits cost when nobody lies: real processes, compute emulated by a calibrated sleep.
+"""Measures what audits cost when nobody lies: real processes, with compute emulated by a calibrated sleep.
 
     python -m benchmarks.audits [--stages 2] [--replicas 2] [--microbatches 16] [--steps 96] [--one-in 8] [--out FILE]
 
-Steps with and without an audit alternate in one run, which draws one step in `--one-in`. `audit_steps` is what one
-audit adds, in usual steps, up to the end of the step after it: the median over all drawn audits. `share` is that, over
-the steps from audit to audit that the same run has by default. `first_step_extra` is what the audit of the first step
-adds, in which all peers are new.
+Steps with and without an audit alternate in one run, which draws one step in `--one-in`. `audit_steps` is the time that
+one audit adds, in usual steps, up to the end of the step after it: the median over all drawn audits. `share` is this
+time ÷ the number of steps between two audits that the same run has by default. `first_step_extra` is the time that the
+audit of the first step adds, in which all peers are new.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What compressed averaging costs a model: the same run with each codec between the replicas of a stage.
+"""Measures how compressed averaging changes the loss: the same run with each codec between the replicas of a stage.
 
     python -m benchmarks.averaging [--codecs "none;int8;int4"] [--replicas 2] [--steps 300]
 
-Each row is trained in one process, as `reference` replays a swarm whose replicas never die: microbatches are dealt out
-in turn, residuals are kept from the second step on. Loss is held-out, in nats per token.
+Each row is trained in one process, in the same way as `reference` repeats a swarm whose replicas never die: the
+replicas get microbatches in turn, and residuals are kept from the second step on. The loss is held-out, in nats per
+token.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, object]]:
-    """A row for each codec. `folder` holds a corpus in `data`."""
+    """A row for each codec. `folder` contains a corpus in `data`."""
     path = folder / "RUN.toml"
     path.write_text(RUN)
     sets = (f"model.dim={options.dim}", f"model.ffn_dim={options.dim * 8 // 3 // 8 * 8}", f"run.steps={options.steps}")
@@ -103,7 +104,7 @@ def _measure(run: ResolvedRun, codec: str, replicas: int) -> dict[str, object]:
 
 
 def _bytes(manifest: RunManifest) -> float:
-    """Of the sums of all stages, once, by parameter."""
+    """Bytes of the sums of all stages, sent once, divided by the number of parameters."""
     layouts = [Layout.of_stage(manifest.model, stage) for stage in range(manifest.model.stages)]
     return sum(sent_bytes(layout, manifest.sums) for layout in layouts) / sum(layout.length for layout in layouts)
 

@@ -1,4 +1,5 @@
-"""A peer without what fault tolerance costs: frames are forgotten once sent, reduced bytes are not hashed.
+"""A peer without the costs of fault tolerance: it forgets frames once they are sent, and does not hash the reduced
+bytes.
 
 For benchmarks/fault_tolerance.py only; its run also adds gradients in fp32 instead of exactly. Any fault stops the run.
 """

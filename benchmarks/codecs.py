@@ -1,10 +1,12 @@
-"""What a codec costs: bits a value, time to encode and to decode on one core, and the bytes of a frame beside them.
+"""Measures the cost of each codec: bits per value, time to encode and decode on one core, and the other bytes of a
+frame.
 
     python -m benchmarks.codecs [--rounds 9] [--out benchmarks/results/codecs.json]
 
-Gaussian activations of 8 × 512 × 1,024 values (16.8 MB of fp32). Times are CPU times of one thread, so that other
-work on the machine counts little. Every round measures each codec once and memcpy beside it; figures are medians.
-`gigabytes_per_second`: the fp32 bytes that encode takes in plus those that decode gives out, by the time of both.
+The values are Gaussian activations, 8 × 512 × 1,024 (16.8 MB of fp32). Times are CPU times of one thread, so other work
+on the machine hardly matters. Every round measures each codec once, and memcpy for comparison; figures are medians.
+`gigabytes_per_second`: the fp32 bytes that go into encode plus those that come out of decode, divided by the time of
+both.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ PAIRS = (
     ("none", "topk-independent:0.01"),
     ("topk:0.1", "topk-shared"),
 )
-"""Forward and backward; the backward one is measured."""
+"""Pairs of a forward and a backward codec. The backward codec is measured."""
 
 
 def main() -> None:

@@ -1,16 +1,17 @@
-"""What compression costs a model: held-out loss on equal tokens beside bytes at a boundary, against named controls.
+"""Measures how compression changes a model: held-out loss on equal tokens and bytes at a boundary, against named
+controls.
 
     python -m benchmarks.compression [--rows "int8;int4"] [--seeds 0,1,2] [--steps 400]
     python -m benchmarks.compression --cached --docs docs
     python -m benchmarks.compression --epochs 4 [--docs docs]
 
 Each row is a run file with other codecs or another architecture, trained in one process as `swarm-peer reference` does
-(a swarm's result is the same, bit for bit). A row and seed that was trained before is read from `--cache`, so that the
-command goes on where it stopped; with `--cached` nothing is trained. `--docs` writes the table and a plot of it.
+(a swarm's result is the same, bit for bit). If a row and seed was trained before, the result is read from `--cache`, so
+the command continues where it stopped; with `--cached` nothing is trained. `--docs` writes the table and a plot of it.
 
-Every row names its control: the same model with all of its residual crossing, neither cut off nor rounded. A boundary
-with an anchor is held against a dense model with that anchor, one with modules at its receivers against a dense model
-with those modules. `gap_to_dense_percent` is against the plain dense model whatever the row.
+Every row names its control: the same model whose whole residual crosses, neither narrowed nor rounded. The control of a
+boundary with an anchor is a dense model with that anchor; the control of a boundary with modules at its receivers is a
+dense model with those modules. `gap_to_dense_percent` compares every row with the plain dense model.
 """
 
 from __future__ import annotations
@@ -80,12 +81,14 @@ IDS = "ids alone: its last stage, and one value a sequence"
 _MODULES = ("model.token_table_dim=64", "model.receiver_hidden=512")
 _DIGEST = 2**62  # as long as any
 _LAST_STAGES = ("model.layers=2", "model.cuts=[1]")
-"""Where nothing crosses, stages before the last change nothing: one of them is enough."""
+"""Overrides for a row in which nothing crosses. Then stages before the last change nothing, so there is only one
+stage.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Overrides of RUN, and the row that this one is held against."""
+    """A row of the table: overrides of RUN, and the row with which it is compared."""
 
     sets: tuple[str, ...]
     control: str = CONTROL
@@ -105,7 +108,9 @@ def _narrow(kind: str, k: int, forward: str, backward: str | None = None, *sets:
 
 
 def _averaging(codec: str) -> tuple[str, ...]:
-    """Two replicas with half of the sequences each, which exchange sums in `codec`. Sums are those of equal samples."""
+    """Overrides for two replicas with half of the sequences each, which exchange sums in `codec`. The sums are over the
+    same samples as without replicas.
+    """
     return (f"sums.averaging={codec}", "swarm.replicas=2", "batch.microbatches=2", "batch.sequences=4")
 
 
@@ -183,12 +188,12 @@ ROWS: dict[str, Row] = {
     "delta 4, int8 back": _coded("delta:4", "int8", "batch.order=steps"),
     "delta 2, int8 back": _coded("delta:2", "int8", "batch.order=steps"),
 }
-"""In the order in which they are worth their time; those with delta say something over several epochs alone.
+"""The rows in the order of their importance. Those with delta need several epochs.
 
-int5/log4: forward/back, with a scale for each channel.
+int5/log4: forward/backward, with a scale for each channel.
 """
 EPOCH_ROWS = (CONTROL, "int4, int8 back", "delta 4, int8 back", "int2, int8 back", "delta 2, int8 back")
-"""Those of several epochs, unless others are named."""
+"""The rows for several epochs, unless others are named."""
 
 
 def main() -> None:
@@ -264,7 +269,9 @@ def compare(
 
 
 def _row(name: str, trained: Mapping[str, Mapping[int, Trained]], manifest: RunManifest) -> dict[str, object]:
-    """Means over seeds. Gaps are relative to a control's loss after the same tokens, at thirds of the run."""
+    """Means over seeds. Gaps are relative to a control's loss after the same number of tokens, at each third of the
+    run.
+    """
     runs, control = trained[name], ROWS[name].control
     pairs = [(runs[seed], other) for seed, other in trained.get(control, {}).items() if seed in runs]
     plain = [(runs[seed], other) for seed, other in trained.get(CONTROL, {}).items() if seed in runs]
@@ -293,9 +300,9 @@ def _row(name: str, trained: Mapping[str, Mapping[int, Trained]], manifest: RunM
 
 
 def _gap(pairs: Sequence[tuple[Trained, Trained]], share: float) -> float | None:
-    """Mean percentage by which rows are worse than controls after `share` of the tokens.
+    """The mean percentage by which rows are worse than their controls after `share` of the tokens.
 
-    None without a control, and if one diverged.
+    None without a control, or if a run diverged.
     """
     if not pairs or any(math.isinf(run.loss[-1]) for run, _ in pairs):
         return None
@@ -305,7 +312,7 @@ def _gap(pairs: Sequence[tuple[Trained, Trained]], share: float) -> float | None
 
 
 def _pace(pairs: Sequence[tuple[Trained, Trained]]) -> float | None:
-    """Tokens of the row ÷ tokens after which the control had the row's final loss. None where it never had."""
+    """Tokens of the row ÷ tokens after which the control had the row's final loss. None if the control never had it."""
     if any(math.isinf(row.loss[-1]) for row, _ in pairs):
         return None
     ratios = []
@@ -322,9 +329,10 @@ def _pace(pairs: Sequence[tuple[Trained, Trained]]) -> float | None:
 
 
 def _bytes(manifest: RunManifest, measured: Sequence[tuple[float, float] | None] = ()) -> tuple[float, float]:
-    """Per token over one boundary, forward and back: everything the stream carries for a frame, the run's mean.
+    """Bytes per token over one boundary, forward and backward: everything that the stream carries for a frame, as the
+    mean of the run.
 
-    `measured`: mean sizes of encoded activations and gradients, which count where sizes depend on the values.
+    `measured`: mean sizes of encoded activations and gradients, used if the sizes depend on the values.
     """
     body = BodyFormat(manifest)
     batch = manifest.batch
@@ -355,7 +363,7 @@ def _bytes(manifest: RunManifest, measured: Sequence[tuple[float, float] | None]
 
 
 def _codec_ms(manifest: RunManifest) -> tuple[float, float]:
-    """To encode and to decode one microbatch, both directions together: CPU milliseconds, medians of nine."""
+    """CPU milliseconds to encode and to decode one microbatch, both directions together; medians of nine."""
     forward, backward = codecs.pair(manifest.codec.forward, manifest.codec.backward)
     batch = manifest.batch
     hidden = torch.randn(batch.sequences, batch.sequence_length, manifest.model.boundary_width)

@@ -1,7 +1,7 @@
-"""What control messages weigh on the wire, and what it costs the coordinator to encode and decode them.
+"""The size of control messages on the wire, and what it costs the coordinator to encode and decode them.
 
-Every stream between the coordinator and a sampled peer has its real encoder (or decoder), with its table of actors;
-messages to and from the others weigh as much as the last one of their kind that was encoded.
+Every stream between the coordinator and a sampled peer has its real encoder (or decoder), with its table of actors. For
+other peers, a message counts as many bytes as the last encoded message of its kind.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Message
 
 FRAMING = 8
-"""Bytes that announce the lengths."""
+"""Number of bytes that announce the lengths of a message."""
 USUAL = 60
-"""Of a kind that has not been encoded yet, and of what peers ask each other: a few keys."""
+"""Assumed bytes of a message whose kind has not been encoded yet, and of requests between peers: a few keys."""
 
 
 class ControlWeights:
-    """Bytes of a control message, as benchmarks/fleet wants it. Every `every`-th peer is sampled."""
+    """Bytes of a control message, for benchmarks/fleet. Every `every`-th peer is sampled."""
 
     def __init__(self, coordinator: Actor, every: int) -> None:
         self.seconds = 0.0
-        """CPU time of the coordinator for the sampled messages."""
+        """CPU seconds of the coordinator for the sampled messages."""
         self.sampled = 0
         self._coordinator = coordinator
         self._every = every

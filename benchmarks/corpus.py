@@ -1,4 +1,4 @@
-"""The corpus that a benchmark trains on: one that is there, or the Wikipedia leads, all or some, prepared anew."""
+"""The corpus on which a benchmark trains: a given one, or some or all of the Wikipedia leads, prepared now."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from swarm.data.folder import TOKENIZER_FILE
 
 @contextmanager
 def folder_with_corpus(name: str, given: Path | None = None, *, vocab_size: int | None = None) -> Iterator[Path]:
-    """A folder for the time being, with a prepared corpus in `data`. `given`: it is that one."""
+    """A temporary folder with a prepared corpus in `data`. `given`: use this corpus."""
     with tempfile.TemporaryDirectory(prefix=f"{name}-") as made:
         folder = Path(made)
         if given is None:
@@ -30,9 +30,10 @@ def folder_with_corpus(name: str, given: Path | None = None, *, vocab_size: int 
 
 
 def prepare_some_leads(whole: Path, out: Path, tokens: int, heldout_tokens: int) -> None:
-    """Every n-th of the leads that `whole` was prepared from, with its tokenizer: about `tokens` to train on.
+    """Prepare every n-th of the leads from which `whole` was prepared, with its tokenizer, for about `tokens` training
+    tokens.
 
-    As much is held out as evaluations of `heldout_tokens` need, with a half to spare.
+    The held-out split has half more tokens than evaluations of `heldout_tokens` need.
     """
     leads = wikipedia_leads()
     section = read_corpus(whole)

@@ -1,10 +1,12 @@
-"""What the dashboard costs and how soon it shows something, on generated logs; and whether a swarm notices viewers.
+"""Measures what the dashboard costs and how soon it shows something, on generated logs; and whether viewers slow a
+swarm.
 
     python -m benchmarks.dashboard [--rows hour,week] [--swarm] [--out benchmarks/results/dashboard.json]
 
-A row: a log that is read from nothing (rebuild), then grows at the pace of its run while nobody and then 20 viewers
-watch three topics each; a browser that opens the page meanwhile. CPU is that of the dashboard's process. With --swarm,
-a paced swarm trains with and without a dashboard and 20 viewers, in turns on the same machine.
+For each row, a log is read from its beginning (rebuild). Then the log grows at the pace of its run, first without
+viewers and then while 20 viewers watch three topics each; a browser opens the page meanwhile. CPU is that of the
+dashboard's process. With --swarm, a paced swarm trains with and without a dashboard and 20 viewers, in turn on the same
+machine.
 """
 
 from __future__ import annotations
@@ -142,7 +144,7 @@ def _row(folder: Path, shape: Shape, live_s: float) -> dict[str, Any]:
 
 
 def _cut(whole: Path, log: Path, seconds: float) -> list[tuple[float, bytes]]:
-    """Write all but the last `seconds` of a log to `log`; returns what is left, with the time of each line."""
+    """Write all but the last `seconds` of a log to `log`. Returns the remaining lines with their times."""
     with whole.open("rb") as file:
         file.seek(max(0, whole.stat().st_size - 200_000_000))
         tail = file.read().splitlines(keepends=True)[1:] or whole.read_bytes().splitlines(keepends=True)
@@ -156,7 +158,7 @@ def _cut(whole: Path, log: Path, seconds: float) -> list[tuple[float, bytes]]:
 
 
 class Growing(threading.Thread):
-    """Appends the rest of a log at the pace at which it happened."""
+    """Appends the remaining lines of a log at the pace at which they were written."""
 
     def __init__(self, log: Path, rest: list[tuple[float, bytes]]) -> None:
         super().__init__(daemon=True)
@@ -218,7 +220,7 @@ def _wait_for(done: Any, seconds: float = 3600.0) -> None:
 
 
 def _cpu_share(process: psutil.Process, seconds: float) -> float:
-    """Of a core, user and system."""
+    """The share of a core that was used, user and system time together."""
     before = process.cpu_times()
     time.sleep(seconds)
     after = process.cpu_times()
@@ -226,7 +228,7 @@ def _cpu_share(process: psutil.Process, seconds: float) -> float:
 
 
 class Viewer(threading.Thread):
-    """Reads an event stream. `nbytes`: as they came over the line."""
+    """Reads an event stream. `nbytes`: number of bytes received."""
 
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)
@@ -250,7 +252,9 @@ class Viewer(threading.Thread):
 
 
 def _first_paint(port: int) -> dict[str, float] | None:
-    """Seconds from the request of the page to the first content, and to the run's numbers. None: no browser here."""
+    """Seconds from the request of the page to the first content, and to the run's numbers. None if there is no browser
+    here.
+    """
     chromium = shutil.which("chromium")
     try:
         from playwright.sync_api import sync_playwright
@@ -275,7 +279,7 @@ def _first_paint(port: int) -> dict[str, float] | None:
 
 
 def _swarm(pairs: int, steps: int = 24) -> dict[str, Any]:
-    """Step times with a dashboard and 20 viewers, and without either; in turns."""
+    """Step times with a dashboard and 20 viewers, and without them, measured in turn."""
     seconds: dict[bool, list[float]] = {True: [], False: []}
     with folder_with_corpus("watched") as folder:
         run_file = folder / "RUN.toml"

@@ -1,25 +1,25 @@
-"""Adaptive against fixed deadlines: the cost of faults and of wrongly fenced peers, in small simulated swarms.
+"""Compares adaptive with fixed deadlines: the cost of faults and of wrongly fenced peers, in small simulated swarms.
 
     python -m benchmarks.deadlines [--seeds 12] [--jobs 2] [--out benchmarks/results/deadlines.json]
 
-The real cores in virtual time: two stages of three peers, eight steps of six microbatches, a step budget of 6 s. A line
-sends one frame, or part of a sum, at a time; what waits for its turn is not queued twice. In each environment nothing
-happens, or one of the six peers stalls for good, stalls for a second, turns four times slower for good, swallows what
-it gets for two budgets, or loses 30 % of its messages for four seconds: what no broken connection tells of. Who it is
-and when follows from the seed and is the same for all policies.
+The real cores run in virtual time: two stages of three peers, eight steps of six microbatches, a step budget of 6 s. A
+line sends one frame, or part of a sum, at a time; data that waits for its turn is not queued twice. In each environment
+either nothing happens, or one of the six peers stalls for good, stalls for a second, becomes four times slower for
+good, ignores its input for two budgets, or loses 30 % of its messages for four seconds. No broken connection reveals
+these faults. The seed determines which peer it is and when; this is the same for all policies.
 
-A policy says how long a peer may be silent, how long it may finish nothing, and when a frame is asked for again: as the
-product does (`swarm/protocol/timeouts.py`), or in seconds that nothing measured changes. Either way they double with
-each fence of a step and each asking in vain; the reduce keeps its own. The best fixed policy is searched, with other
-seeds: each of the three is varied over `GRID` in turn, until no other value does better. Twice: for the least time, and
-for the fewest wrong fences first.
+A policy says how long a peer may be silent, how long it may finish nothing, and when a frame is requested again. It
+does so as the product does (`swarm/protocol/timeouts.py`), or in constant seconds. In both cases the times double with
+each fence of the step and each request without an answer; the reduce has its own deadlines. The best fixed policy is
+searched with other seeds: each of the three values is varied over `GRID` in turn, until no other value is better. This
+is done twice: for the least time, and for the fewest wrong fences first.
 
     lost = a run's virtual seconds, to the last decision − those of the fastest policy without a fault, environment
            by environment
 
 as a mean over seeds, faults and environments. `wrong`: fences by these deadlines of peers that had neither stalled nor
-swallowed anything. `twice`: frames that were sent more than once to the same peer, of all, in percent. The second table
-shows each environment with the fixed policy of those tried that does best in all the others.
+ignored anything. `twice`: the percentage of frames that were sent more than once to the same peer. The second table
+shows each environment with that fixed policy, of those tried, which is best in all the others.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ _REASONS = ("silent", "no progress", "nothing came")
 class Environment:
     name: str
     speeds: tuple[float, ...] = (1.0,) * PEERS
-    """By peer: how many times 30 ms a microbatch takes."""
+    """For each peer, the factor by which a microbatch takes longer than 30 ms."""
     far: tuple[float, ...] = ()
-    """By peer: seconds that its messages are under way, give or take a quarter, besides 1 to 13 ms."""
+    """For each peer, the seconds that its messages need, ± a quarter, in addition to 1 to 13 ms."""
     weather: Weather | None = None
     payload_s: tuple[float, ...] = (0.005,) * PEERS
-    """By peer: seconds in which its line sends a frame, or a part of the sums."""
+    """For each peer, the seconds in which its line sends a frame or a part of the sums."""
 
 
 ENVIRONMENTS = (
@@ -83,7 +83,7 @@ ENVIRONMENTS = (
 
 @dataclass(frozen=True)
 class Policy:
-    """Seconds; None: as the product does."""
+    """The three deadlines of a policy in seconds. None: adaptive, as in the product."""
 
     silence: float | None = None
     stall: float | None = None
@@ -117,7 +117,9 @@ GRID = {
     "stall": (0.25, 0.5, 1.0, 1.5, 3.0, 6.0),
     "want": (0.05, 0.1, 0.2, 0.3, 0.6),
 }
-"""The product's bounds at this budget: 0.6 (three heartbeats) to 1.5 s, 0.5 to 3 s, 0.05 to 0.3 s."""
+"""Values that are tried. They span the product's bounds at this budget: 0.6 (three heartbeats) to 1.5 s, 0.5 to 3 s,
+0.05 to 0.3 s.
+"""
 ADAPTIVE = Policy()
 SHORTEST = Policy(silence=0.6, stall=0.5, want=0.05)
 MIDDLE = Policy(silence=0.8, stall=1.0, want=0.2)
@@ -134,7 +136,7 @@ class Played:
 
 
 Results = dict[tuple[str, str], list[Played]]
-"""{(environment, fault): of each seed}"""
+"""The results: {(environment, fault): one result per seed}"""
 
 
 def main() -> None:
@@ -220,7 +222,7 @@ def play(environment: Environment, fault: str, seed: int, policy: Policy) -> Pla
 
 
 class _Trial:
-    """A run: the peer that is struck, the step after which it is struck, and the counts."""
+    """One run: the peer that has the fault, the step after which it has it, and the counts."""
 
     def __init__(self, environment: Environment, fault: str, seed: int) -> None:
         settings = small_settings(stages=2, microbatches=6, steps=STEPS, replicas=3, checkpoint_every=1000)
@@ -304,7 +306,7 @@ def _wrong(results: Results) -> int:
 
 
 def summary(name: str, policy: Policy, results: Results, calm: dict[str, float]) -> dict[str, Any]:
-    """Means are of equally many runs each, so they may be taken in any order."""
+    """The means over the runs. All cases have equally many runs, so the order of taking means does not matter."""
     lost = {(where, fault): _mean_s(found) - calm[where] for (where, fault), found in results.items()}
     everything = [played for found in results.values() for played in found]
     return {

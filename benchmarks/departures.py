@@ -1,16 +1,18 @@
-"""Goodput of real processes while peers die without a word and others come, an hour in some minutes.
+"""Measures the goodput of real processes while peers die without notice and others come, with an hour compressed to
+minutes.
 
     python -m benchmarks.departures [--departures 0.05,0.1,0.16,0.33,trace] [--hours 2] [--an-hour-s 300]
 
-As root. Peers in two stages, on an emulated internet, compute a small model at a pace, so that a step takes 5.4 s. With
-an hour in 300 s that is a step of 65 s, and a newcomer, of use after some 10 s, is one of two minutes. Departures are
-SIGKILL, at a constant rate per peer and hour; `trace`: 0.58, a third of them in bursts of up to a fifth of all. As many
-come as go, each in a new home. A scenario's result is compared with `swarm-peer reference`.
+It needs root. Peers in two stages, on an emulated internet, compute a small model at a pace, so that a step takes 5.4
+s. If an hour takes 300 s, this counts as a step of 65 s, and a newcomer that is of use after 10 s counts as one that
+needs two minutes. Departures are SIGKILL, at a constant rate per peer and hour; `trace`: 0.58, a third of them in
+bursts of up to a fifth of all peers. As many peers come as leave, each in a new home. A scenario's result is compared
+with `swarm-peer reference`.
 
     goodput = (tokens decided ÷ s) ÷ (tokens ÷ s of the usual step × surviving capacity)
 
-The usual step is the median of those of the first `CALM_S` seconds, when nobody leaves. Surviving capacity is the
-number of peers that run, newcomers from the start of their process, ÷ those at the start, as a mean over time.
+The usual step is the median of the steps in the first `CALM_S` seconds, when no peer leaves. Surviving capacity is the
+mean number of running peers (newcomers from the start of their process) ÷ the number at the start.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from benchmarks.scenarios import Report, play
 CALM_S = 45.0
 FORWARD_MS, BACKWARD_MS = 200, 400
 PER_PEER = 8
-"""Microbatches of a stage's replica."""
+"""Number of microbatches for each replica of a stage."""
 TRACE = "trace"
 SCENARIO = """
 about = "{departures} departures per peer and hour, an hour in {hour_s:g} s."
@@ -86,7 +88,7 @@ def _trace(departures: str, options: argparse.Namespace) -> Preemptions:
 
 
 def scenario(trace: Preemptions, departures: str, hour_s: float) -> str:
-    """The trace as a scenario's TOML; its changes begin after the calm."""
+    """The trace as a scenario's TOML. Its changes begin after the calm at the start."""
     faults = []
     for number, change in enumerate(trace.changes):
         at = CALM_S + change.at_s * hour_s / HOUR_S

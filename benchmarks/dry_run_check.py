@@ -1,9 +1,10 @@
-"""The dry run's seconds against those of a swarm, over emulated home links: hosts with addresses of their own, as root.
+"""Compares the dry run's seconds with those of a swarm over emulated home links: hosts with separate addresses, as
+root.
 
     python -m benchmarks.dry_run_check [--shapes 2x1,4x1,2x2,3x2] [--lines 80Mbit,50ms;40Mbit,20ms] [--out FILE]
 
 Compute is a calibrated sleep, so the model's seconds of a microbatch are exact; frames, sums and lines are real. A row
-has the median of the steps after the first, what peers/run/forecast.py says of it, and the one ÷ the other.
+has the median of the steps after the first, the forecast of peers/run/forecast.py, and the first ÷ the second.
 """
 
 from __future__ import annotations

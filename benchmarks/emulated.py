@@ -48,7 +48,7 @@ replicas = {replicas}
 step_budget_s = 120.0
 """
 REDUCE_BYTES_PER_S = 300e6
-"""Of loopback streams on two virtual cores, sending and receiving together."""
+"""Measured rate of loopback streams on two virtual cores, sending and receiving together."""
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""An engine whose compute is a calibrated sleep: real actions, real threads, real frame sizes and real bytes.
+"""An engine whose compute is a calibrated sleep, with real actions, real threads, real frame sizes and real bytes.
 
-For measuring everything but the arithmetic, with more peers than there are cores. The gradient is the same random
-vector for every microbatch; packed, its sums take no less than those of a real model (docs/slow-links.md).
+It serves to measure everything but the arithmetic, with more peers than there are cores. The gradient is the same
+random vector for every microbatch; packed, its sums are no smaller than those of a real model (docs/slow-links.md).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from swarm.protocol.peer.io import (
 )
 
 GRADIENT = 1.0
-"""Root mean square of a microbatch's gradient."""
+"""Root mean square of the gradient of a microbatch."""
 
 
 class EmulatedEngine(StageEngine):
-    """`StageEngine` with the given seconds for the forward and backward of a microbatch.
+    """A `StageEngine` whose forward and backward of a microbatch take the given seconds.
 
-    `parameters`: length of the gradient that is reduced, and of the optimizer step that is really done. `splits`: of a
-    step, whether half of each backward is left due in it.
+    `parameters`: length of the gradient that is reduced, and of the optimizer step, which is real. `splits`: for a
+    step, whether half of each backward is postponed.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class _EmulatedStage(Stage):
         self._count = parameters
         self._splits = splits
         self._halves: set[Microbatch] = set()
-        """Microbatches of which half of the backward is due."""
+        """Microbatches of which half of the backward is still to be computed."""
         self._forward_s = forward_s
         self._backward_s = backward_s
         super().__init__(manifest, index, device="cpu", graph_budget_bytes=0, initialised=True)
@@ -94,7 +94,7 @@ class _EmulatedStage(Stage):
         self._width = manifest.model.boundary_width
         self._auto = manifest.codec.auto
         self._coded_for: Sequence[CodecPair] | None = None
-        """What the bodies are coded with; None before there are any."""
+        """The codec with which the prepared bodies were encoded. None before there are any."""
         self._of_weights = GRADIENT * torch.randn(parameters, generator=torch.Generator().manual_seed(index))
 
     def begin(self, chosen: Sequence[CodecPair] = (), nonfinite: bool = False) -> None:
@@ -150,7 +150,7 @@ class _EmulatedStage(Stage):
         return self._format.pack_encoded(body.kind, body.tokens, self._encoded)
 
     def _back(self, action: Forward | Backward, began: float, before_s: float) -> BackwardDone:
-        """`before_s`: of the forward that is done in one with it."""
+        """Compute a backward. `before_s`: seconds of the forward that is computed together with it."""
         splits = self._splits(action.pass_id.step)
         if splits:
             self._halves.add(action.microbatch)
@@ -165,12 +165,12 @@ class _EmulatedStage(Stage):
 
 
 def _last_until(began: float, seconds: float) -> None:
-    """Sleep for what is left of so many seconds since `began` (perf_counter)."""
+    """Sleep until this many seconds have passed since `began` (perf_counter)."""
     wait(seconds - (time.perf_counter() - began))
 
 
 class _Weights(nn.Module):
-    """Stands in for a stage's parameters."""
+    """Takes the place of a stage's parameters."""
 
     def matrices(self) -> list[str]:
         return []

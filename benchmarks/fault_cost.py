@@ -1,12 +1,12 @@
-"""What the dashboard says a kill cost, against runs without one; and what it foretold, against what came.
+"""Compares the cost of a kill that the dashboard shows with runs without a kill, and its prediction with what happened.
 
     python -m benchmarks.fault_cost [--pairs 3] [--out benchmarks/results/fault_cost.json]
 
-The demo's shape, 4 stages × 2 peers, with emulated compute (60 + 120 ms a microbatch), so that what a peer does not do
-is not done by its neighbour's core. One peer of stage 1 kills itself in the middle of a step. In turns with it, the
-same run without a kill. `told_s` is the cost in the log (`FaultCosted`), `real_s` the time of the hit step less the
-median of the same step in the runs without a kill. `foretold` is what the fold answers to "what if it left now" from
-the coordinator's log up to the last line before the kill.
+The runs have the demo's shape, 4 stages × 2 peers, with emulated compute (60 + 120 ms per microbatch), so that a
+neighbour's core does not do the work of a missing peer. One peer of stage 1 kills itself in the middle of a step. In
+turn with this, the same run takes place without a kill. `told_s` is the cost in the log (`FaultCosted`). `real_s` is
+the time of the step with the kill minus the median of the same step in the runs without a kill. `foretold` is the
+answer of the fold to "what if it left now", from the coordinator's log up to the last line before the kill.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ replicas = 2
 """
 STAGES, REPLICAS, MICROBATCHES, HIT = 4, 2, 32, 12
 VICTIM = 2
-"""The third peer: the first of stage 1, as peers are placed in the order of their coming."""
+"""The third peer. It is the first peer of stage 1, because peers are placed in the order of their arrival."""
 OWN = MICROBATCHES // REPLICAS
 
 
@@ -115,7 +115,7 @@ def _run(folder: Path, name: str, *, kill: bool) -> dict[str, float]:
 
 
 def _foretold(events: list[tuple[float, Event]], died: float) -> dict[str, Any]:
-    """What the fold of all that the coordinator knew at that instant answers for the peer that is fenced next."""
+    """What the fold of the coordinator's log up to that instant predicts for the peer that is fenced next."""
     victim = next(event.actor for at, event in events if isinstance(event, PeerFenced) and at > died)
     state = RunState()
     for at, event in events:

@@ -1,4 +1,4 @@
-"""The fault matrix: what each row aims at, how to say what was measured for it, and whether that is met.
+"""The fault matrix: the target of each row, the words for its measurement, and whether it meets the target.
 
 `benchmarks.faults` plays the scenarios and writes the table.
 """
@@ -16,13 +16,15 @@ from benchmarks.scenarios import Report
 from peers.runtime.core_loop import RunFailed
 
 BEST_WITH_ONE_SLOW = 3.25 / 4
-"""Rate of a stage of four replicas ÷ that before, when one of them is four times slower and nobody moves."""
+"""The best possible rate of a stage of four replicas when one becomes four times slower and no peer moves, ÷ the rate
+before.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row. `tell` puts into words what the scenarios' reports measured, then what `results` hold; `met`
-    has the same arguments.
+    """A row of the matrix. `tell` gives the measurements of the scenarios' reports in words, then those in `results`.
+    `met` has the same arguments.
     """
 
     number: int
@@ -31,15 +33,15 @@ class Row:
     scenarios: tuple[str, ...] = ()
     tell: Callable[..., str] = lambda *reports: ""
     met: Callable[..., bool] = lambda *reports: True
-    """Whether they meet the target, where the scenarios themselves do not expect all of it."""
+    """Whether the measurements meet the target, if the scenarios themselves do not check all of it."""
     beside: str = ""
-    """Other evidence: tests and commands by name."""
+    """Other evidence: names of tests and commands."""
     results: tuple[str, ...] = ()
-    """Of other benchmarks, by the names of their files."""
+    """Names of result files of other benchmarks."""
 
 
 def _after(report: Report, fault: str, word: str) -> float:
-    """Seconds from a fault to the first thing the coordinator said that has `word` in it."""
+    """Seconds from a fault to the coordinator's first event that contains `word`."""
     for episode in report["episodes"]:
         if episode["fault"] == fault:
             for answer in episode["answers"]:
@@ -49,7 +51,7 @@ def _after(report: Report, fault: str, word: str) -> float:
 
 
 def _struck(report: Report, fault: str, of: str = "ratio") -> float:
-    """The slowest of the step a fault fell into and the two after it, against the usual one."""
+    """The slowest of three steps, the step with the fault and the two after it, ÷ the usual step."""
     steps = report["steps"]
     at = next(at for at, step in enumerate(steps) if fault in step["faults"])
     return float(max(step[of] or 0.0 for step in steps[at : at + 3]))
@@ -60,7 +62,7 @@ def _struck_step(report: Report, fault: str) -> str:
 
 
 def _later(report: Report, fault: str, after_s: float) -> float:
-    """The usual step ÷ the median of those that begin so long after a fault."""
+    """The usual step ÷ the median of the steps that begin at least this long after a fault."""
     until = next(e["at_s"] for e in report["episodes"] if e["fault"] == fault) + after_s
     ends = itertools.accumulate(step["seconds"] for step in report["steps"])
     late = [step["seconds"] for step, end in zip(report["steps"], ends, strict=True) if end - step["seconds"] > until]
@@ -73,7 +75,7 @@ def _end(report: Report, host: str, fault: str) -> float:
 
 
 def _lost(report: Report, *words: str) -> int:
-    """How often a peer was reported as one of `words` after a fault; without `words`: as lost."""
+    """How often a peer was reported after a fault with one of `words`; without `words`: as lost."""
     texts = [answer["text"] for episode in report["episodes"] for answer in episode["answers"]]
     return sum(any(f" is {word}" in text for word in words or ("lost",)) for text in texts)
 
@@ -83,7 +85,7 @@ def _equal(report: Report) -> str:
 
 
 def _penalty(kept: dict[str, Any]) -> float:
-    """Of the held-out loss, where a fifth of the peers lie and are audited: the worst case."""
+    """The increase of the held-out loss if a fifth of the peers lie and are audited: the worst case."""
     return max(float(row["penalty"]) for name, row in kept["rows"].items() if name.endswith(", audited"))
 
 
@@ -93,7 +95,7 @@ def _expelled(report: Report) -> str:
 
 
 def _deadlines(kept: dict[str, Any]) -> tuple[float, float]:
-    """Seconds lost a run: with deadlines that adapt, and with the best constants."""
+    """Seconds lost per run: with adaptive deadlines, and with the best constants."""
     product, *fixed = kept["rows"]
     return product["lost_s"], min(row["lost_s"] for row in fixed)
 

@@ -1,11 +1,11 @@
-"""What fault tolerance costs when nothing fails: CPU-seconds per token with it and without, in pairs.
+"""Measures what fault tolerance costs when nothing fails: CPU-seconds per token with it and without it, in pairs.
 
     python -m benchmarks.fault_tolerance [--pairs 8] [--out benchmarks/results/fault_tolerance.json]
 
-With: exact sums, every frame kept until its step is decided, digests of the reduced bytes. Without: fp32 sums, frames
-forgotten once sent, no digests (benchmarks/bare_peer.py). 2 stages × 2 peers, real compute, 32 microbatches of 1,024
-tokens; CPU of peers and their libp2p daemons over the steps after the first. The two swarms of a pair run at the same
-time, so that both meet the same machine, however noisy.
+With it: exact sums, every frame kept until its step is decided, digests of the reduced bytes. Without it: fp32 sums,
+frames forgotten once sent, no digests (benchmarks/bare_peer.py). Each swarm has 2 stages × 2 peers, real compute, and
+32 microbatches of 1,024 tokens. The CPU time is that of peers and their libp2p daemons over the steps after the first.
+The two swarms of a pair run at the same time, so that other work on the machine affects both in the same way.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ step_budget_s = 600.0
 """
 TOKENS_PER_STEP = 32 * 4 * 256
 T95 = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 11: 2.201}
-"""Student's t, two-sided 95 %, by degrees of freedom."""
+"""Student's t, two-sided 95 %, for each number of degrees of freedom."""
 
 
 def main() -> None:
@@ -94,7 +94,7 @@ def _swarm(folder: Path, steps: int, tolerant: bool) -> LocalSwarm:
 
 
 def _cost(swarm: LocalSwarm, steps: int) -> tuple[float, int]:
-    """CPU-seconds per token of all peers together, and the most bytes of frames one of them kept."""
+    """CPU-seconds per token of all peers together, and the largest number of bytes of frames that one of them kept."""
     seconds, kept = 0.0, 0
     for number in range(4):
         log = swarm.events(f"peer-{number}")

@@ -1,11 +1,11 @@
-"""The fault matrix: plays the scenarios of tests/internet and writes the table of docs/faults.md.
+"""Plays the scenarios of tests/internet and writes the fault matrix, the table of docs/faults.md.
 
     python -m benchmarks.faults [--only kills,clock-skew] [--out benchmarks/results/faults.json]
 
-As root. Without `--only` all scenarios but the long soak are played, which takes half an hour; what is not played keeps
-its last result, from the JSON file. The table says for each row of the matrix what was aimed at, what was measured, and
-where: on real processes over an emulated internet, by other tests of real processes, or in the simulator. A row whose
-figures miss its target says so.
+It needs root. Without `--only`, all scenarios except the long soak are played, which takes half an hour. Scenarios that
+are not played keep their last result, from the JSON file. For each row of the matrix, the table shows the target, the
+measurement, and where it was measured: on real processes over an emulated internet, by other tests of real processes,
+or in the simulator. If a row misses its target, the table says so.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ _BEGIN, _END = "<!-- written by python -m benchmarks.faults -->", "<!-- end -->"
 
 
 HOURS = {"soak-long"}
-"""Take hours: played only by name."""
+"""Scenarios that take hours. They are played only if named."""
 
 
 def condensed(report: Report) -> Report:
-    """A play of hours without its single steps, faults and ends; of those that grew, the coordinator and the worst."""
+    """The report of a play of hours without its single steps, faults and ends. Of the processes that grew, the
+    coordinator and the one that grew most.
+    """
     names = [episode["fault"] for episode in report["episodes"]]
     counts = {"kills": sum("kills" in name for name in names), "starts": sum("starts" in name for name in names)}
     worst = sorted(report["growth"], key=lambda each: -each["resident_bytes"])[:5]
@@ -65,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def table(reports: dict[str, Report]) -> str:
-    """The matrix as Markdown."""
+    """The matrix as a Markdown table."""
     lines = ["| # | fault | target | result | test |", "|---:|---|---|---|---|"]
     for row in ROWS:
         played = [reports[name] for name in row.scenarios if name in reports]
@@ -96,7 +98,7 @@ def write_page(reports: dict[str, Report]) -> None:
 
 
 def with_table(page: str, reports: dict[str, Report]) -> str:
-    """The page with the table between its marks."""
+    """The page with the table between its two comments."""
     before, _, rest = page.partition(_BEGIN)
     _, _, after = rest.partition(_END)
     days = sorted({report["played"] for report in reports.values() if "played" in report}) or ["a day unknown"]

@@ -1,21 +1,22 @@
-"""How much of its surviving capacity a swarm turns into decided steps while peers leave and others come, simulated.
+"""Simulates how much of its surviving capacity a swarm turns into decided steps while peers leave and others come.
 
     python -m benchmarks.fleet_goodput [--peers 32] [--departures 0,0.05,0.1,0.16,0.33,trace] [--hours 1]
-        [--averaging none] [--out benchmarks/results/fleet_goodput.json]
+                                       [--averaging none] [--out benchmarks/results/fleet_goodput.json]
 
-The real cores in virtual time (benchmarks/fleet): 32 peers in 4 stages, speeds that differ twice, home lines of
-200 to 1,000 Mbit/s in ten regions, 524,288 tokens in 128 microbatches a step; or 100 peers in 4 stages and 1,000 in 16,
-speeds that differ ten times, lines of 20 to 1,000 Mbit/s, 32 microbatches a step and replica, who say what they can do
-when they come, with sums as `--averaging` makes them; or 10,000 of that kind in 64, with 8 (half an hour of CPU time
-for a step). Departures are deaths without a word, at a constant rate per peer and hour; `trace`: 0.58, a third of them
-in bursts of up to a fifth of all. As many come as go; a newcomer downloads its stage from a replica over the same
-lines.
+The real cores run in virtual time (benchmarks/fleet). There are three sizes. 32 peers in 4 stages have speeds that
+differ by a factor of two, home lines of 200 to 1,000 Mbit/s in ten regions, and 524,288 tokens in 128 microbatches per
+step. 100 peers in 4 stages, or 1,000 in 16, have speeds that differ by a factor of ten, lines of 20 to 1,000 Mbit/s,
+and 32 microbatches per step and replica; they report their speed and links when they come, and sums are as
+`--averaging` says. 10,000 such peers in 64 stages have 8 microbatches per step and replica (half an hour of CPU time
+per step). Departures are deaths without notice, at a constant rate per peer and hour; `trace`: 0.58, a third of them in
+bursts of up to a fifth of all peers. As many peers come as leave; a newcomer downloads its stage from a replica over
+the same lines.
 
     goodput = (tokens decided ÷ s) ÷ (tokens decided ÷ s without departures × surviving capacity)
     of the optimum = (microbatches decided ÷ s) ÷ (the flow bound of the peers at the start × surviving capacity)
 
-Surviving capacity is the sum of the speeds of those who are there, newcomers from when they arrive, over that of the
-peers at the start, as a mean over time. So what a departure, a download and the wait for it cost all count as loss.
+Surviving capacity is the summed speed of the present peers (newcomers from their arrival) ÷ that of the peers at the
+start, as a mean over time. So the costs of a departure, of a download and of the wait for it all count as loss.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def main() -> None:
 
 
 def goodput(found: dict[str, Any], calm: dict[str, Any]) -> float:
-    """As above, of what `run` found with departures and without."""
+    """The goodput as defined above, from the results of `run` with and without departures."""
     return float(found["tokens_per_s"] / calm["tokens_per_s"] / found["capacity"])
 
 
@@ -91,7 +92,9 @@ def plan_of(departures: str, seed: int, plan: FleetPlan = PLAN) -> FleetPlan:
 
 
 def run(plan: FleetPlan, seconds: float) -> dict[str, Any]:
-    """Measured from the opening of the first pass to the last decision; what the coordinator costs, to the end."""
+    """Measure from the opening of the first pass to the last decision; the coordinator's cost, to the end of the
+    run.
+    """
     start = time.thread_time()
     world = plan.world(seconds, _weigh)
     world.run(seconds, 1 << 62, lambda: world.journal.counts["PassOpened"] > 0)
@@ -140,7 +143,7 @@ def run(plan: FleetPlan, seconds: float) -> dict[str, Any]:
 
 
 def _capacity(plan: FleetPlan, trace: Preemptions, first: float, last: float) -> float:
-    """Mean over time of the speeds of all that are there ÷ that of those at the start."""
+    """The mean over time of the summed speeds of all present peers ÷ that of the peers at the start."""
     return trace.capacity(first, last, lambda number: _machine(plan, number).speed)
 
 

@@ -1,11 +1,11 @@
-"""What a stranger's flood costs the coordinator that it attacks, and the swarm that trains beside it.
+"""Measures what a stranger's flood costs the coordinator that it attacks, and the swarm that trains meanwhile.
 
     python -m benchmarks.flood [--seconds 600] [--after 120] [--out benchmarks/results/flood.json]
 
-Two peers train, paced. At first nobody attacks, for a fifth of the time. Then `benchmarks.stranger` attacks the
-coordinator, and a newcomer joins meanwhile. Then it is quiet again. CPU and memory are those of the coordinator's
-process and of its libp2p daemon. The stranger runs on the same machine and takes part of it, so steps become slower
-even where nothing else does.
+Two peers train, paced. For a fifth of the time, nobody attacks. Then `benchmarks.stranger` attacks the coordinator, and
+a newcomer joins meanwhile. Then it is quiet again. CPU and memory are those of the coordinator's process and of its
+libp2p daemon. The stranger runs on the same machine and takes a part of it, so steps become slower even if nothing else
+does.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Newcomer:
         self._began = 0.0
 
     def start(self) -> None:
-        """Once."""
+        """Start the newcomer. May be called once."""
         if self._process is None:
             self._began = time.time()
             with self._home.with_suffix(".out").open("wb") as out:
@@ -84,7 +84,7 @@ class Newcomer:
 def phase(
     swarm: LocalSwarm, watched: Watched, seconds: float, look: Callable[[float], None] = lambda now: None
 ) -> dict[str, Any]:
-    """Measure the use of the two processes for so many seconds, and the number of steps decided meanwhile."""
+    """Measure the use of the two processes for this many seconds, and the number of steps decided meanwhile."""
     began, cpu = time.time(), watched.cpu_s()
     memory = []
     while (now := time.time()) < began + seconds:

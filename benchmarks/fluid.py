@@ -1,13 +1,13 @@
-"""A swarm as a flow: how much of what is possible gets done when peers come and go, under the real placement rules.
+"""A swarm as a flow: which share of the possible work gets done when peers come and go, under the real placement rules.
 
-Newcomers and moves are decided by the coordinator's own `Placement` and planner, fed with what it would measure. The
-rest is a fluid: a stage works through the microbatches of a step at the rate of its peers together, and the step is
-over when the slowest stage is; taking up a stage takes state bytes ÷ link; a peer works from the first step after that;
-who dies takes its share of the open step along, which its siblings do again; who holds the last copy of a stage takes
-along all since the last checkpoint. Passes, messages and reduces are not simulated: `swarm.simulation.runs.world` does
-that.
+Newcomers and moves are decided by the coordinator's own `Placement` and planner, with the values that it would measure.
+The work itself is a simple model. A stage computes the microbatches of a step at the summed rate of its peers, and the
+step is over when the slowest stage is done. Taking up a stage takes state bytes ÷ link rate, and a peer works from the
+next step on. When a peer dies, its share of the open step is lost, and its siblings repeat it. When the last copy of a
+stage is lost, so is all work since the last checkpoint. Passes, messages and reduces are not simulated;
+`swarm.simulation.runs.world` does this.
 
-What is possible at a moment is the best that could be done with those who are there if everybody held every state.
+The possible work at a moment is the most that the present peers could do if each of them had every state.
 """
 
 from __future__ import annotations
@@ -41,45 +41,45 @@ _ME = Actor("coordinator", 0)
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What is simulated. `period_s`: moves are considered so often; 0: after every step; None: nobody moves."""
+    """The simulated course. `period_s`: seconds between considered moves; 0: after every step; None: no peer moves."""
 
     stages: int
     preemptions: Preemptions
     period_s: float | None = 0.0
     microbatches: int = 64
     seconds_per_microbatch: float = 2.0
-    """Forward and backward in a stage of cost 1, at a peer of speed 1."""
+    """Seconds of forward and backward in a stage of cost 1, at a peer of speed 1."""
     state_bytes: float = 2e9
     link_bytes_per_s: float = 25e6
     spread: float = 1.0
-    """The fastest peer is so many times as fast as the slowest; log-uniform between."""
+    """The factor between the fastest and the slowest peer; speeds are log-uniform between them."""
     costs: tuple[float, ...] = ()
-    """Of the stages, 1 each if not given."""
+    """The costs of the stages. Empty: 1 each."""
     checkpoint_every: int = 10
     max_replicas: int = 1024
-    """As many as a stage may have."""
+    """Largest number of replicas of a stage."""
     claims: bool = True
-    """False: newcomers take a stage at random, as a swarm without any placement would."""
+    """False: newcomers take a random stage, as in a swarm without placement."""
     seed: int = 0
 
 
 @dataclass(slots=True)
 class Outcome:
-    """`done` and `possible` in microbatches."""
+    """The result. `done` and `possible` are numbers of microbatches."""
 
     done: float = 0.0
     possible: float = 0.0
     moves: int = 0
     hours: float = 0.0
     stood_by_s: float = 0.0
-    """Peer-seconds without a stage."""
+    """Peer-seconds in which peers had no stage."""
     starved_s: float = 0.0
     """Seconds in which some stage had no peer."""
     rollbacks: int = 0
 
     @property
     def share(self) -> float:
-        """Share of the possible work that was done."""
+        """The share of the possible work that was done."""
         return self.done / self.possible if self.possible else 1.0
 
     @property
@@ -93,9 +93,9 @@ def flow(course: Course) -> Outcome:
 
 
 def best_rate(speeds: Sequence[float], costs: Sequence[float]) -> float:
-    """Microbatches a second of the best arrangement: exact for equal speeds, otherwise what a fractional one could do.
+    """Microbatches per second of the best arrangement. For equal speeds it is exact, otherwise an upper bound.
 
-    The latter is an upper bound (every peer divided among the stages as needed), so shares of it are understated.
+    The bound allows every peer to be divided among the stages, so shares of it are understated.
     """
     if len(speeds) < len(costs):
         return 0.0
@@ -115,13 +115,13 @@ class _Node:
     speed: float
     member: Member
     download: int = 0
-    """Number of its newest download: an older one that ends is of a stage it has left."""
+    """Number of its newest download. If an older download ends, it belongs to a stage that the node has left."""
     stage: int | None = None
-    """Where it is, or goes to."""
+    """The stage in which it is, or to which it moves."""
     ready: bool = False
     """True if the node has the state."""
     measured: int | None = None
-    """The stage in which it has said how fast it is."""
+    """The stage in which its speed was measured."""
     works: bool = False
     """True if the node takes part in the open step."""
 
@@ -137,15 +137,15 @@ class _Flow:
         self._heap: list[tuple[float, int, str, Any]] = []
         self._sequence = 0
         self._possible = 0.0
-        """Microbatches a second."""
+        """Microbatches per second that are possible now."""
         self._rates = [0.0] * course.stages
-        """Microbatches a second, by stage."""
+        """Microbatches per second of each stage."""
         self._left = [0.0] * course.stages
-        """Microbatches of the open step that a stage has still to do."""
+        """Microbatches of the open step that each stage still has to do."""
         self._open_since: float | None = None
-        """Since when the present step is open; None while a stage has nobody."""
+        """The time since which the present step is open. None while a stage has no peer."""
         self._checkpoint = 0
-        """Steps that are saved."""
+        """Number of steps that the last checkpoint contains."""
         self._steps = 0
         self._considered_at = 0.0
         settings = _settings(course)
@@ -203,7 +203,7 @@ class _Flow:
         heappush(self._heap, (at, self._sequence, kind, what))
 
     def _next(self, end_s: float) -> tuple[float, str, Any]:
-        """The next thing that happens: the end of the step, or what is planned."""
+        """The next event: the end of the step, or what is planned."""
         ends = [
             left / rate if rate else math.inf if left else 0.0
             for left, rate in zip(self._left, self._rates, strict=True)
@@ -242,7 +242,7 @@ class _Flow:
         self._place(at_once=ready)
 
     def _place(self, at_once: bool = False) -> None:
-        """Let the coordinator place whoever has no stage; downloads begin."""
+        """Let the coordinator place all nodes without a stage. Their downloads begin."""
         self._placement.place(self._now)
         for node in self._nodes.values():
             if node.member.stage != node.stage:
@@ -281,7 +281,7 @@ class _Flow:
             self._steps = self._checkpoint
 
     def _changed(self) -> None:
-        """Others are there than before."""
+        """The present nodes have changed: compute the rates again."""
         seconds = self.course.seconds_per_microbatch
         self._possible = best_rate([n.speed for n in self._nodes.values()], self.costs) / seconds if self._nodes else 0
         self._place()
@@ -290,7 +290,7 @@ class _Flow:
             self._staff()
 
     def _flow(self) -> None:
-        """How fast the open step goes on."""
+        """The rate at which the open step progresses."""
         self._rates = [0.0] * self.course.stages
         for node in self._nodes.values():
             if node.works and node.stage is not None:

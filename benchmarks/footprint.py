@@ -1,8 +1,9 @@
-"""What a peer takes of a machine: memory above a bare `import torch`, start-up time, bytes per token and boundary.
+"""Measures what a peer needs of a machine: memory above a bare `import torch`, start-up time, bytes per token and
+boundary.
 
     python -m benchmarks.footprint [--out benchmarks/results/footprint.json]
 
-One run of 3 stages × 1 per wire format. Bytes are those of the streams, headers, token ids and control included.
+There is one run of 3 stages × 1 per wire format. Bytes are those of the streams, with headers, token ids and control.
 """
 
 from __future__ import annotations

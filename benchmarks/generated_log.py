@@ -1,10 +1,10 @@
-"""Generated logs: the event log of a coordinator whose swarm never was, as large as is wanted.
+"""Generated logs: the event log of a coordinator of an invented swarm, of any size.
 
     python -m benchmarks.generated_log HOME --peers 100 --stages 4 --hours 168 --step-seconds 60 --spans
 
-A run of steps with what happens on the way: peers join, some are killed in the middle of a step and come back, the
-model is evaluated, says something, is archived. The same seed makes the same log. For benchmarks and tests of whatever
-reads logs.
+It contains the steps of a run and other events: peers join, some are killed in the middle of a step and come back, the
+model is evaluated, generates text and is archived. The same seed makes the same log. For benchmarks and tests of
+programs that read logs.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class Shape:
     hours: float = 1.0
     step_seconds: float = 60.0
     microbatches: int = 0
-    """Of a step; 0: four for each peer of a stage."""
+    """Number of microbatches of a step. 0: four for each peer of a stage."""
     tokens_per_microbatch: int = 2048
     kills_per_hour: float = 2.0
     evaluate_every: int = 10
     archive_every: int = 10
     spans: bool = False
     links: int = 4
-    """That a peer tells of in a step."""
+    """Number of links that a peer reports in a step."""
     heartbeats: int = 4
-    """PassProgress events in a step."""
+    """Number of PassProgress events in a step."""
     finished: bool = False
-    """Ends with the run's end; otherwise in the middle of a step."""
+    """True if the log ends with the run's end. Otherwise it ends in the middle of a step."""
     seed: int = 1
 
     @property
@@ -58,11 +58,11 @@ class _Peer:
     actor: str
     stage: int
     rate: float
-    """Microbatches a second."""
+    """Microbatches per second."""
 
 
 def write_log(path: Path, shape: Shape) -> int:
-    """Returns the number of lines. A file that is there is overwritten."""
+    """Write the log. Returns the number of lines. An existing file is overwritten."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = 0
     with path.open("w") as file:

@@ -1,11 +1,12 @@
-"""Step time over home links, emulated, against links without limits: hosts with addresses of their own, as root.
+"""Compares the step time over emulated home links with that over unlimited links: hosts with separate addresses, as
+root.
 
     python -m benchmarks.home_links [--rate 80Mbit] [--delay-ms 50] [--compute emulated,real] [--replicas 1,2]
 
 Every host is a network namespace (docs/chaos.md) that sends and receives at `--rate`, and is `--delay-ms` away from
-every other, one way. Emulated compute is a calibrated sleep, with frames of real size; real compute is a small model
-of `--dim` on the cores of this machine. A row has the step time of the fastest row with unlimited links ÷ its own; the
-first step is not counted. Unlimited links are the loopback interface.
+every other host, one way. Emulated compute is a calibrated sleep, with frames of real size; real compute is a small
+model of `--dim` on the cores of this machine. A row has the step time of the fastest row with unlimited links ÷ its
+own; the first step is not counted. Unlimited links are the loopback interface.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, object]]:
-    """The table, row by row. `folder` holds a corpus in `data`."""
+    """Measure the table, row by row. `folder` contains a corpus in `data`."""
     table = []
     for compute in options.compute.split(","):
         for replicas in map(int, options.replicas.split(",")):

@@ -1,13 +1,14 @@
-"""What one peer inside the run can do, of each kind: held-out loss and time, real processes, audits on.
+"""Measures what one peer inside the run can do, for each kind of misbehaviour: held-out loss and time, with audits.
 
     python -m benchmarks.insiders [--kinds negated,mute] [--steps 48] [--every 8] [--out FILE]
 
-Two stages of three replicas. One of the six peers is honest first, so that no audit of newcomers finds it, and
-misbehaves from step `--since` on. Peers compute at a pace, so that time is waited and not computed. `penalty` is the
-held-out loss at the end ÷ that of the row without an insider, minus 1. `seconds_lost` is the time from the first step
-to the last less that of this row. `kept_on` is how many steps the insider could disturb before it was expelled;
-null: it never was. `compared`: how many newcomers have shown their state before they got work, `compared_false`:
-of how many it was found to be false; `drifted`: how often a step was repeated because of unlike states.
+The peers are real processes in two stages of three replicas. One of the six peers is honest at first, so that no audit
+of newcomers finds it, and misbehaves from step `--since` on. Peers compute at a pace, so most of their time is sleep.
+`penalty` is the held-out loss at the end ÷ that of the row without an insider, minus 1. `seconds_lost` is the time from
+the first step to the last minus that of the row without an insider. `kept_on` is the number of steps that the insider
+could disturb before it was expelled; null: it never was. `compared`: number of newcomers that have shown their state
+before they got work; `compared_false`: how many of these states were found to be false; `drifted`: how often a step was
+repeated because states differed.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from swarm.events import PeerFenced, StateCompared, StateDrifted, StepDecided
 
 REPLICAS, MICROBATCHES = 3, 12
 INSIDER = 3
-"""Its number in the order of arrival."""
+"""The insider's number in the order of arrival."""
 PATCHED = (
     *("negated", "a quarter more", "exaggerated", "enormous", "nan", "unreduced", "withholding", "slow"),
     *("gift", "status", "hoarding", "flapping"),
 )
-"""Kinds of benchmarks/insider_peer.py. `gift`: it gives newcomers a false state."""
+"""Kinds that benchmarks/insider_peer.py implements. `gift`: it gives newcomers a false state."""
 NEWCOMERS = {"gift": 2}
-"""By kind, how many peers come while the others train."""
+"""For each kind, the number of peers that come while the others train."""
 FAULTS = {"constant": "lie", "mute": "swallow", "mute in evaluations": "mute", "false claim of nan": "nan"}
-"""Kinds that `--fault` has, and its word."""
+"""Kinds that `--fault` implements, with their names there."""
 
 
 def main() -> None:
@@ -98,7 +99,7 @@ def _run(folder: Path, options: argparse.Namespace, kind: str | None) -> dict[st
 
 
 def _await_step(swarm: LocalSwarm, step: int) -> None:
-    """Until that step is decided. Raises TimeoutError."""
+    """Wait until that step is decided. Raises TimeoutError."""
     deadline = time.monotonic() + 300
     while not any(isinstance(event, StepDecided) and event.step >= step for _, event in swarm.events()):
         if time.monotonic() > deadline:

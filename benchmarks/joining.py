@@ -1,21 +1,22 @@
-"""What it takes to join while the others train: time to the first useful microbatch, in parts, and what others lose.
+"""Measures what a join takes while the others train: the time to the first useful microbatch, in parts, and what others
+lose.
 
     python -m benchmarks.joining [--dim 1024] [--joiners 1] [--averaging none,powersgd:4] [--link 80Mbit] [--after-s 0]
 
-As root. 2 stages × 2 peers on an emulated internet, every peer with `--link` up and down and 50 ms there and back; they
-compute the real model at the pace of `--forward-ms` and `--backward-ms` for a microbatch. When `--before` steps are
-decided, and `--after-s` later, the joiners are started, all at once: when a state comes in a step, and what else is on
-the lines then, depends on it.
+It needs root. 2 stages × 2 peers train on an emulated internet; every peer has `--link` up and down and a round trip of
+50 ms. They compute the real model at the pace of `--forward-ms` and `--backward-ms` per microbatch. When `--before`
+steps are decided, and `--after-s` later, the joiners are started, all at once. The moment matters, because the state
+arrives at another point of a step and competes with other data on the lines.
 
     bound            = start-up + 1.15 × state bytes ÷ link
     bound_of_all     = start-up + 1.15 × (state bytes + bytes of sums) ÷ link
 
-The sums are those that the newcomer fetched until its first forward was done. Start-up is from the process's start
-until the peer is told its stage; it includes measuring the link. `until_forwarded_s` is until that first forward, whose
-output the next stage computes with; `total_s` until that microbatch is in its sum, for which it waits in the queues of
-the stages after it. Incumbents' rate: the usual step, the median of those before, over the median of those that were
-open while states came. A stage with one replica more reduces for longer: `step_after_s` is the median of the steps that
-began when all were of use.
+The sums are those that the newcomer fetched until its first forward was done. Start-up is the time from the process's
+start until the peer is told its stage; it includes measuring the link. `until_forwarded_s` is the time until that first
+forward, whose output the next stage computes with. `total_s` is the time until that microbatch is in the newcomer's
+sum, for which it waits in the queues of the stages after it. The rate of the other peers is the usual step (the median
+of the steps before) ÷ the median of the steps that were open while states were downloaded. A stage with one replica
+more reduces for longer: `step_after_s` is the median of the steps that began when all newcomers were of use.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ def _row(folder: Path, options: argparse.Namespace, joiners: int, averaging: str
 def _write(
     folder: Path, name: str, options: argparse.Namespace, names: list[str], averaging: str, after_s: float
 ) -> None:
-    """The run and its scenario, `folder`/NAME.toml."""
+    """Write the run and its scenario, `folder`/NAME.toml."""
     run = RUN.format(
         steps=options.steps,
         dim=options.dim,
@@ -220,7 +221,7 @@ def _spawned_at(report: Report, coordinator: Log) -> float:
 
 
 def _parts(log: Log, coordinator: Log, spawned_at: float) -> dict[str, float]:
-    """From the start of the process to the first microbatch in a sum of its own, seconds."""
+    """Seconds of each part, from the start of the process to its first microbatch in a sum."""
     actor = next(event.actor for _, event in log if isinstance(event, ProcessStarted))
     placed = next(at for at, event in coordinator if isinstance(event, PeerJoined) and event.actor == actor)
     gathered_at, state = next((at, e) for at, e in log if isinstance(e, Gathered) and _is_state(e))
@@ -245,8 +246,9 @@ def _parts(log: Log, coordinator: Log, spawned_at: float) -> dict[str, float]:
 
 
 def _step_seconds(coordinator: Log, logs: dict[str, Log], before: int) -> tuple[float, float, float | None]:
-    """Medians: of the steps before anybody joined, of those that were open while a state was on its way, and of those
-    that began when all were of use, if any did."""
+    """The median steps: before anybody joined, while a state was being downloaded, and after all newcomers were of use,
+    if any were.
+    """
     opened = {
         e.pass_id.rsplit(":", 1)[1]: at for at, e in coordinator if isinstance(e, PassOpened) and e.pass_kind == "train"
     }

@@ -1,10 +1,10 @@
-"""What peers that compute wrong cost: held-out loss and time, with and without audits, real processes.
+"""Measures what peers that compute wrongly cost: held-out loss and time, with and without audits, with real processes.
 
     python -m benchmarks.liars [--steps 80] [--peers 10] [--liars 2] [--every 8] [--out benchmarks/results/liars.json]
 
-Liars compute everything from one and the same frame (`--fault lie@…`): numbers that look sound and are wrong. Rows run
+Liars compute everything from the same frame (`--fault lie@…`), so their numbers look plausible and are wrong. Rows run
 one after another, with the same data and the same initial parameters. `penalty` is the held-out loss at the end ÷ that
-of the row in which nobody lies, minus 1. `passes` is how often a step was computed, over the steps decided.
+of the row in which nobody lies, minus 1. `passes` is the number of computed steps ÷ the number of decided steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from swarm.events import Evaluated
 
 MICROBATCHES = 10
 NEVER = 10_000
-"""Steps from one drawn audit to the next, which no run of this length has: what is found is found by the screen."""
+"""Number of steps between two drawn audits. No run of this length has a second one, so what is found is found by the
+screen.
+"""
 
 
 def main() -> None:
@@ -58,7 +60,9 @@ def _spread(options: argparse.Namespace) -> list[str]:
 
 
 def _run(folder: Path, options: argparse.Namespace, lies: list[str], every: int) -> dict[str, object]:
-    """`lies`: at which moments as many peers, in order of arrival, begin. `every`: steps."""
+    """Run one row. `lies`: the moments at which peers, in order of arrival, begin to lie. `every`: steps between
+    audits.
+    """
     path = write_run(
         folder,
         "liars",

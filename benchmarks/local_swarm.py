@@ -1,4 +1,4 @@
-"""A swarm on this machine for measuring: coordinator and peers as processes with homes of their own."""
+"""A swarm on this machine for measurements: coordinator and peers are processes with separate homes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from swarm.events import Event, PassOpened, StepDecided, read_log
 PEERS = [sys.executable, "-P", "-m", "peers"]
 _ROOT = Path(__file__).parents[1]
 _PATH = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-"""`benchmarks` is not installed; peers that are one of its files find the others so."""
+"""The module path for child processes. `benchmarks` is not installed, so peers that are files of it find the others
+this way.
+"""
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": _PATH}
 
 
@@ -34,7 +36,9 @@ _GONE_S = 30.0
 
 
 class LocalSwarm:
-    """Started by `with`; whatever still runs at the end is killed. Output goes to files in `folder`."""
+    """The swarm. It is started by `with`; whatever still runs at the end is killed. Output goes to files in
+    `folder`.
+    """
 
     def __init__(
         self,
@@ -44,8 +48,8 @@ class LocalSwarm:
         places: Sequence[Place] = (),
         launcher: Launcher | None = None,
     ) -> None:
-        """`peers`: the command of each peer, without invite and home. `places`: where they live, the coordinator first;
-        without them all live on the loopback interface. `launcher`: None for cold starts, as users have them.
+        """`peers`: the command of each peer, without invite and home. `places`: where they run, the coordinator first;
+        without them, all use the loopback interface. `launcher`: None for cold starts, as users have them.
         """
         self._launcher = launcher or Cold()
         self._namespaces = [place.namespace for place in places] or [None] * (len(peers) + 1)
@@ -72,7 +76,7 @@ class LocalSwarm:
         return self
 
     def join(self, words: Sequence[str]) -> None:
-        """One more peer, at any time. `words`: its command, without invite and home."""
+        """Start one more peer, at any time. `words`: its command, without invite and home."""
         number = len(self.peers)
         invite = (self.folder / "invite").read_text().strip()
         self.spawned_at.append(time.time())
@@ -90,9 +94,9 @@ class LocalSwarm:
         self._temporary.cleanup()
 
     def finish(self, timeout: float, failing: Collection[int] = ()) -> None:
-        """Wait for the run's end. Raises RuntimeError with the end of the output of whoever failed.
+        """Wait for the run's end. If a process fails, raises RuntimeError with the end of its output.
 
-        `failing`: numbers of peers that may.
+        `failing`: numbers of peers that may fail.
         """
         assert self.coordinator is not None
         deadline = time.monotonic() + timeout
@@ -116,11 +120,13 @@ class LocalSwarm:
         return list(read_log(self.folder / name / "events.jsonl"))
 
     def step_seconds(self, steps: int, first: int = 1) -> float:
-        """From opening to decision, the median of the steps from `first` on. Every one of `steps` was run once."""
+        """The median seconds from opening to decision of the steps from `first` on. Every one of `steps` was run
+        once.
+        """
         return statistics.median(self.seconds_by_step(steps)[first:])
 
     def seconds_by_step(self, steps: int) -> list[float]:
-        """Of each step, from opening to decision. Every one of `steps` was run once."""
+        """For each step, the seconds from opening to decision. Every one of `steps` was run once."""
         events = self.events()
         opened = [at for at, event in events if isinstance(event, PassOpened) and event.pass_kind == "train"]
         decided = [at for at, event in events if isinstance(event, StepDecided)]

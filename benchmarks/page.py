@@ -1,4 +1,4 @@
-"""A table that a benchmark writes into a Markdown page."""
+"""Writes the table of a benchmark into a Markdown page."""
 
 from __future__ import annotations
 

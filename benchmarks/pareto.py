@@ -1,4 +1,6 @@
-"""The comparison of compression as a picture and as a table of a Markdown page. Wants matplotlib (extra 'dev')."""
+"""Draws the comparison of compression as a picture, and writes it as a table of a Markdown page. Needs matplotlib
+(extra 'dev').
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,16 @@ Table = Sequence[dict[str, Any]]
 
 _COLOURS = {"subspace": "tab:green", "bottleneck": "tab:red", "projector": "tab:purple", "maxout": "tab:brown"}
 _HIGHEST = 1.15
-"""Rows worse than this times the best are named beside the plot, not drawn: they would flatten the others."""
+"""Rows with more than this multiple of the best loss are named beside the plot instead of drawn, since they would
+flatten the other rows.
+"""
 _MIDDLE = 500  # bytes: beyond, a label stands left of its point
 
 
 def draw(table: Table, file: Path) -> None:
-    """Held-out loss over bytes of a token at a boundary, both ways; the line joins rows that no other row dominates."""
+    """Draw the held-out loss over the bytes per token at a boundary, both ways. The line joins rows that no other row
+    dominates.
+    """
     best = min(row["loss"] for row in table)
     shown = [row for row in table if row["loss"] <= best * _HIGHEST]
     hidden = [row for row in table if row["loss"] > best * _HIGHEST]
@@ -51,7 +57,7 @@ def draw(table: Table, file: Path) -> None:
 
 
 def write_table(table: Table, page: Path, place: str) -> None:
-    """Put the table into an existing page. Raises ValueError for one without a `place` for it."""
+    """Write the table into an existing page. Raises ValueError if the page has no `place` for it."""
     put_table(page, place, markdown(table))
 
 

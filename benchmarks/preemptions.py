@@ -16,18 +16,20 @@ from random import Random
 
 HOUR_S = 3600.0
 DEPARTURES_PER_NODE_HOUR = 0.58
-"""In the middle of what was observed."""
+"""Departures per node and hour, in the middle of the observed range."""
 IN_BURSTS = 0.3
-"""Share of all departures that come in bursts."""
+"""Fraction of all departures that happen in bursts."""
 SMALLEST_BURST, LARGEST_BURST = 0.02, 0.2
-"""Of the nodes that are there; uniform between the two."""
+"""Smallest and largest fraction of the present nodes that a burst takes; uniform between the two."""
 RETURN_S = 600.0
-"""In about this time new nodes make up for a burst."""
+"""Seconds in which new nodes replace those lost in a burst, approximately."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """At one moment, nodes that come or nodes that go. Numbers name nodes for good: who has gone does not come back."""
+    """Nodes that come, or nodes that go, at one moment. A number names a node for good: a node that has gone does not
+    come back.
+    """
 
     at_s: float
     come: tuple[int, ...] = ()
@@ -36,7 +38,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Preemptions:
-    """Nodes 0 … `nodes` − 1 are there at 0 s; `changes` follow in order of time."""
+    """A trace. Nodes 0 … `nodes` − 1 are present at 0 s; `changes` follow in order of time."""
 
     nodes: int
     seconds: float
@@ -52,11 +54,13 @@ class Preemptions:
         return self._summed(0.0, self.seconds) / HOUR_S
 
     def capacity(self, first_s: float, last_s: float, of: Callable[[int], float] = lambda node: 1.0) -> float:
-        """What nodes do that are there, as a mean between two moments ÷ that at the start. `of`: what each one does."""
+        """The mean capacity of the present nodes between two moments ÷ that at the start. `of`: the capacity of each
+        node.
+        """
         return self._summed(first_s, last_s, of) / (sum(map(of, range(self.nodes))) * (last_s - first_s))
 
     def _summed(self, first_s: float, last_s: float, of: Callable[[int], float] = lambda node: 1.0) -> float:
-        """The same, summed over the time between."""
+        """The same capacity, summed over the time between the two moments."""
         there = sum(map(of, range(self.nodes)))
         since, total = first_s, 0.0
         for change in self.changes:
@@ -76,9 +80,9 @@ def preemptions(
     in_bursts: float = IN_BURSTS,
     least: int = 0,
 ) -> Preemptions:
-    """A trace of `seconds` around `nodes` nodes, as a function of the arguments alone.
+    """A trace of `seconds` with about `nodes` nodes. It depends on the arguments alone.
 
-    `departures_per_node_hour` 0 gives a trace without changes. `least`: nobody goes while only so many are there.
+    `departures_per_node_hour` 0 gives a trace without changes. `least`: no node goes while only so many are present.
     Raises ValueError for arguments that describe no trace.
     """
     if nodes < 1 or not math.isfinite(seconds) or seconds < 0:
@@ -115,7 +119,7 @@ def preemptions(
 
 
 def _take(there: list[int], rng: Random) -> int:
-    """Remove one at random."""
+    """Remove one node at random."""
     place = rng.randrange(len(there))
     there[place], there[-1] = there[-1], there[place]
     return there.pop()

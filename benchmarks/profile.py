@@ -1,9 +1,9 @@
-"""Where the time of a step goes: CPU of every part of a swarm, beside the whole machine's.
+"""Measures where the time of a step goes: CPU time of every part of a swarm, and of the whole machine.
 
     python -m benchmarks.profile [--stages 4] [--replicas 1] [--wire bf16] [--out FILE]
 
-The run is that of benchmarks/throughput.py. Shares are of cores × wall time over the steps after the first; `idle` is
-what no process of the swarm used.
+The run is that of benchmarks/throughput.py. Shares are relative to cores × wall time over the steps after the first;
+`idle` is what no process of the swarm used.
 """
 
 from __future__ import annotations

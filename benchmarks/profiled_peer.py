@@ -42,7 +42,7 @@ PARTS: dict[str, Sequence[tuple[type, str]]] = {
 
 _seconds: defaultdict[str, float] = defaultdict(float)
 _inner: list[float] = []
-"""CPU-seconds spent in parts inside each part that is open now, innermost last."""
+"""CPU-seconds spent in parts inside each open part, innermost last."""
 
 
 def _noted(part: str, function: Callable[..., Any]) -> Callable[..., Any]:

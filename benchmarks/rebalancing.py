@@ -1,12 +1,13 @@
-"""How much of what is possible a swarm does when peers come and go: 32 hours of synthetic preemptions, ten seeds.
+"""Simulates which share of the possible work a swarm does when peers come and go: 32 hours of preemptions, ten seeds.
 
     python -m benchmarks.rebalancing [--hours 32] [--seeds 10] [--jobs 2] [--only "4 stages"] [--out FILE]
 
-The coordinator's own placement and planner in virtual time over a flow (benchmarks/fluid.py), on traces with 0.58
-departures per peer and hour, a third of them in bursts of up to a fifth of the swarm. Policies: `random`: newcomers
-take a stage at random and stay; `claims`: they take the stage that needs them and stay; `300 s`: besides, one move at
-most every 300 s; `steps`: the product: one at most after every step. `of possible`: microbatches done ÷ those that the
-best arrangement of all who are there would have done, downloads free, the seeds' mean and the worst.
+It uses the coordinator's own placement and planner in virtual time over a flow model (benchmarks/fluid.py), on
+synthetic traces with 0.58 departures per peer and hour, a third of them in bursts of up to a fifth of the swarm.
+Policies: `random`: newcomers take a random stage and stay; `claims`: they take the stage that needs them and stay; `300
+s`: in addition, one move at most every 300 s; `steps`, the product: at most one move after every step. `of possible`:
+microbatches done ÷ those that the best arrangement of all present peers would have done with free downloads; the seeds'
+mean and the worst.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from benchmarks.results import write_results
 
 PEERS_PER_STAGE = 8
 MICROBATCHES_PER_PEER = 8
-"""So that a step takes as long with more replicas."""
+"""Microbatches of a step for each peer of a stage, so that a step takes as long with more replicas."""
 GIGABYTE = 1e9
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A row. `state_gb`: what a newcomer downloads, over 200 Mbit/s; 0: nothing."""
+    """A row. `state_gb`: size of the state that a newcomer downloads over 200 Mbit/s; 0: there is no download."""
 
     name: str
     stages: int
@@ -37,7 +38,7 @@ class Setting:
     spread: float = 1.0
     peers_per_stage: int = PEERS_PER_STAGE
     steep: bool = False
-    """The last stage costs twice as much as the others."""
+    """True if the last stage costs twice as much as the others."""
 
 
 POLICIES: dict[str, tuple[float | None, bool]] = {
@@ -46,7 +47,7 @@ POLICIES: dict[str, tuple[float | None, bool]] = {
     "300 s": (300.0, True),
     "steps": (0.0, True),
 }
-"""{name: (period, whether newcomers claim)}"""
+"""The policies: {name: (period, whether newcomers take the stage that needs them)}"""
 
 SETTINGS = (
     Setting("4 stages", 4),
@@ -92,7 +93,7 @@ def main() -> None:
 
 
 def run(job: tuple[Setting, str, float, int]) -> Outcome:
-    """One seed of one row."""
+    """Run one seed of one row."""
     setting, policy, hours, seed = job
     period_s, claims = POLICIES[policy]
     course = Course(

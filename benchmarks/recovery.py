@@ -1,10 +1,10 @@
-"""What a SIGKILL costs: detection, the first recovered frame, and the step that was hit.
+"""Measures what a SIGKILL costs: detection, the first recovered frame, and the step in which it happens.
 
     python -m benchmarks.recovery [--runs 5] [--out benchmarks/results/recovery.json]
 
-2 stages × 2 peers, real compute. One peer kills itself in the third step, when it has finished some of its microbatches
-and not others. The ideal of the step that was hit is, on shared cores, 1 + lost work ÷ total work times the median of
-the undisturbed steps; a forward counts as one third of a microbatch's work.
+2 stages × 2 peers train with real compute. One peer kills itself in the third step, when it has finished some of its
+microbatches and not others. On shared cores, the ideal duration of that step is (1 + lost work ÷ total work) × the
+median of the undisturbed steps; a forward counts as one third of a microbatch's work.
 """
 
 from __future__ import annotations

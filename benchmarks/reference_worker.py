@@ -1,4 +1,6 @@
-"""One `reference` process of benchmarks/throughput.py: notes when it begins each microbatch, until it is killed."""
+"""One `reference` process of benchmarks/throughput.py. It records when it begins each microbatch, until it is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from swarm.data.reader import CorpusReader
 
 
 class NotingReader:
-    """Appends a line to `notes` when a microbatch is read, which is when it is begun: unix seconds."""
+    """Appends a line with the unix time to `notes` when a microbatch is read, which is when its computation begins."""
 
     def __init__(self, reader: CorpusReader, notes: Path) -> None:
         self._reader = reader

@@ -1,13 +1,13 @@
-"""The real cores with 100, 1,000 and 10,000 unequal peers in virtual time: what the coordinator costs.
+"""Measures what the coordinator costs with 100, 1,000 and 10,000 unequal peers: the real cores in virtual time.
 
     python -m benchmarks.scale [--peers 100,1000,10000] [--seconds 60] [--averaging none] [--offers]
-        [--out benchmarks/results/scale.json]
+                               [--out benchmarks/results/scale.json]
 
-CoordinatorCore and PeerCore of swarm/protocol, in the fleet of benchmarks/fleet: speeds that differ ten times,
-ten regions, home lines of 20 to 1,000 Mbit/s. Nothing of the cores is replaced by a formula; computing and sending take
-virtual time. All join within a second; then a pass opens, and what is counted begins there: `--steps` steps, or
-`--seconds` virtual seconds if they are over sooner (with 10,000 peers that is a part of a step). CPU time is that of
-this thread. Headers are encoded and decoded by swarm/net/wire for a sample of the peers.
+CoordinatorCore and PeerCore of swarm/protocol run in the fleet of benchmarks/fleet: speeds that differ by a factor of
+ten, ten regions, home lines of 20 to 1,000 Mbit/s. No part of the cores is replaced by a formula; computing and sending
+take virtual time. All peers join within a second. Then a pass opens, and the measurement begins. It ends after
+`--steps` steps, or after `--seconds` virtual seconds if these pass sooner (with 10,000 peers this is a part of a step).
+CPU time is that of this thread. Headers are encoded and decoded by swarm/net/wire for a sample of the peers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from swarm.protocol.coordinator.placement.churn import PRIOR_PER_S, replica_cap
 
 STAGES = {100: 4, 1_000: 16, 10_000: 64}
 SAMPLES = 200
-"""Peers whose streams with the coordinator are really encoded."""
+"""Number of peers whose streams with the coordinator are really encoded."""
 
 
 def main() -> None:

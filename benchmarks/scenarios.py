@@ -34,11 +34,13 @@ IN_LONG_CI = (
     "nat-nobody",
     "soak-short",
 )
-"""Those it plays with `--long`: other scenarios, a relay and tests/swarm show the same in a smaller form."""
+"""Further scenarios that the test suite plays with `--long`. Others, a relay and tests/swarm show the same in a smaller
+form.
+"""
 
 
 def play(scenarios: Sequence[Path], folder: Path) -> Iterator[Report]:
-    """The reports as they come; what happens is shown on stderr. Homes and logs lie in `folder`, by scenario.
+    """Yield the reports as they come. Progress is shown on stderr. Homes and logs are in `folder`, by scenario.
 
     SIGTERM ends the swarm too, as Ctrl-C does by itself.
     """

@@ -1,11 +1,12 @@
-"""How often the screen doubts honest peers, and how soon it doubts one that lies: small models, trained in one process.
+"""Measures how often the screen doubts honest peers, and how soon it doubts one that lies, on small models in one
+process.
 
     python -m benchmarks.screen [--steps 1000] [--corpus FOLDER] [--out benchmarks/results/screen.json]
 
-Each row is a shape of swarm: so many replicas of two stages, with shares of a step's microbatches that change from step
-to step. All that is honest in it: `doubted` counts steps, after the first tenth, in which somebody was. Then one peer
-of each step's last stage multiplies its sums by a factor from half of the run on: `seen` tells how many steps of 100 in
-which it did so the screen doubts.
+Each row is a shape of swarm: two stages with a number of replicas, whose shares of the microbatches change from step to
+step. All of them are honest; `doubted` counts the steps, after the first tenth, in which the screen doubted one of
+them. Then one peer of each step's last stage multiplies its sums by a factor, from the middle of the run on; `seen` is
+the percentage of these steps in which the screen doubts.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ FACTORS = (-1.0, 1.25, 2.0, -300.0, 0.01, 1e6)
 """Factors by which a liar multiplies its sums."""
 
 Step = tuple[tuple[OwnSums, ...], ...]
-"""By stage."""
+"""The sums of a step, by stage."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def _doubted(steps: list[Step]) -> int:
 
 
 def _seen(steps: list[Step]) -> dict[str, float]:
-    """Return, by factor, the share of the steps with a lie in which any peer of the liar's stage is doubted."""
+    """For each factor, the share of the steps with a lie in which any peer of the liar's stage is doubted."""
     screen, half = Screen(), len(steps) // 2
     for step in steps[:half]:
         screen.decided(step)

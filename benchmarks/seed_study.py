@@ -1,11 +1,12 @@
-"""The findings of the studies this project grew from, on a task small enough for everyone: digits, cut into four.
+"""Tests the findings of the studies from which this project grew, on a small task: digits, with a model cut into four.
 
     python -m benchmarks.seed_study [--rows "topk 10 %;int2"] [--seeds 0,1,2] [--docs docs/seed-study.md]
 
-Rudakov et al. (arXiv 2401.07788) compressed what crosses the cuts of a ResNet; this is their setting, small: a residual
-classifier of 8 × 8 digits, three cuts, eleven epochs (so that AQ-SGD's changes, arXiv 2206.01299, have something to be
-the change of). Each row is trained in one process with `swarm-peer reference`'s code, or read
-from `--cache`. Losses are held-out, in nats per image, at the end; `off`: with the codecs taken out for inference.
+Rudakov et al. (arXiv 2401.07788) compressed what crosses the cuts of a ResNet. This is a small version of their
+setting: a residual classifier of 8 × 8 digits, three cuts, eleven epochs (several are needed for AQ-SGD, arXiv
+2206.01299, which sends changes since the last epoch). Each row is trained in one process with `swarm-peer reference`'s
+code, or read from `--cache`. Losses are held-out, in nats per image, at the end; `off`: without the codecs at
+inference.
 """
 
 from __future__ import annotations

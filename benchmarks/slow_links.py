@@ -1,14 +1,14 @@
-"""Step time of a swarm on slow uplinks, codec by codec, against unlimited links: real libp2p, real frames, real reduce.
+"""Measures the step time of a swarm on slow uplinks for each codec, against unlimited links, over real libp2p.
 
     python -m benchmarks.slow_links [--stages 4] [--replicas 1,2] [--overload 12.5] [--microbatches 64]
 
 Compute is a calibrated sleep, so that more peers than cores can be measured. Frames have the bytes of the real codec
-and are decoded, random gradients are added and averaged exactly; every stage has the parameters of a middle one.
-Every peer sends at most `--max-rate`, such that one in the middle needs `--overload` times its compute time to send its
-activations and gradients in fp32. A row's ratio is the step time of the fastest unlimited row ÷ its own; the first step
-of a row is not counted. Bytes include headers, token ids and scales; what goes through a third peer counts twice
-(`detours`: how often that began, 0 where all reach all). Rows `auto` choose their codecs as they go: they run longer,
-and only the steps since the last choice count.
+and are decoded; random gradients are added and averaged exactly; every stage has the parameters of a middle stage.
+Every peer sends at most `--max-rate`. This rate is such that a peer in the middle needs `--overload` times its compute
+time to send its activations and gradients in fp32. A row's ratio is the step time of the fastest unlimited row ÷ its
+own; the first step of a row is not counted. Bytes include headers, token ids and scales; data that goes through a third
+peer counts twice (`detours`: how often this began; 0 if all peers reach each other). Rows `auto` choose their codecs
+during the run: they run longer, and only the steps since the last choice count.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class Row:
     codec: str
     subspace: bool = False
     averaging: str = "none"
-    """What replicas exchange."""
+    """The value of sums.averaging: what replicas exchange."""
     unlimited: bool = False
     slow: bool = False
-    """It runs FEW_STEPS only."""
+    """True if the row is slow. It then runs FEW_STEPS only."""
 
 
 ROWS: dict[str, Row] = {
@@ -128,7 +128,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, object]]:
-    """The table, row by row. `folder` holds a corpus in `data`."""
+    """Measure the table, row by row. `folder` contains a corpus in `data`."""
     table = []
     with nursery_or_cold() as launcher:
         for replicas in map(int, options.replicas.split(",")):
@@ -139,7 +139,9 @@ def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, object]
 
 
 def with_ratios(found: dict[str, dict[str, Any]], rows: Mapping[str, Row]) -> list[dict[str, object]]:
-    """What was found of `rows`, each with the step time of the fastest unlimited one ÷ its own. None without one."""
+    """The results of `rows`, each with the step time of the fastest unlimited row ÷ its own. None if there is no
+    unlimited row.
+    """
     best = min((each["step_s"] for name, each in found.items() if rows[name].unlimited), default=None)
     return [{**each, "ratio": None if best is None else round(best / each["step_s"], 3)} for each in found.values()]
 
@@ -151,7 +153,7 @@ def as_markdown(table: list[dict[str, object]]) -> str:
 
 
 def upload_rate(options: argparse.Namespace) -> int:
-    """Bytes a second of every peer."""
+    """Bytes per second that every peer may send."""
     fp32 = 2 * 4 * options.sequences * options.length * options.dim
     return int(fp32 / ((options.forward_ms + options.backward_ms) / 1000) / options.overload)
 
@@ -194,7 +196,7 @@ def _measure(
 
 
 def run_file(folder: Path, options: argparse.Namespace, row: Row, replicas: int, steps: int) -> Path:
-    """RUN.toml of a row, in `folder`."""
+    """Write RUN.toml of a row into `folder`."""
     narrow = f'residual = "subspace"\nsubspace_dim = {options.subspace_dim}\ntail_layers = 1' if row.subspace else ""
     path = folder / "RUN.toml"
     path.write_text(
@@ -219,7 +221,7 @@ def run_file(folder: Path, options: argparse.Namespace, row: Row, replicas: int,
 
 
 def wire_figures(sent: Sequence[dict[str, int]], stages: int, tokens_per_step: int, steps: int) -> dict[str, float]:
-    """What crossed, of what each peer sent in all (`sent_bytes`)."""
+    """The bytes that crossed, from what each peer sent in all (`sent_bytes`)."""
     crossed, averaged = (
         sum(each["activation"] + each["gradient"] for each in sent),
         sum(each["reduce"] for each in sent),
@@ -231,7 +233,7 @@ def wire_figures(sent: Sequence[dict[str, int]], stages: int, tokens_per_step: i
 
 
 def sent_bytes(swarm: LocalSwarm, number: int) -> dict[str, int]:
-    """Bytes by channel that a peer sent in all."""
+    """Bytes that a peer sent in all, by channel."""
     return [event for _, event in swarm.events(f"peer-{number}") if isinstance(event, TrafficMeasured)][-1].sent
 
 

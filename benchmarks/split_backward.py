@@ -1,10 +1,10 @@
-"""What splitting a backward costs: both halves of a real one against the whole, side by side, as a ratio.
+"""Measures what splitting a backward costs: both halves of a real backward against the whole one, as a ratio.
 
     python -m benchmarks.split_backward [--dims 256,512,1024] [--pairs 15] [--out FILE]
 
-A stage of two Llama layers, one thread, 4 × 256 tokens. `stage` is a middle one, `last` the one with head and loss. The
-whole is what a peer with `--schedule synchronous` computes: autograd over layers of torch. Both add the gradients to
-exact sums. The ratio is the median over pairs that are computed one after the other.
+A stage has two Llama layers, one thread, 4 × 256 tokens. `stage` is a middle stage, `last` the stage with head and
+loss. The whole backward is what a peer with `--schedule synchronous` computes: autograd over layers of torch. Both add
+the gradients to exact sums. The ratio is the median over pairs that are computed one after the other.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Side:
         self.first_half_s: list[float] = []
 
     def backward_s(self) -> float:
-        """CPU seconds of a backward, up to the sums: whoever else computes on this machine costs none."""
+        """CPU seconds of a backward, up to the sums. Other work on this machine does not count."""
         source = self._x.clone().requires_grad_()
         output: Tensor = self._module(source, self._tokens)
         loss = None

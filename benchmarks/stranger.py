@@ -1,9 +1,10 @@
-"""A stranger that knows an address of a swarm, and nothing else. It floods the process there and notes what it is told.
+"""A stranger that knows an address of a swarm, and nothing else. It floods the process there and records the answers.
 
     python -m benchmarks.stranger ADDRESS SECONDS [--rate BYTES_PER_S] [--connections PER_S] [--records NUMBER]
 
-It opens TCP connections that say nothing or nonsense, and libp2p connections whose streams are half open, carry junk or
-a hello without a pass. To the DHT it sends records, and asks for those of others. It prints a JSON line at its end.
+It opens TCP connections that send nothing or nonsense, and libp2p connections whose streams are half open, carry junk
+or a hello without a pass. It sends records to the DHT, and asks the DHT for the records of others. It prints a JSON
+line at its end.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ from swarm.net.run_key import RunKey
 from swarm.net.stream import Stream
 
 HOSTS = 3
-"""libp2p identities at a time; each takes part in `--connections`."""
+"""Number of libp2p identities at a time. Each takes part in `--connections`."""
 HELD_S = 5.0
-"""Seconds for which a connection that says nothing is held."""
+"""Seconds for which a silent connection is kept open."""
 STREAMS = 12
-"""Streams of one libp2p connection."""
+"""Number of streams of one libp2p connection."""
 AT_ONCE = 50
-"""Records in one request to store."""
+"""Number of records in one request to store."""
 _PIECE = 8 << 10
 
 
 class Flood:
-    """What one stranger does, and what it is told in return."""
+    """The actions of one stranger, and the answers that it gets."""
 
     def __init__(self, address: str, rate: float, connections: float, records: int, seconds: float) -> None:
         parts = dict(components(address))
@@ -66,9 +67,9 @@ class Flood:
         self._free_at = 0.0
         self.done: Counter[str] = Counter()
         self.told: Counter[str] = Counter()
-        """Answers to what was said, by their bytes in hex, or the words of a refusal."""
+        """The answers to what was sent, by their bytes in hex, or the text of a refusal."""
         self.met: set[str] = set()
-        """Peers whose addresses our daemons know, beside the one that was given."""
+        """Peers whose addresses our daemons know, apart from the one that was given."""
 
     async def run(self, folder: Path) -> None:
         until = asyncio.get_running_loop().time() + self._seconds
@@ -85,7 +86,9 @@ class Flood:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _every(self, pause_s: float, until: float, act: Callable[[], Awaitable[None]]) -> None:
-        """Begin something again and again, whatever becomes of the one before. At most a few seconds' worth at once."""
+        """Begin something again and again, whether the one before succeeds or not. At most a few seconds' worth at
+        once.
+        """
         loop = asyncio.get_running_loop()
         next_at = loop.time()
         mine: set[asyncio.Task[None]] = set()
@@ -106,14 +109,14 @@ class Flood:
             self.done[f"failed: {type(error).__name__}"] += 1
 
     async def _spend(self, nbytes: int) -> None:
-        """Wait until so many bytes may be sent."""
+        """Wait until this many bytes may be sent."""
         now = asyncio.get_running_loop().time()
         self._free_at = max(self._free_at, now) + nbytes / self._rate
         self.done["bytes"] += nbytes
         await asyncio.sleep(self._free_at - now)
 
     async def _knock(self) -> None:
-        """A TCP connection that says nothing, or nonsense, for a while."""
+        """Open a TCP connection that sends nothing, or nonsense, for a while."""
         _, writer = await asyncio.open_connection(*self._where)
         self.done["tcp connections"] += 1
         try:
@@ -125,7 +128,9 @@ class Flood:
             writer.close()
 
     async def _visit(self, host: Host) -> None:
-        """A libp2p connection with streams of all kinds. It is cut at the end, so that the next visit is a new one."""
+        """Open a libp2p connection with streams of all kinds. It is cut at the end, so that the next visit is a new
+        one.
+        """
         await host.connect(self._peer, [self._address])
         self.done["libp2p connections"] += 1
         await asyncio.gather(*(self._stream(host, kind) for kind in range(STREAMS)), return_exceptions=True)
@@ -171,7 +176,7 @@ class Flood:
         await self._listen(stream)
 
     async def _listen(self, stream: Stream) -> None:
-        """Note all that comes, until the other side has had enough."""
+        """Record all answers, until the other side closes the stream."""
         heard = bytearray()
         with contextlib.suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(HELD_S):
@@ -180,7 +185,7 @@ class Flood:
         self.told[bytes(heard).hex()] += 1
 
     async def _store(self, host: Host, until: float, records: int) -> None:
-        """Send the DHT records, and ask it for those of others."""
+        """Send records to the DHT, and ask it for the records of others."""
         loop = asyncio.get_running_loop()
         requests = max(1, records // AT_ONCE)
         began = loop.time()
@@ -216,7 +221,7 @@ class Flood:
                     self.done[f"failed: {type(error).__name__}"] += 1  # the connection was cut meanwhile
 
     async def _look_round(self, host: Host) -> None:
-        """Whom our daemon has met through the attacked one."""
+        """Record which peers our daemon has met through the attacked one."""
         listed = p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS)
         stream, response = await host._daemon._request(listed, "list peers", HELD_S)
         stream.close()

@@ -1,8 +1,8 @@
-"""Taking turns: programs get the machine in turn, a few seconds each, so that all meet the same noise.
+"""Lets programs use the machine in turn, a few seconds each, so that all meet the same noise.
 
-Outside its turn a program is stopped (SIGSTOP), with all its children but libp2p's daemons. A daemon has nothing
-to do while all processes that it serves are stopped, and a stopped daemon would find its connections timed out. What
-a program does in its own seconds can then be compared with what the others do in the same minutes.
+Outside its turn a program is stopped (SIGSTOP), with all its children except libp2p's daemons. A daemon has nothing to
+do while all processes that it serves are stopped, and the connections of a stopped daemon would time out. What a
+program does in its own seconds can then be compared with what the others do in the same minutes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ DAEMON = "p2pd"
 
 @dataclass(slots=True)
 class Program:
-    """`pids`: its processes; their children are found."""
+    """A program. `pids`: its processes; their children are found."""
 
     name: str
     pids: Sequence[int]
     turns: list[tuple[float, float]] = field(default_factory=list)
-    """Unix seconds: from when to when it ran."""
+    """The times at which it ran: Unix seconds from and to."""
 
     def own(self, at: float) -> float:
         """Seconds that it has run by a moment, in its turns."""
@@ -47,7 +47,7 @@ class Program:
 
 
 def take_turns(programs: Sequence[Program], over: Callable[[], bool], seconds: float) -> None:
-    """All are stopped at the start, and at the end. `over` is asked after every round."""
+    """Let the programs run in turn. All are stopped at the start and at the end. `over` is called after every round."""
     while not over():
         for program in programs:
             program.go_on()

@@ -1,13 +1,14 @@
-"""Tokens per second of a swarm on this machine against one process, side by side in one run, as ratios.
+"""Compares the tokens per second of a swarm on this machine with those of one process, side by side in one run, as
+ratios.
 
     python -m benchmarks.throughput [--pairs 5] [--wires bf16,none] [--out benchmarks/results/throughput.json]
 
-For each wire a swarm of 4 stages × 1, one of 2 × 2, `reference` with 2 threads, and two processes of it with one thread
-each, which share the microbatches of a step without exchanging anything. They have the whole machine in turn, ten
-seconds each, so that all of them meet the same machine: its speed wavers by a tenth from minute to minute. A pair is a
-step of a swarm, in seconds that this swarm had, and what the references did meanwhile in theirs. The first step is not
-counted: in it a peer takes its memory for all microbatches in flight, once for the whole run. The ratio is that of a
-swarm to the faster of the references, by its median over the pairs.
+For each wire format there are a swarm of 4 stages × 1, a swarm of 2 × 2, `reference` with 2 threads, and two processes
+of `reference` with one thread each, which share the microbatches of a step without exchanging anything. They use the
+whole machine in turn, ten seconds each, because the speed of the machine varies by a tenth from minute to minute. A
+pair is a step of a swarm, in seconds that this swarm had, and what the references did in their seconds meanwhile. The
+first step is not counted, because a peer allocates its memory for all microbatches in it. The ratio is that of a swarm
+to the faster of the references, by its median over the pairs.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ TOKENS = 4 * 256
 SHAPES = ((4, 1), (2, 2))
 """(stages, replicas) of the swarms."""
 REFERENCES = {"reference, 2 threads": (1, 2), "2 processes × 1 thread": (2, 1)}
-"""(processes, threads)"""
+"""(processes, threads) of the references."""
 START_S = 120.0
 
 
@@ -94,7 +95,7 @@ def main() -> None:
 
 
 def measure(folder: Path, options: argparse.Namespace, wire: str) -> dict[str, list[dict[str, float]]]:
-    """By swarm: for each pair the tokens per second of it and of each reference."""
+    """For each swarm and each pair, the tokens per second of the swarm and of each reference."""
     with ExitStack() as stack:
         swarms = [_Swarm.start(stack, folder, options, wire, *shape) for shape in SHAPES]
         references = [_Reference.start(stack, folder, options, name) for name in REFERENCES]
@@ -119,7 +120,7 @@ class _Swarm:
     def start(
         cls, stack: ExitStack, folder: Path, options: argparse.Namespace, wire: str, stages: int, replicas: int
     ) -> _Swarm:
-        """Stopped, its first step opened."""
+        """Start it. It is stopped when its first step has opened."""
         path = run_file(folder, options, wire, stages, replicas)
         words = [*PEERS, "join", "--threads", "1", "--capacity", "1", "--max-memory", "4GB"]
         swarm = stack.enter_context(LocalSwarm(path.with_suffix(""), path, [words] * (stages * replicas)))
@@ -132,7 +133,7 @@ class _Swarm:
         return found
 
     def opened(self) -> list[float]:
-        """Unix seconds at which its steps began."""
+        """The time, in unix seconds, at which its steps began."""
         return [at for at, event in self.swarm.events() if isinstance(event, PassOpened) and event.pass_kind == "train"]
 
     def pairs(self, references: list[_Reference], options: argparse.Namespace) -> list[dict[str, float]]:
@@ -158,7 +159,7 @@ class _Reference:
 
     @classmethod
     def start(cls, stack: ExitStack, folder: Path, options: argparse.Namespace, name: str) -> _Reference:
-        """Stopped, each process at its first microbatch. They share the microbatches of a step."""
+        """Start the processes. Each is stopped at its first microbatch. They share the microbatches of a step."""
         processes, threads = REFERENCES[name]
         of_one = argparse.Namespace(dim=options.dim, steps=10_000, microbatches=options.microbatches // processes)
         path = run_file(folder, of_one, "none", 4, 1, f"RUN-{processes}-processes.toml")
@@ -174,7 +175,7 @@ class _Reference:
         return found
 
     def rate(self, begin: float, end: float) -> float:
-        """Tokens a second of its own time between two moments, unix seconds."""
+        """Tokens per second of its own time between two moments, in unix seconds."""
         mine = [self.program.own(at) for at in (begin, end)]
         done = 0.0
         for note in self.notes:

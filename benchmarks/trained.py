@@ -1,6 +1,7 @@
-"""A run trained in one process as `swarm-peer reference` does, kept in a file so that it is trained once.
+"""A run that is trained in one process as `swarm-peer reference` does. Its result is kept in a file, so it is trained
+once.
 
-A swarm's result is the same, bit for bit, so what a codec or an architecture costs a model can be studied here.
+A swarm's result is the same, bit for bit, so the effect of a codec or an architecture on a model can be studied here.
 """
 
 from __future__ import annotations
@@ -23,27 +24,31 @@ from swarm.protocol.messages import Contribution
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """One row with one seed. Losses are held-out, in nats per target, with the codecs on and off.
+    """The result of one row with one seed. Losses are held-out, in nats per target, with the codecs on and off.
 
-    A run that diverged, until its gradients were beyond all bounds, ends with an infinite loss.
+    If a run diverged until its gradients were not finite, its last loss is infinite.
     """
 
     row: str
     seed: int
     run_hash: str
     tokens: tuple[int, ...]
-    """Trained on when each loss was taken."""
+    """Number of tokens trained on when each loss was measured."""
     loss: tuple[float, ...]
     loss_uncoded: float
-    """At the end, without the codecs; the architecture stays."""
+    """The loss at the end without the codecs; the architecture stays the same."""
     seconds: float
-    """Of CPU time."""
+    """CPU seconds of the training."""
     frame_bytes: tuple[float, float] | None = None
-    """Mean size of an encoded activation and of an encoded gradient. None in files from before it was counted."""
+    """Mean size of an encoded activation and of an encoded gradient. None in files that were written before it was
+    measured.
+    """
 
 
 def trained(run: ResolvedRun, row: str, cache: Path, *, train: bool = True) -> Trained | None:
-    """`run` from `cache`, else trained now (None if `train` is False). Torch's number of threads is the caller's."""
+    """The result of `run`: from `cache`, or trained now (None if `train` is False). The caller sets torch's number of
+    threads.
+    """
     file = cache_file(run, cache)
     if file.exists():
         found = json.loads(file.read_text())
@@ -58,16 +63,17 @@ def trained(run: ResolvedRun, row: str, cache: Path, *, train: bool = True) -> T
 
 
 def cache_file(run: ResolvedRun, cache: Path) -> Path:
-    """Keys at their default do not count: a release with more keys finds what was trained before.
+    """The file of a run in the cache. Keys at their default do not count, so a release with more keys finds earlier
+    results.
 
-    Whoever changes what a default means must empty the cache.
+    If the meaning of a default changes, the cache must be emptied.
     """
     told = run.manifest.model_dump(mode="json", exclude_defaults=True)
     return cache / f"{hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]}.json"
 
 
 def undisturbed(manifest: RunManifest, replicas: int, step: int) -> StepReplay | None:
-    """What a swarm decides where everybody lives. None where the result does not depend on who does what."""
+    """What a swarm decides if no peer dies. None if the result does not depend on which peer does what."""
     if not manifest.sums.compresses:
         return None
     dealt = [sum(1 << m for m in range(r, manifest.batch.microbatches, replicas)) for r in range(replicas)]

@@ -1,11 +1,13 @@
-"""What the same bits on every machine cost, and the check of them: one optimizer step, the checksum of the state,
+"""Measures what equal bits on every machine cost, and their check: one optimizer step, the checksum of the state,
 initial values, sketches of the sums.
 
-Ours beside torch's own, in turns, and all of it beside the microbatches of a step of a small model.
+This program's functions and torch's own are measured in turn, and compared with the microbatches of a step of a small
+model.
 
     python benchmarks/update.py [--parameters 10000000] [--threads 1] [--device cpu] [--only-sketches]
 
-Ours rounds once per operation, so that all kinds of machines come to the same bits; torch's fuses some: they do not.
+This program's optimizer step rounds once per operation, so all kinds of machines get the same bits. Torch's step fuses
+some operations, so machines get different bits.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ def main() -> None:
 
 
 def sketches(count: int, device: torch.device) -> None:
-    """What Prepared says for the screen: one of own sums, two of all; and the addition of the gradients beside it."""
+    """Seconds for what Prepared contains for the screen: one sketch of own sums, two of all sums; and for adding the
+    gradients.
+    """
     layout = Layout(("all",), (torch.Size((count,)),), with_loss=False)
     share, gradient = Accumulator(layout, SumSection(), device), torch.rand(count, device=device)
     share.add([gradient])
@@ -76,7 +80,9 @@ def sketches(count: int, device: torch.device) -> None:
 
 
 def whole_step(device: torch.device) -> None:
-    """A step of a whole small model: its microbatches, then the update as it was and as it is, and the checksum."""
+    """A step of a whole small model: its microbatches, then the update in torch and in this program, and the
+    checksum.
+    """
     torch.manual_seed(0)
     module = build_stage(MODEL, 0, device=device, seed=0)
     parameters = list(module.parameters())
@@ -113,7 +119,7 @@ def whole_step(device: torch.device) -> None:
 
 
 def side_by_side(ways: dict[str, Callable[[], object]], device: torch.device) -> dict[str, float]:
-    """Seconds, of a CPU's own time where it computes: the median of each, taken in turns."""
+    """Median seconds of each function, called in turn. On a CPU, the time is CPU time."""
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(REPEATS + 1):  # the first is a warm-up

@@ -1,11 +1,12 @@
-"""Zero bubble against synchronous: the real protocol over real libp2p, compute emulated by a calibrated sleep.
+"""Compares the zero-bubble with the synchronous schedule: the real protocol over real libp2p, with emulated compute.
 
     python -m benchmarks.zero_bubble [--stages 4,8,16] [--replicas 1,2] [--pairs 3] [--out FILE]
 
-One swarm for each shape. In every other step half of each backward, the weights' gradients, waits until there is
-nothing else to do; so both schedules meet the same machine. A forward takes one unit, a backward two. The first pair of
-steps is not counted. `speedup` is the median over the pairs of synchronous ÷ zero-bubble seconds. `of_model` compares
-the measured rate with that of `peers/run/pipeline_model.py`, which knows no messages, no reduce and no decision.
+There is one swarm for each shape. In every second step, half of each backward, the weights' gradients, waits until
+there is nothing else to do; so both schedules run under the same conditions. A forward takes one unit, a backward two.
+The first pair of steps is not counted. `speedup` is the median over the pairs of synchronous ÷ zero-bubble seconds.
+`of_model` compares the measured rate with that of `peers/run/pipeline_model.py`, which ignores messages, the reduce and
+the decision.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from benchmarks.results import write_results
 from peers.run.pipeline_model import BACKWARD, step_units
 
 AIMS = {4: 1.04, 8: 1.10, 16: 1.20}
-"""By stages, the least `speedup`."""
+"""The least `speedup` that is the target, by number of stages."""
 OF_MODEL = 0.95
 PARAMETERS = 1 << 14
-"""Of a stage: few, since it is not the reduce that is looked at."""
+"""Number of parameters of a stage. It is small, because the reduce is not studied here."""
 UNIT_S = 0.0125
-"""Seconds of a forward for each peer that the machine has: a few of them share a core for all but the sleep."""
+"""Seconds of a forward for each peer on the machine. A few peers share a core, which is enough for all but the
+sleep.
+"""
 LEAST_UNIT_S = 0.1
 
 

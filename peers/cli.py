@@ -85,7 +85,7 @@ class _LazyGroup(TyperGroup):
 
 
 def _with_places(args: Sequence[str]) -> list[str]:
-    """`--dashboard` may stand without a value. Insert an empty ADDRESS:PORT there, which means the default."""
+    """Handle `--dashboard` without a value: insert an empty ADDRESS:PORT there, which means the default."""
     from peers.dashboard.place import is_place
 
     following = [*args[1:], ""][: len(args)]

@@ -15,7 +15,7 @@ from swarm.net.uplink import LEAST_RATE
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of `512MB`, `1.5 GiB`, `4G` or `1000000`. Raises typer.BadParameter."""
+    """Read a number of bytes, such as `512MB`, `1.5 GiB`, `4G` or `1000000`. Raises typer.BadParameter."""
     match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
     if match is None:
         raise typer.BadParameter(f"{text!r} is not a size: write 512MB, 1.5GiB or a number of bytes")
@@ -30,7 +30,7 @@ def is_invite(text: str) -> bool:
 
 
 def parse_rate(text: str) -> int:
-    """Bytes/s of `20Mbit`, `2.5MB` or `800 kbit/s`. Raises typer.BadParameter."""
+    """Read a rate in bytes/s, such as `20Mbit`, `2.5MB` or `800 kbit/s`. Raises typer.BadParameter."""
     match = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([kKmMgG]?)(bit|bps|B)(?:/s)?\s*", text)
     if match is None:
         raise typer.BadParameter(
@@ -91,7 +91,9 @@ MOST_THREADS = 4096
 Home = Annotated[
     Path,
     typer.Option(
-        "--home", envvar="SWARM_PEER_HOME", help="Folder of all state of one process. Two processes never share one."
+        "--home",
+        envvar="SWARM_PEER_HOME",
+        help="Folder in which this process keeps all its files. Each process needs its own.",
     ),
 ]
 AnyHome = Annotated[
@@ -99,7 +101,7 @@ AnyHome = Annotated[
     typer.Option(
         "--home",
         envvar="SWARM_PEER_HOME",
-        help="Home of a peer or coordinator. Default: the one of this user with the latest activity.",
+        help="Home of a peer or coordinator. Default: your home that was used last.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -121,7 +123,7 @@ Compile = Annotated[
     bool,
     typer.Option(
         "--compile",
-        help="Let torch compile the layers before this peer begins: it takes a minute and makes a GPU faster.",
+        help="Let torch compile the layers before this peer begins. This takes a minute and makes a GPU faster.",
     ),
 ]
 Threads = Annotated[
@@ -164,7 +166,7 @@ Bootstrap = Annotated[
     list[str] | None,
     typer.Option(
         "--bootstrap",
-        help="Another node of the DHT, the peers' shared address book, to enter by; ends in /p2p/ID; may be repeated.",
+        help="Address of another node of the DHT, the peers' shared address book; ends in /p2p/ID; may be repeated.",
     ),
 ]
 Archive = Annotated[Path | None, typer.Option("--archive", help="The archive's folder, if it is not in --home.")]
@@ -185,7 +187,12 @@ Dashboard = Annotated[
     ),
 ]
 TensorBoard = Annotated[
-    Path | None, typer.Option("--tensorboard", metavar="DIR", help="Write the figures of steps for TensorBoard.")
+    Path | None,
+    typer.Option(
+        "--tensorboard",
+        metavar="DIR",
+        help="Folder in which to write loss, speed and other figures of each step for TensorBoard.",
+    ),
 ]
 Version = Annotated[
     int | None, typer.Option("--version", min=0, help="Version of the checkpoint. Default: the newest complete one.")

@@ -1,1 +1,1 @@
-"""Many machines on an internet made of statistics: the same cores, with sizes and rates in place of the toy's sums."""
+"""Many machines on a statistical model of the internet: the real cores, with sizes and rates in place of toy sums."""

@@ -1,4 +1,4 @@
-"""The fleet's coordinator: carries out its core's orders, and says what it costs."""
+"""The fleet's coordinator: carries out its core's orders, and measures what it costs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Frame
 
 WRITE_S, COLLECT_S = 0.006, 1.0
-"""A write with fsync; and what a checkpoint takes to be fetched, which is only ordered at the end of a run."""
+"""Seconds of a write with fsync, and of fetching a checkpoint, which is ordered only at the end of a run."""
 
 
 class FleetCoordinator(FleetProcess):

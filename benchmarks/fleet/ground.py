@@ -1,4 +1,6 @@
-"""What the fleet's processes stand on: the run's settings, the machine of each, and the internet between them."""
+"""The environment of the fleet's processes: the run's settings, the machine of each process, and the internet between
+them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from swarm.simulation.kernel.timeline import Process, Timeline
 
 
 class Ground(Timeline):
-    """`weigh`: bytes of a control message from one actor to another."""
+    """The environment. `weigh`: bytes of a control message from one actor to another."""
 
     def __init__(self, settings: Settings, workload: Workload, seed: int, weigh: Weigh) -> None:
         super().__init__(seed)
@@ -26,7 +28,7 @@ class Ground(Timeline):
         self.journal = Journal()
 
     def crash(self, process: Process) -> None:
-        """It is gone, and perhaps what it had under way; who was connected to it hears of it."""
+        """A process dies, perhaps with the data that it was sending. The processes connected to it are told."""
         if process.alive:
             process.alive = False
             process.loses_last_words = self.random.random() < 0.5
@@ -34,7 +36,7 @@ class Ground(Timeline):
 
 
 class FleetProcess(Process):
-    """A process on a machine of its own."""
+    """A process on a separate machine."""
 
     world: Ground
 

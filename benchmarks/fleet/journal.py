@@ -1,4 +1,4 @@
-"""What the fleet's coordinator reported: steps, and what disturbed them."""
+"""What the fleet's coordinator has reported: steps, and what disturbed them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Step:
     opened_at: float
     decided_at: float
     sealed_at: float
-    """When the last microbatch was added up: what follows is the reduce and the decision."""
+    """The time when the last microbatch was accumulated. What follows is the reduce and the decision."""
     replicas: tuple[int, ...]
-    """By stage, when it was opened."""
+    """Number of replicas of each stage when the step was opened."""
 
     @property
     def seconds(self) -> float:
@@ -24,17 +24,17 @@ class Step:
 
 
 class Journal:
-    """`steps` in order; `counts` of all events by kind."""
+    """The reports of one run: `steps` in order, and `counts` of all events by kind."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.counts: Counter[str] = Counter()
         self.moved = 0
-        """Microbatches that were given to another replica."""
+        """Number of microbatches that were given to another replica."""
         self.accumulated_at = 0.0
-        """When a peer added up a microbatch last."""
+        """The time when a peer last accumulated a microbatch."""
         self.reasons: Counter[str] = Counter()
-        """Of amendments, without their numbers."""
+        """The reasons of new tables, without their numbers."""
         self._opened: tuple[float, tuple[int, ...]] = (0.0, ())
 
     def note(self, event: Event, now: float) -> None:

@@ -1,10 +1,10 @@
-"""The fleet's internet: every machine's line up and down is a queue, regions are apart, and a flow has a limit.
+"""The fleet's internet: each machine's line is a queue in each direction, regions are far apart, and a flow has a
+limit.
 
-What is sent waits for its turn at the same machine (`FleetUplink`), crosses, and waits at the receiver for what came
-before.
+Data waits for its turn at the sender (`FleetUplink`), crosses, and waits at the receiver for data that came before.
 Control messages wait only for control messages, as in swarm/net. So messages of one kind between two machines arrive in
-order. Nothing is lost but what is under way when a process dies. Lines between regions are not shared: home lines are
-the narrow ones.
+order. Data is lost only if a process dies while it is being sent. Lines between regions are not shared, because home
+lines are narrower.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from swarm.protocol.messages import Message, ReducePart, Relay, WithPayload
 from swarm.simulation.kernel.timeline import Process, Timeline
 
 HEADER_BYTES = 60
-"""Of a frame or a part, beside its payload."""
+"""Bytes of a frame or a part in addition to its payload."""
 NOTICE_S = 0.02
-"""After which a broken connection is noticed, beside the way there."""
+"""Seconds after which a broken connection is noticed, in addition to the way there."""
 
 Weigh = Callable[[Actor, Actor, Message], int]
-"""Bytes of a control message from one actor to another."""
+"""Returns the bytes of a control message from one actor to another."""
 
 
 class _Line:
-    """A machine's two ways: what waits to be sent, and when what was sent will be through."""
+    """The two directions of a machine's line: the waiting data, and the time when the sent data will be through."""
 
     __slots__ = ("control_in", "control_out", "data_in", "up")
 
@@ -44,20 +44,20 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class _Sending:
-    """Data on its way up."""
+    """Data that is being sent."""
 
     source: Process
     target: Process
     nbytes: int
     then: Callable[[Any], None]
-    """At the target, when it is there."""
+    """Called at the target when the data arrives."""
     what: Any
     gone: Callable[[], None] | None
-    """At the source, when its line is free for the next."""
+    """Called at the source when its line is free for the next data."""
 
 
 class FleetLinks:
-    """Sending never fails; a message to the dead never arrives."""
+    """All lines of the fleet. Sending never fails; a message to a dead process never arrives."""
 
     def __init__(
         self, world: Timeline, regions: Regions, machine_of: Callable[[Process], FleetMachine], weigh: Weigh
@@ -100,13 +100,15 @@ class FleetLinks:
         what: Any,
         gone: Callable[[], None] | None = None,
     ) -> None:
-        """Bulk data: `then(what)` happens at the target when it is there, `gone()` when it has left the source."""
+        """Send bulk data. `then(what)` is called at the target when it arrives, `gone()` when it has left the
+        source.
+        """
         self.traffic.bulk(nbytes)
         self._connect(source, target)
         self._put(TransferKind.STATE, _Sending(source, target, nbytes, then, what, gone))
 
     def withdraw(self, source: Process, attempt: Attempt) -> None:
-        """What waits there of an attempt to reduce, and of earlier ones of its stage, is void: as in swarm/net."""
+        """Drop waiting data of a reduction attempt, and of earlier attempts of its stage, as in swarm/net."""
 
         def void(sending: _Sending) -> bool:
             _, _, received = sending.what
@@ -119,7 +121,7 @@ class FleetLinks:
         return self._regions.one_way_s[self._machine(a).region][self._machine(b).region]
 
     def process_died(self, process: Process) -> None:
-        """Whoever was connected to it is told."""
+        """Tell all processes that were connected to this one."""
         world = self._world
         for pid in sorted(self._neighbours.pop(process.pid, ())):
             other = world.processes[pid]
@@ -136,7 +138,7 @@ class FleetLinks:
             self._next((sending.source, line))
 
     def _next(self, at: tuple[Process, _Line]) -> None:
-        """The line up is free."""
+        """The line in the sending direction is free: send the next data."""
         source, line = at
         line.up.busy = False
         sending = line.up.take()
@@ -158,7 +160,7 @@ class FleetLinks:
         self._next((sending.source, line))
 
     def _control_arrives(self, source: Process, target: Process, nbytes: int) -> float:
-        """When a control message is there, after those before it at both ends."""
+        """The time when a control message arrives, after the control messages before it at both ends."""
         here, there = self._machine(source), self._machine(target)
         mine, theirs = self._line(source), self._line(target)
         start = max(self._world.now, mine.control_out)
@@ -169,7 +171,9 @@ class FleetLinks:
     def _arrival(
         self, here: FleetMachine, there: FleetMachine, nbytes: int, start: float, free_at: float
     ) -> tuple[float, float]:
-        """When it is there, as fast as the narrowest of the three ways carries it, and when the line down is free."""
+        """The time when data arrives, at the rate of the narrowest of the three ways, and the time when the receiver's
+        line is free.
+        """
         regions = self._regions
         delay = regions.one_way_s[here.region][there.region]
         flow = min(regions.flow_bytes_per_s[here.region][there.region], here.up)
@@ -198,7 +202,7 @@ class FleetLinks:
         self._world.tell_up(target, source.actor, delay)
 
     def _refused(self, source: Process, to: Actor) -> None:
-        """Dialling a dead process fails: the sender is told once."""
+        """Dialling a dead process fails. The sender is told once."""
         if (source.pid, to) not in self._told:
             self._told.add((source.pid, to))
             self._world.tell_lost(source, to, NOTICE_S)

@@ -1,4 +1,4 @@
-"""Volunteers' machines: how fast each computes, where it stands, and what its home's line carries."""
+"""Volunteers' machines: their speed, their region, and the rates of their lines."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from random import Random
 
 SPREAD = 10.0
-"""The fastest computes so many times as fast as the slowest."""
+"""The factor between the fastest and the slowest machine."""
 UPLINK_BYTES_PER_S = (20e6 / 8, 1000e6 / 8)
 DOWNLINK_TIMES = 3.0
-"""Homes receive faster than they send, up to the fastest line there is."""
+"""The factor by which homes receive faster than they send, up to the fastest line."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetMachine:
     speed: float
-    """Times that of the machine for which a workload names its seconds."""
+    """Speed relative to the machine for which a workload states its seconds."""
     region: int
     up: float
-    """Bytes a second."""
+    """Bytes per second that it can send."""
     down: float
 
 
@@ -29,7 +29,9 @@ def machine(
     spread: float = SPREAD,
     uplinks: tuple[float, float] = UPLINK_BYTES_PER_S,
 ) -> FleetMachine:
-    """Machine `number` of a fleet: speeds and up-links are log-uniform in their ranges, regions equally likely."""
+    """Machine `number` of a fleet. Speeds and uplinks are log-uniform in their ranges; all regions are equally
+    likely.
+    """
     rng = Random(f"machine/{seed}/{number}")
     slowest, fastest = uplinks
     up = slowest * (fastest / slowest) ** rng.random()
@@ -42,5 +44,5 @@ def machine(
 
 
 def server(region: int = 0) -> FleetMachine:
-    """The organiser's, in a data centre."""
+    """The organiser's machine, in a data centre."""
     return FleetMachine(speed=1.0, region=region, up=UPLINK_BYTES_PER_S[1], down=UPLINK_BYTES_PER_S[1])

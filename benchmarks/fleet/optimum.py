@@ -1,11 +1,11 @@
-"""The most that given machines can do, whatever the protocol: a bound on the flow of microbatches through the stages.
+"""The most that given machines can do under any protocol: a bound on the flow of microbatches through the stages.
 
-Each microbatch visits every stage once, forward and backward. A machine can do at most so many visits a second as its
-compute, its line up and its line down allow: frames cross a boundary once as an activation and once as a gradient, so a
-peer of a middle stage sends two and receives two of them for each visit, at the ends one. A rate of the swarm is
-possible only if the machines can be shared out over the stages (in fractions, even) so that every stage has it; the
-largest such rate is found exactly. Latency, the fill and drain of a step, the reduce and all repeats are not counted:
-no protocol reaches the bound, a synchronous one with steps of finite length less than others.
+Each microbatch visits every stage once, forward and backward. The number of visits per second at a machine is limited
+by its compute and by its line in both directions. A frame crosses a boundary once as an activation and once as a
+gradient, so a peer of a middle stage sends two and receives two of them for each visit, and a peer at an end one. A
+rate of the swarm is possible only if the machines can be divided among the stages (even in fractions) so that every
+stage has it; the largest such rate is computed exactly. Latency, the beginning and end of a step, the reduce and all
+repeats are not counted. So no protocol reaches the bound, least of all a synchronous one with steps of finite length.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from benchmarks.fleet.workload import Workload
 
 
 def visits_per_s(machine: FleetMachine, workload: Workload, frames: int) -> float:
-    """`frames`: that cross its line each way for a visit, 0 to 2."""
+    """Visits per second at a machine. `frames`: number of frames that cross its line in each direction per visit, 0 to
+    2.
+    """
     busiest = max(
         workload.seconds / machine.speed,
         frames * workload.frame_bytes / machine.up,
@@ -27,10 +29,10 @@ def visits_per_s(machine: FleetMachine, workload: Workload, frames: int) -> floa
 
 
 def optimum(machines: Iterable[FleetMachine], workload: Workload, stages: int) -> float:
-    """Microbatches a second through all stages, at most.
+    """The largest possible number of microbatches per second through all stages.
 
-    Two kinds of stages, ends and middles: those machines go to the ends that gain most from it, so sorted by that
-    ratio some first ones serve the ends, one perhaps both, and the others the middle.
+    There are two kinds of stages, ends and middles. The machines that gain most from it go to the ends. So with the
+    machines sorted by that gain, the first ones serve the ends, one perhaps both, and the others the middle.
     """
     if stages < 3:
         frames = stages - 1  # of a single stage nothing crosses but tokens

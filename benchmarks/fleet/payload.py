@@ -1,4 +1,4 @@
-"""What crosses in the fleet instead of tensors: a size, and which microbatches are in it."""
+"""What is sent in the fleet instead of tensors: a size, and the microbatches that it contains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Ballast:
     nbytes: int
     microbatches: int = 0
-    """Bit set, of what was added up in it."""
+    """Bit set of the microbatches that were added up in it."""
 
     def __len__(self) -> int:
         return self.nbytes

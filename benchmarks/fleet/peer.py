@@ -1,6 +1,6 @@
 """A volunteer of the fleet: carries out its core's orders in the time that its machine and its line need.
 
-Nothing is computed, but what is added up is kept track of: a sum that lacks a microbatch, or has one twice, is a
+Nothing is computed, but the peer keeps track of what is added up. A sum that lacks a microbatch or has one twice is a
 `Violation`, and so is a step that is applied at another version.
 """
 
@@ -21,9 +21,9 @@ from swarm.simulation.kernel.violation import Violation
 INITIALISE_S, SAVE_S = 0.5, 1.0
 CHUNK_BYTES = 1 << 20
 ASKINGS = 4
-"""So often the donors are asked for the sums of a step."""
+"""Number of times that the donors are asked for the sums of a step."""
 LOST_S = 2.0
-"""After so long a receiver finds out that who gave it a state is gone."""
+"""Seconds after which a receiver notices that the donor of a state is gone."""
 
 
 class FleetPeer(FleetProcess):
@@ -35,21 +35,21 @@ class FleetPeer(FleetProcess):
         self.stage: int | None = None
         self.version: int | None = None
         self.computed = 0
-        """Microbatches added up, whatever became of them."""
+        """Number of accumulated microbatches, whether they counted or not."""
         self._pass: PassId | None = None
         self._sum = 0
-        """Bit set of the accumulator."""
+        """Bit set of the microbatches in the accumulator."""
         self._queue = ComputeQueue(self)
         self._buffer_of: Attempt | None = None
         self._buffer: set[int] = set()
         self._load = 0
         self._copies: set[int] = set()
-        """Versions that are kept for those who take up this stage meanwhile."""
+        """Versions of which a copy is kept for peers that take up this stage."""
         self._lent: peer_io.Lend | None = None
         self._sums: dict[int, str] = {}
-        """{step: digest} of the sums that are kept for them."""
+        """Sums that are kept for these peers: {step: digest}"""
         self._fetching: tuple[int, peer_io.FetchSums] = (0, peer_io.FetchSums(StageIndex(0), StepNumber(-1), "", ()))
-        """(number, order)"""
+        """The current fetch: (number, order)"""
         self._taken = 0
         self._dispatch = {
             io.Send: self._send,
@@ -218,11 +218,11 @@ class FleetPeer(FleetProcess):
             world.at(world.now + LOST_S, self, (self._failed, order))
 
     def holds(self, order: peer_io.LoadState) -> bool:
-        """Whether it can give the state of an order: a copy, or what it trains."""
+        """Return True if it can give the state of an order: a copy, or the state that it trains."""
         return self.stage == order.stage and order.version in {*self._copies, self.version}
 
     def give(self, request: tuple[FleetPeer, tuple[int, peer_io.LoadState]]) -> None:
-        """Somebody asks for the state of this stage."""
+        """Another peer asks for the state of this stage."""
         asking, order = request
         if self.holds(order[1]):
             self._give_chunk((asking, order, self.world.workload.state_bytes))
@@ -231,7 +231,7 @@ class FleetPeer(FleetProcess):
             world.at(world.now + world.links.one_way_s(self, asking), asking, (asking._failed, order))
 
     def _give_chunk(self, giving: tuple[FleetPeer, tuple[int, peer_io.LoadState], int]) -> None:
-        """A chunk at a time, so that frames have their turns in between."""
+        """Send one chunk at a time, so that frames can be sent in between."""
         asking, order, left = giving
         if not asking.alive or order[0] != asking._load:
             return
@@ -247,7 +247,7 @@ class FleetPeer(FleetProcess):
         self.feed(peer_io.Fetched(self._taken))
 
     def _donor(self, donors: tuple[Actor, ...]) -> Process | None:
-        """One of them, not the same for all who ask."""
+        """One of the donors. It differs from peer to peer."""
         there = [p for actor in donors if (p := self.world.by_actor.get(actor)) is not None and p.alive]
         return there[(self.pid + self._load) % len(there)] if there else None
 

@@ -1,4 +1,4 @@
-"""A run of the fleet: how many machines of what spread, in how many stages, with which work and which departures."""
+"""The plan of a run of the fleet: machines and their spread, stages, workload and departures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from swarm.protocol.settings import Settings
 
 
 def workload(averaging: str = EXACT) -> Workload:
-    """A stage of 12.6 million parameters; a machine of speed 1 needs a second for a microbatch."""
+    """The workload of a stage of 12.6 million parameters. A machine of speed 1 needs a second for a microbatch."""
     return Workload.of(
         hidden=1024, layers=1, sequence=1024, sequences=4, flops_per_s=0.3e12, codec_bytes=0.5, averaging=averaging
     )
@@ -32,14 +32,14 @@ class FleetPlan:
     workload: Workload = WORKLOAD
     spread: float = SPREAD
     uplinks: tuple[float, float] = UPLINK_BYTES_PER_S
-    """Bytes a second of the slowest and the fastest."""
+    """Bytes per second of the slowest and the fastest uplink."""
     departures_per_node_hour: float = 0.0
     in_bursts: float = 0.3
     step_budget_s: float = 600.0
     slots: int = 0
     offers: bool = False
-    """Peers say when they come how fast they compute, send and receive, and the coordinator knows what is sent for a
-    microbatch, as in real runs. Otherwise it learns from what they compute how fast they are, and nothing of lines.
+    """True if peers report their speed and their link rates when they join, and the coordinator knows how many bytes
+    are sent per microbatch, as in real runs. Otherwise the coordinator learns speeds from the work, and no link rates.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Regions of the world and what lies between them: round trips and rates, generated from their known ranges."""
+"""Regions of the world, and round trips and rates between them, generated from known ranges."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from random import Random
 
 ROUND_TRIP_S = (0.011, 0.265)
-"""Between the two regions that are nearest to each other, and the two that are farthest apart."""
+"""Seconds of a round trip between the two nearest regions, and between the two that are farthest apart."""
 FLOW_BYTES_PER_S = (1.16e9 / 8, 0.33e9 / 8)
-"""What one flow carries between them."""
+"""Bytes per second of one flow between regions: nearest and farthest."""
 WITHIN_S = 0.006
-"""Round trip between two machines of a region."""
+"""Seconds of a round trip between two machines of one region."""
 NOISE = 0.1
-"""Routes are not great circles: by so much of the range the figures of a pair are off."""
+"""Fraction of the range by which the figures of a pair vary at random, since routes are not great circles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """By pair of regions."""
+    """Round trips and rates, by pair of regions."""
 
     one_way_s: tuple[tuple[float, ...], ...]
     flow_bytes_per_s: tuple[tuple[float, ...], ...]
@@ -29,7 +29,9 @@ class Regions:
 
 
 def regions(seed: int, count: int = 10) -> Regions:
-    """`count` places at random on a sphere: who is farther apart waits longer and gets less, but for some noise."""
+    """`count` places at random on a sphere. The farther apart two are, the longer the round trip and the lower the
+    rate, with some noise.
+    """
     if count < 3:
         raise ValueError(f"{count} regions have no nearest and farthest pair: at least 3 are needed")
     rng = Random(f"regions/{seed}/{count}")
@@ -48,7 +50,7 @@ def regions(seed: int, count: int = 10) -> Regions:
 
 
 def _place(rng: Random) -> tuple[float, float, float]:
-    """Uniform on the sphere."""
+    """A place on the sphere, uniformly distributed."""
     z, turn = rng.uniform(-1, 1), rng.uniform(0, 2 * math.pi)
     r = math.sqrt(1 - z * z)
     return r * math.cos(turn), r * math.sin(turn), z

@@ -1,4 +1,4 @@
-"""What a core costs: CPU time of this thread, by what it was given to handle."""
+"""The cost of a core: CPU time of this thread, by kind of input."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from swarm.protocol.io import Received
 
 
 class Stopwatch:
-    """Stands before a core and counts. Everything else is the core's."""
+    """Wraps a core and measures it. Everything else is passed to the core."""
 
     def __init__(self, core: Any) -> None:
         self.core = core
         self.seconds = 0.0
-        """CPU time in the core, `next_wakeup` included."""
+        """CPU seconds in the core, including `next_wakeup`."""
         self.calls = 0
         self.by_input: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
-        """{kind: [how many, CPU seconds]}"""
+        """The measurements: {kind: [number, CPU seconds]}"""
 
     def handle(self, item: Any, now: float) -> list[Any]:
         start = time.thread_time()

@@ -1,4 +1,6 @@
-"""What crossed the fleet's internet: messages and bytes by kind, to and from the coordinator and between peers."""
+"""Counts what crossed the fleet's internet: messages and bytes by kind, to and from the coordinator and between
+peers.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ class Count:
 
 
 class TrafficCount:
-    """`counts[way, kind of message]`"""
+    """The counts: `counts[way, kind of message]`."""
 
     def __init__(self) -> None:
         self.counts: dict[tuple[str, str], Count] = defaultdict(Count)
@@ -36,7 +38,7 @@ class TrafficCount:
         self.counts[BETWEEN, "state"].add(nbytes)
 
     def control(self) -> Count:
-        """Between the coordinator and its peers, both ways; tokens are not control."""
+        """Messages and bytes of control between the coordinator and its peers, both ways. Tokens are not control."""
         found = Count()
         for (way, kind), count in self.counts.items():
             if way in (FROM, TO) and kind != "Frame":

@@ -1,8 +1,8 @@
-"""A machine's line up: kinds of data that share it by their weights, as under a limit in swarm/net.
+"""A machine's uplink: kinds of data share it by their weights, as under a limit in swarm/net.
 
-Start-time fair queueing (Goyal, Vin and Cheng, 1996) over whole messages: of the kinds that wait, the one goes next
-that has had least for its weight, and within a kind what came first. So a gradient does not wait for every activation
-that was asked for ahead of it.
+It uses start-time fair queueing (Goyal, Vin and Cheng, 1996) over whole messages. Among the kinds that wait, the one
+that has had least for its weight is next; within a kind, messages are sent in order. So a gradient does not wait for
+all activations that were requested before it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WEIGHTS = {TransferKind.GRADIENT: 12.0, TransferKind.ACTIVATION: 3.0, TransferKi
 
 
 def kind_of(message: Message) -> TransferKind:
-    """Of a message with a payload."""
+    """The kind of a message with a payload."""
     if isinstance(message, Frame):
         return TransferKind.ACTIVATION if message.key.direction is Direction.FORWARD else TransferKind.GRADIENT
     return TransferKind.REDUCE
@@ -41,13 +41,13 @@ class _Waiting:
 
 
 class FleetUplink:
-    """What waits. Whoever sends says when the line is free (`busy`)."""
+    """The waiting messages. The sender sets `busy` while its line is in use."""
 
     def __init__(self) -> None:
         self.busy = False
         self._waiting: dict[TransferKind, deque[_Waiting]] = {}
         self._start: dict[TransferKind, float] = {}
-        """Virtual time at which the next message of a kind that waits begins."""
+        """The virtual time at which the next message of each waiting kind begins."""
         self._finish: dict[TransferKind, float] = {}
         self._virtual = 0.0
 
@@ -58,13 +58,13 @@ class FleetUplink:
         waiting.append(_Waiting(nbytes, item))
 
     def withdraw(self, kind: TransferKind, void: Callable[[Any], bool]) -> None:
-        """Drop what waits and is void."""
+        """Drop waiting messages that are void."""
         kept = deque(each for each in self._waiting.pop(kind, ()) if not void(each.item))
         if kept:
             self._waiting[kind] = kept
 
     def take(self) -> Any:
-        """Whose turn it is. None: nothing waits."""
+        """The message that is next. None: nothing waits."""
         kind = min(self._waiting, key=self._start.__getitem__, default=None)
         if kind is None:
             return None

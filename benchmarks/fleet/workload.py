@@ -1,4 +1,4 @@
-"""What a run asks of a machine: bytes and seconds, worked out from the sizes that a manifest names."""
+"""What a run requires of a machine: bytes and seconds, computed from the sizes in a manifest."""
 
 from __future__ import annotations
 
@@ -8,42 +8,44 @@ from dataclasses import dataclass
 from swarm.compute.memory_table import dithered_bits
 
 BUCKET_NUMBERS = 1 << 18
-"""As swarm/compute divides a stage's gradient."""
+"""Number of values in a bucket, as swarm/compute divides a stage's gradient."""
 EXACT = "none"
 DITHERED = "dither:1"
 SUM_BYTES = {EXACT: 4.0, DITHERED: dithered_bits(1.0) / 8, "int8": 8.25 / 8, "int4": 4.25 / 8, "int2": 2.25 / 8}
-"""Of a number in a sum, by `sums.averaging` (docs/averaging.md; exact ones take 3.5 to 4.8: docs/slow-links.md)."""
+"""Bytes per number in a sum, by `sums.averaging` (docs/averaging.md; exact sums take 3.5 to 4.8:
+docs/slow-links.md).
+"""
 LOW_RANK = "powersgd:"
 PACK_S, UNPACK_S = 40e-9, 13e-9
-"""Of a number, on one core (docs/slow-links.md)."""
+"""Seconds per number to pack and to unpack, on one core (docs/slow-links.md)."""
 TOUCH_S = 5e-9
-"""To read or change a number once."""
+"""Seconds to read or change a number once."""
 STATE_BYTES = 12
-"""Of a parameter with the two moments of AdamW."""
+"""Bytes per parameter, with the two moments of AdamW."""
 TOKEN_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Of one stage and one microbatch. Seconds are those of a machine of speed 1."""
+    """The work of one stage for one microbatch. Seconds are those of a machine of speed 1."""
 
     tokens: int
-    """In a microbatch."""
+    """Number of tokens in a microbatch."""
     forward_s: float
     backward_s: float
     token_bytes: int
     frame_bytes: int
-    """Of an activation, and of its gradient, as it crosses a boundary."""
+    """Bytes of an activation, and of its gradient, as it crosses a boundary."""
     state_bytes: int
     buckets: int
     first_round: int
-    """So many buckets, the lowest, are summed before the others. 0: all at once."""
+    """Number of buckets, from the lowest, that are summed before the others. 0: all are summed at once."""
     bucket_bytes: int
-    """Of a share, and of a sum."""
+    """Bytes of a bucket in a share, and in a sum."""
     compressed: bool
-    """The sums are: replicas carry over what that has lost."""
+    """True if sums are compressed, so that replicas keep residuals."""
     pack_s: float
-    """To encode a bucket; the others' shares are unpacked in `unpack_s` each."""
+    """Seconds to encode a bucket. Unpacking a bucket of another replica takes `unpack_s`."""
     unpack_s: float
     apply_s: float
 
@@ -59,9 +61,10 @@ class Workload:
         codec_bytes: float = 1.0,
         averaging: str = EXACT,
     ) -> Workload:
-        """A stage of `layers` layers of 12 · hidden² parameters: 2 and 4 operations per parameter and token.
+        """The work of a stage of `layers` layers of 12 · hidden² parameters: 2 and 4 operations per parameter and
+        token.
 
-        `codec_bytes`: of an element that crosses (int8: 1). `flops_per_s`: what a machine of speed 1 really does.
+        `codec_bytes`: bytes per element that crosses (int8: 1). `flops_per_s`: what a machine of speed 1 reaches.
         `averaging`: as `sums.averaging`, one of `SUM_BYTES` or powersgd:R. Raises ValueError for others.
         """
         parameters = 12 * hidden * hidden * layers
@@ -88,12 +91,12 @@ class Workload:
 
     @property
     def seconds(self) -> float:
-        """Forward and backward of a microbatch."""
+        """Seconds of forward and backward of a microbatch."""
         return self.forward_s + self.backward_s
 
 
 def _rounds(hidden: int, layers: int, averaging: str) -> tuple[int, ...]:
-    """Numbers that a replica sends in each round of a reduce."""
+    """Number of values that a replica sends in each round of a reduce."""
     if averaging in SUM_BYTES:
         return (12 * hidden * hidden * layers,)
     rank = averaging.removeprefix(LOW_RANK)

@@ -20,11 +20,11 @@ from swarm.protocol.settings import Settings
 
 COORDINATOR = Actor("coordinator", 0)
 ARRIVE_S = 1.0
-"""Within which the first peers come."""
+"""Seconds within which the first peers arrive."""
 
 
 class FleetWorld(Ground):
-    """Everything in it is a function of the arguments, but for the seconds on the stopwatches."""
+    """The world of one run. It depends only on the arguments, except for the measured seconds."""
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class FleetWorld(Ground):
             self.at(change.at_s, None, (self._change, change))
 
     def peers(self) -> Iterator[FleetPeer]:
-        """Living ones."""
+        """The living peers."""
         return (peer for peer in self._peers.values() if peer.alive)
 
     def all_peers(self) -> Iterator[FleetPeer]:
-        """Dead ones too."""
+        """All peers, including dead ones."""
         return (process for process in self.processes if isinstance(process, FleetPeer))
 
     def run_steps(self, steps: int, until: float) -> None:
-        """Until so many steps are decided, or until then."""
+        """Run until this number of steps is decided, or until this time."""
         done = self.journal.steps
         self.run(until, 1 << 62, lambda: len(done) >= steps)
 

@@ -1,4 +1,4 @@
-"""Churn: peers that join and are killed at random for their whole lives; a function of the seed alone."""
+"""Churn: during the whole scenario, peers join and are killed at random. The seed determines all of it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ MAX_TURNS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ChurnPlan:
-    """Every `least_s` to `most_s` seconds a peer is killed (SIGKILL) with probability `kill`, else one is started.
+    """How peers come and go. Every `least_s` to `most_s` seconds a peer is killed (SIGKILL) with probability `kill`,
+    otherwise one is started.
 
-    Never fewer than `fewest` peers, never more than `most`. `spare_last`: the last replica of a stage is spared.
+    There are never fewer than `fewest` peers and never more than `most`. `spare_last`: the last replica of a stage is
+    not killed.
     """
 
     least_s: float
@@ -30,13 +32,13 @@ class ChurnPlan:
     seed: int
 
     def names(self, first: Collection[str]) -> tuple[str, ...]:
-        """Names of the hosts beyond the first ones; each is used again after its death, in its next life."""
+        """The names of the hosts that churn adds. Each name is used again after the death of its peer."""
         return tuple(f"c{number}" for number in range(max(0, self.most - len(first))))
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One draw. `pick` chooses among the candidates of that moment."""
+    """One random decision. `pick` chooses among the candidates of that moment."""
 
     after_s: float
     kills: bool
@@ -62,8 +64,8 @@ def read_churn(table: Table) -> ChurnPlan:
         least,
         most,
         table.take("kill", quantity.share, 0.4),
-        table.need("fewest", quantity.count, "least number of peers that stay alive"),
-        table.need("most", quantity.count, "peers at a time"),
+        table.need("fewest", quantity.count, "minimum number of peers that stay alive"),
+        table.need("most", quantity.count, "maximum number of peers at a time"),
         table.need("lasts", quantity.span, "how long, such as 45s"),
         table.take("spare_last", quantity.yes, True),
         table.take("seed", quantity.count, 1),

@@ -1,4 +1,4 @@
-"""Turns the draws of [churn] into faults, given the processes that run at the moment."""
+"""Turns the random decisions of [churn] into faults, given the processes that run at the moment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _AT_ONCE = Moment()
 
 
 class Churning:
-    """`peers`: all that are killed and started. The first pause begins at `begin`, Unix seconds."""
+    """The churn of one scenario. `peers`: all that are killed and started. The first pause begins at `begin`, Unix
+    seconds.
+    """
 
     def __init__(self, churn: ChurnPlan, peers: Sequence[EmulatedMachine], begin: float) -> None:
         self._churn = churn
@@ -23,7 +25,7 @@ class Churning:
         self._at = begin
 
     def turn(self, now: float, coordinator: Sequence[Seen]) -> PlannedFault | None:
-        """The fault of a turn whose time has come, if there is one."""
+        """The fault of the next random decision, if its time has come."""
         if not self._turns or now < self._at + self._turns[0].after_s:
             return None
         turn = self._turns.pop(0)

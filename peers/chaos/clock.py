@@ -26,7 +26,7 @@ def install() -> None:
 
 
 def follow(path: Path) -> None:
-    """Shift this process's clock by the seconds in `path`, now and whenever they change."""
+    """Shift this process's clock by the seconds in the file `path`, now and whenever the file changes."""
     global _followed
     with path.open("r+b") as file:
         _followed = mmap.mmap(file.fileno(), _OFFSET.size)

@@ -1,4 +1,4 @@
-"""The director: plays a scenario. It starts the machines, strikes when the moment has come, and records the events."""
+"""Plays a scenario: starts the machines, causes the faults at their moments, and records the events."""
 
 from __future__ import annotations
 
@@ -41,26 +41,30 @@ from swarm.manifest import RunManifest
 _MANY: frozenset[type[Event]] = frozenset(
     (FrameRecovered, LoopBlocked, MicrobatchAccumulated, MicrobatchForwarded, ResourcesMeasured, TrafficMeasured)
 )
-"""Kinds of events that no report mentions."""
+"""Frequent kinds of events that no report mentions. They are not kept."""
 _OF_PROCESSES = ("kill", "restart", "stop", "continue", "slow", "leave")
 _DEVICES = 1000
-"""That may join with the printed invite, seats that are taken on included."""
+"""The number of devices that may join with the printed invite, including further seats."""
 _POLL_S = 0.005
 _START_S = 90.0
 _SETTLE_S = 20.0
 _REFERENCE_S = 600.0
-"""A lower bound in seconds. A long play has more steps, so the reference may take as long as the play."""
+"""A lower bound, in seconds, of the time that the reference may take. A long play has more steps, so the reference may
+take as long as the play.
+"""
 
 
 class ScenarioFailed(RuntimeError):
-    """The swarm of a scenario does not start, or falls silent; the message has the last output of a process."""
+    """The swarm of a scenario does not start, or writes no events any more; the message has the last output of a
+    process.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Struck:
     fault: PlannedFault
     at: float
-    """Unix seconds."""
+    """The time of the fault, Unix seconds."""
     nobody: str = ""
     """The selector of the fault, if it matched no host."""
 
@@ -75,7 +79,7 @@ class Ended:
 
 @dataclass
 class Played:
-    """The observations of a play, from outside."""
+    """What was observed of a play, from outside."""
 
     scenario: Scenario
     folder: Path
@@ -85,12 +89,12 @@ class Played:
     """Processes that ended by themselves with an error."""
     vitals: Vitals = field(default_factory=Vitals)
     ends: list[Ended] = field(default_factory=list)
-    """Processes that ended before the director stopped all."""
+    """Processes that ended before the director stopped all processes."""
     first_step_at: float = 0.0
     ended_at: float = 0.0
     finished: bool = False
     waiting: list[PlannedFault] = field(default_factory=list)
-    """Faults whose moment never came."""
+    """Faults whose moment did not come."""
     manifest: RunManifest | None = None
     verdict: dict[str, object] = field(default_factory=dict)
     """The output of `swarm-peer reference --against --json`; empty if it was not asked or failed."""
@@ -107,7 +111,9 @@ class Played:
 
 
 class Director:
-    """Used once: `play`. `say` gets a line for people, and seconds since the first step, None before it."""
+    """Plays one scenario: call `play` once. `say` gets a line for people, and the seconds since the first step, None
+    before it.
+    """
 
     def __init__(
         self,
@@ -132,12 +138,12 @@ class Director:
         self._heard_at = 0.0
         self._noticed: set[tuple[str, float]] = set()
         self._sets: list[str] = []
-        """Overrides of the run."""
+        """Overrides of the run file."""
         self._entry: tuple[str, ...] = ()
-        """Options with which every peer joins."""
+        """The options with which every peer joins."""
 
     def play(self) -> Played:
-        """Raises ScenarioFailed, InternetError, OSError. No process and no host is left behind."""
+        """Play the scenario. Raises ScenarioFailed, InternetError, OSError. No process and no host is left behind."""
         with self._internet:
             try:
                 self._settle_in()
@@ -222,7 +228,7 @@ class Director:
         self._played.ended_at = time.time()
 
     def _end(self) -> None:
-        """Wait for the processes that leave by themselves, then stop the rest."""
+        """Wait for the processes that leave by themselves, then stop all others."""
         self._read()
         self._played.finished = any(isinstance(seen.event, RunFinished) for seen in self._played.coordinator)
         self._played.waiting = self._schedule.waiting
@@ -236,7 +242,7 @@ class Director:
         self._notice_ends()
         for machine in self._machines.values():
             machine.kill()
-        self._wait_for(lambda: not any(m.running for m in self._machines.values()), "the end of all", rest[0])
+        self._wait_for(lambda: not any(m.running for m in self._machines.values()), "the end of all processes", rest[0])
         self._read()
         for machine in self._machines.values():
             if machine.disk is not None and machine.home.events.exists():  # its disk vanishes when this process ends
@@ -274,8 +280,8 @@ class Director:
         self._tell(f"{fault.name}: {written}, which is no host now" if nobody else f"{fault.name}: {fault}")
 
     def _of_now(self, fault: PlannedFault) -> PlannedFault:
-        """The fault with its selectors resolved: the leader, or the holders of a stage. A reversal strikes the hosts of
-        the fault that it reverses.
+        """The fault with actual hosts in place of its selectors: the leader, or the holders of a stage. A reversal
+        affects the hosts of the fault that it reverses.
         """
         if fault.takes_back is not None:
             before = next(s.fault for s in self._played.struck if s.fault.name == fault.takes_back)
@@ -284,7 +290,7 @@ class Director:
         return replace(fault, who=self._all_meant(fault.who), between=between)
 
     def _refuse_unborn(self, fault: PlannedFault, machine: EmulatedMachine) -> None:
-        """Raises ScenarioFailed."""
+        """Refuse a fault whose host has not been started. Raises ScenarioFailed."""
         if fault.kind in _OF_PROCESSES and not machine.pid:
             raise ScenarioFailed(f"fault {fault.name!r}: {machine.name} has not started yet: let it come later")
         by_process = fault.kind == "fill" and not fault.undoes and self._places[machine.name].namespace is None

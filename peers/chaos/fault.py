@@ -11,19 +11,19 @@ from peers.chaos.pipe import UNLIMITED, Shape
 from peers.chaos.table import ScenarioError, Table, host_names, names, nearest
 
 KINDS: dict[str, str] = {
-    "kill": "SIGKILL: the process ends at once; its machine closes the connections",
-    "power_off": "the machine's links are cut and its process killed: no other machine notices it",
+    "kill": "the process ends at once (SIGKILL), and its machine closes the connections",
+    "power_off": "the machine's links are cut and its process is killed, so no other machine is told",
     "restart": "the process starts again in its home; also after kill, power_off and leave",
-    "stop": "SIGSTOP: the process stops, its libp2p daemon runs on",
+    "stop": "the process is suspended (SIGSTOP), but its libp2p daemon runs on",
     "continue": "SIGCONT",
     "slow": "the process gets 1/factor of the CPU time that it would get without the fault",
     "leave": "Ctrl-C",
     "join": "a new host joins",
     "cut": "links carry nothing",
-    "heal": "cut links work again; without `who` and `between`, all",
+    "heal": "cut links work again; without `who` and `between`, all links",
     "link": "links get the properties delay, jitter, loss and rate",
-    "fill": "the disk is filled up to `leave`",
-    "skew": "the wall clock is off by `by`",
+    "fill": "the disk is filled until only `leave` is free",
+    "skew": "the wall clock is changed by `by`",
 }
 UNDONE_BY: dict[str, str] = {
     "kill": "restart",
@@ -41,7 +41,9 @@ _ON_LINKS = ("cut", "heal", "link")
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """`who`: hosts. For links: all links of `who`, or those `between` two groups, both ways or only from the first."""
+    """A fault of a scenario. `who`: hosts. For links: all links of `who`, or those `between` two groups, both ways or
+    only from the first group.
+    """
 
     name: str
     kind: str
@@ -50,13 +52,13 @@ class PlannedFault:
     between: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     one_way: bool = False
     for_s: float | None = None
-    """Seconds after which it is undone."""
+    """Seconds after which the fault is undone."""
     shape: Shape = UNLIMITED
     factor: float = 1.0
     leave: int = 0
     by_s: float = 0.0
     takes_back: str | None = None
-    """The fault that it reverses, on the hosts of that fault."""
+    """The fault that this one reverses, on the hosts of that fault."""
 
     @property
     def undoes(self) -> bool:

@@ -1,4 +1,4 @@
-"""The forwarder: a process that carries packets between hosts with the delay, rate and loss of their links.
+"""A process that carries packets between hosts with the delay, rate and loss of their links.
 
     python -m peers.chaos.forwarder SEED MTU     (by internet.py; orders are JSON lines on stdin, answers on stdout)
 
@@ -28,7 +28,7 @@ from peers.chaos.router import HOME, Router
 from peers.launching.process import die_with_parent
 
 _BATCH = 64
-"""Packets read from one device before the others have their turn."""
+"""Number of packets that are read from one device before the other devices have their turn."""
 
 
 @dataclass(slots=True)
@@ -39,24 +39,26 @@ class ForwardedHost:
     up: Pipe
     down: Pipe
     router: Router | None = None
-    """The router in front of it; None: it is on the internet itself."""
+    """The router in front of the host. None: the host is on the internet itself."""
 
 
 class Forwarder:
-    """`tick` moves packets; `order` changes the internet. `forwarded` and `dropped` count packets."""
+    """Carries the packets of all hosts. `tick` moves packets; `order` changes the internet. `forwarded` and `dropped`
+    count packets.
+    """
 
     def __init__(self, seed: int, mtu: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._random = Random(seed)
         self._mtu = mtu
         self._clock = clock
         self._hosts: dict[bytes, ForwardedHost] = {}
-        """By address."""
+        """The hosts, by address."""
         self._by_device: dict[int, ForwardedHost] = {}
         self._by_name: dict[str, ForwardedHost] = {}
         self._links: dict[tuple[str, str], Pipe] = {}
         self._poll = select.epoll()
         self._on_the_way: list[tuple[float, int, bool, ForwardedHost, bytes]] = []
-        """(time, count, whether the downlink is passed, receiver, packet)."""
+        """The packets on their way: (time, count, whether the downlink is passed, receiver, packet)."""
         self._count = 0
 
     def order(self, order: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from peers.chaos.machine import EmulatedMachine, Seen
 from swarm.events import LeadershipTaken, PeerJoined, PeerLost
 
 LEADER = "leader"
-"""Stands for the leading coordinator of a group."""
+"""A name that stands for the leading coordinator of a group."""
 _STAGE = "stage:"
 
 

@@ -33,19 +33,21 @@ class InternetError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a host's process, and the options that tell it."""
+    """Where a host's process is on the internet, and the command-line options that say so."""
 
     address: str
-    """IPv4, as other hosts see it."""
+    """The IPv4 address under which other hosts see it."""
     namespace: str | None
     listening: tuple[str, ...]
-    """Options of a coordinator."""
+    """Options for a coordinator."""
     joining: tuple[str, ...]
-    """Options of a peer, or of a bootstrap node."""
+    """Options for a peer or a bootstrap node."""
 
 
 class Internet(ABC):
-    """A context manager: its end removes everything in it. All methods raise InternetError."""
+    """An emulated internet. It is a context manager: its end removes everything in it. All methods raise
+    InternetError.
+    """
 
     def __init__(self, plan: NetworkPlan) -> None:
         self._plan = plan
@@ -100,7 +102,7 @@ class Internet(ABC):
 
 
 class Namespaces(Internet):
-    """Network namespaces; needs root and /dev/net/tun."""
+    """An internet of network namespaces. It needs root and /dev/net/tun."""
 
     def _open(self, plan: NetworkPlan) -> _Program:
         return _Program("peers.chaos.forwarder", str(plan.seed), str(plan.mtu))
@@ -113,10 +115,10 @@ class Namespaces(Internet):
 
 
 class Relays(Internet):
-    """All hosts on the loopback interface, each behind a port of the relay (relay.py).
+    """An internet on the loopback interface, with each host behind a port of the relay (relay.py).
 
-    TCP carries the bytes, so packets have no size and are not lost. `refuse_without_packets` refuses such scenarios
-    beforehand.
+    TCP carries the bytes, so packets have no size and are not lost. `refuse_without_packets` refuses scenarios that
+    need packets beforehand.
     """
 
     def _open(self, plan: NetworkPlan) -> _Program:
@@ -134,7 +136,7 @@ class Relays(Internet):
 
 
 def refuse_without_packets(scenario: Scenario) -> None:
-    """Raise ScenarioError for the features that relays lack, by name."""
+    """Refuse a scenario that needs features which relays lack. Raises ScenarioError naming the feature."""
     shapes = {"network": scenario.network.default}
     shapes |= {f"link[{number}]": link.shape for number, link in enumerate(scenario.network.links, 1)}
     shapes |= {f"fault {fault.name!r}": fault.shape for fault in scenario.faults}
@@ -151,7 +153,7 @@ def _free_port() -> int:
 
 
 def all_pairs(of: Sequence[str], others: Collection[str]) -> list[tuple[str, str]]:
-    """Both ways, between each of `of` and every other host."""
+    """The pairs between each of the hosts `of` and every other host, in both directions."""
     found = {(a, b) for a in of for b in others if a != b}
     return sorted(found | {(b, a) for a, b in found})
 
@@ -169,7 +171,7 @@ class _Program:
         )
 
     def say(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises InternetError."""
+        """Send an order and return its answer. Raises InternetError."""
         assert self._process.stdout is not None
         self._write(order)
         line = self._process.stdout.readline()

@@ -24,7 +24,7 @@ from swarm.events import (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`broken`: the violations; empty: none. `checked`: number of cases."""
+    """The result of one check. `broken`: the violations; empty: none. `checked`: number of cases."""
 
     invariant: str
     checked: int
@@ -32,7 +32,7 @@ class Finding:
 
 
 def check(played: Played) -> list[Finding]:
-    """All checks. A killed process is not blamed for the events that it could not write."""
+    """Make all checks. A killed process is not blamed for the events that it could not write."""
     return [exactly_once(played), decided_once(played), replicas_agree(played), attempts_end(played)]
 
 
@@ -58,9 +58,10 @@ def exactly_once(played: Played) -> Finding:
 
 
 def _of_before(shares: dict[str, dict[str, list[int]]], attempt: str, lacking: list[int]) -> list[int]:
-    """Microbatches that killed peers sent under an earlier table of the same pass, before they heard of this one.
+    """Microbatches that killed peers sent under an earlier table of the same pass, before they received the current
+    one.
 
-    A part outlives a table that does not change it, and counts even if no live peer logs it.
+    Such a part stays valid if the new table does not change it. So it counts even if no live peer logs it.
     """
     of_pass, _, number = attempt.rpartition("n")
     found: list[int] = []

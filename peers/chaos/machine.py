@@ -1,4 +1,6 @@
-"""A machine of the emulated swarm: one `swarm-peer` process after another in one home, seen through its event log."""
+"""A machine of the emulated swarm: `swarm-peer` processes, one after another in one home, seen through their event
+log.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from peers.run.home import Home
 from swarm.events import Event, ProcessStarted
 
 _SLOW_PERIOD_S = 0.04
-"""Period in seconds. A slowed process runs and pauses in turn, a fraction of the period each."""
+"""A slowed process runs and pauses in turn. Each period has this number of seconds."""
 _FILLER = "filler"
 
 
@@ -34,7 +36,7 @@ class Seen:
 
 
 class EmulatedMachine:
-    """Started by `start`. `ended` reports an end that was not ordered."""
+    """A machine on which processes are started with `start`. `ended` reports an end that was not ordered."""
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class EmulatedMachine:
         self.log: list[Seen] = []
         self._forgotten = forgotten
         self.lives: list[str] = []
-        """The actor names of its lives in logs, the current one last."""
+        """The actor names in logs of the processes that ran here, the current one last."""
         self.ordered_to_end = False
         self._nursery = nursery
         self._namespace = namespace
@@ -117,7 +119,7 @@ class EmulatedMachine:
         self._signal(signal.SIGKILL)
 
     def leave(self) -> None:
-        """Ctrl-C, as a terminal sends it: to the process and all its children."""
+        """Stop it with Ctrl-C, as a terminal does: the process and all its children get the signal."""
         self.ordered_to_end = True
         with contextlib.suppress(ProcessLookupError):
             if self.running:
@@ -131,7 +133,7 @@ class EmulatedMachine:
         self._signal(signal.SIGCONT)
 
     def slow(self, factor: float) -> None:
-        """From this call on, give the process 1/factor of its time; 1: all of it."""
+        """From this call on, give the process 1/factor of its time. 1: all of it."""
         if self._slowing is not None:
             self._slowing.end()
             self._slowing = None

@@ -1,4 +1,4 @@
-"""Moments: when a fault strikes, and the events of an expectation, in terms of the swarm's own event logs."""
+"""Moments at which faults happen, and events that are expected. Both refer to the swarm's own event logs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ COORDINATOR = "coordinator"
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """An event in the log of `of` with these field values; `coordinator` is any of a group.
+    """An event in the log of `of` with these field values. `coordinator` stands for any coordinator of a group.
 
     A value that ends in `*` is a prefix, a number that ends in `+` a lower bound. A host's name stands for its actors,
-    in any of their lives.
+    in any of their starts.
     """
 
     kind: type[Event]
@@ -42,13 +42,13 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The moment when all of it has happened, and `plus_s` seconds more."""
+    """The moment when all conditions have become true, plus `plus_s` seconds."""
 
     sight: Sight | None = None
     count: int = 1
-    """Which of the matching events."""
+    """The number of the event among all matching ones, from 1."""
     after: str | None = None
-    """Another fault: events and times count from it. Otherwise from the opening of the first step."""
+    """Another fault, from which events and times count. None: they count from the opening of the first step."""
     plus_s: float = 0.0
 
     def __str__(self) -> str:
@@ -61,7 +61,9 @@ class Moment:
 
 
 def read_moment(table: Table) -> Moment:
-    """Read from the keys `at`, `after_step`, `event`, `of`, `where`, `count`, `after`. Raises ScenarioError."""
+    """Read a moment from the keys `at`, `after_step`, `event`, `of`, `where`, `count`, `after`. Raises
+    ScenarioError.
+    """
     at = table.take("at", quantity.span)
     after = table.take("after", quantity.text)
     step = table.take("after_step", quantity.count)
@@ -74,7 +76,7 @@ def read_moment(table: Table) -> Moment:
 
 
 def read_sight(table: Table) -> Sight | None:
-    """Read from the keys `event`, `of`, `where`. Return None without `event`. Raises ScenarioError."""
+    """Read an event from the keys `event`, `of`, `where`. Return None if there is no `event`. Raises ScenarioError."""
     kind = table.take("event", _kind)
     of = table.take("of", quantity.text)
     where = table.table("where")

@@ -31,7 +31,7 @@ class NamespaceError(OSError):
 
 
 def why_not() -> str | None:
-    """Why namespaces cannot be used here; None if they can. It is tried in a child process."""
+    """The reason why namespaces cannot be used here. None if they can. This is tried in a child process."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -48,7 +48,8 @@ def why_not() -> str | None:
 
 
 def make_host(address: str, mtu: int) -> tuple[int, int]:
-    """Descriptors of a new namespace, and of its TUN device with this IPv4 address in a /8. Raises NamespaceError.
+    """Make a host. Returns descriptors of a new namespace and of its TUN device with this IPv4 address in a /8. Raises
+    NamespaceError.
 
     Afterwards the calling thread is in its former namespace. Reading the device returns packets that the host sends.
     """
@@ -88,7 +89,7 @@ def own_mounts() -> None:
 
 
 def mount_memory(path: str, size: int) -> None:
-    """A file system of `size` bytes in memory at `path`. Raises OSError."""
+    """Mount a file system of `size` bytes in memory at `path`. Raises OSError."""
     options = f"size={size},mode=0700".encode()
     _check(_libc.mount(b"none", path.encode(), b"tmpfs", 0, options), path)
 

@@ -1,4 +1,4 @@
-"""Pipes: decide when, and whether, a packet that enters a link leaves it. Pure: time and randomness are arguments.
+"""Decides when, and whether, a packet that enters a link leaves it. Pure: time and randomness are arguments.
 
 A pipe is one direction: a queue in front of a transmitter of a certain rate, then a delay, with some loss. Packets
 never overtake each other: jitter delays packets, as routers do, and does not reorder them.
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from random import Random
 
 QUEUE_S = 0.2
-"""Seconds of the link's rate, as in a home router: a full queue drops new packets."""
+"""Length of the queue, in seconds of the link's rate, as in a home router. A full queue drops new packets."""
 _LEAST_QUEUE = 65_536
-"""Bytes. Even a slow link's queue holds some packets."""
+"""Minimum length of the queue, in bytes. Even a slow link's queue holds some packets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,9 @@ UNLIMITED = Shape()
 
 
 class Pipe:
-    """One direction of a link. `admit` a packet; `lossless` pipes, as for bytes in a TCP stream, only delay."""
+    """One direction of a link. Pass each packet to `admit`. `lossless` pipes, as for bytes in a TCP stream, only
+    delay.
+    """
 
     def __init__(self, shape: Shape, random: Random, *, lossless: bool = False) -> None:
         self.shape = shape
@@ -49,7 +51,7 @@ class Pipe:
         return not self.cut and self.shape == UNLIMITED
 
     def admit(self, now: float, nbytes: int) -> float | None:
-        """Time at which a packet of `nbytes` that enters `now` leaves; None: never."""
+        """The time at which a packet of `nbytes` that enters `now` leaves. None: it is lost."""
         shape = self.shape
         if not self._lossless:
             if self.cut or (shape.loss and self._random.random() < shape.loss):

@@ -20,7 +20,9 @@ from peers.launching.nursery import Nursery
 def play_all(
     scenarios: Sequence[Scenario], folder: Path, internet: type[Internet], console: Console
 ) -> Iterator[Report]:
-    """The report of each, which is also shown. Homes and logs go to `folder`/NAME. Raises ScenarioError, OSError."""
+    """Play the scenarios. Returns the report of each, which is also shown. Homes and logs go to `folder`/NAME. Raises
+    ScenarioError, OSError.
+    """
     for scenario in scenarios:
         if internet is Relays:
             try:

@@ -1,4 +1,4 @@
-"""Quantities as people write them in a scenario: `50ms`, `80Mbit`, `2%`, `8MB`."""
+"""Reads quantities as people write them in a scenario: `50ms`, `80Mbit`, `2%`, `8MB`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _UNITS_S = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 
 class QuantityError(ValueError):
-    """A value that is not such a quantity; the message shows the form."""
+    """A text is not such a quantity. The message shows the right form."""
 
 
 def seconds(value: object) -> float:
-    """Seconds of `1.5s`, `200ms`, `2min`, `-5min`, or a number."""
+    """Read a duration in seconds: `1.5s`, `200ms`, `2min`, `-5min`, or a number."""
     match = re.fullmatch(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|m|h)\s*", str(value))
     if isinstance(value, int | float) and not isinstance(value, bool):
         found = float(value)
@@ -30,7 +30,7 @@ def seconds(value: object) -> float:
 
 
 def span(value: object) -> float:
-    """A duration that is not negative, seconds."""
+    """Read a duration that is not negative, in seconds."""
     found = seconds(value)
     if found < 0:
         raise QuantityError(f"{value!r} is negative")
@@ -38,7 +38,7 @@ def span(value: object) -> float:
 
 
 def rate(value: object) -> int:
-    """Bytes/s of `80Mbit`."""
+    """Read a rate in bytes/s, such as `80Mbit`."""
     try:
         return parse_rate(str(value))
     except typer.BadParameter as error:
@@ -46,7 +46,7 @@ def rate(value: object) -> int:
 
 
 def size(value: object) -> int:
-    """Bytes of `8MB`."""
+    """Read a size in bytes, such as `8MB`."""
     try:
         return parse_bytes(str(value))
     except typer.BadParameter as error:
@@ -54,7 +54,7 @@ def size(value: object) -> int:
 
 
 def share(value: object) -> float:
-    """The fraction of `5%` or 0.05."""
+    """Read a fraction, such as `5%` or 0.05."""
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*", str(value))
     found = float(match[1]) / (100 if match[2] else 1) if match is not None else -1.0
     if not 0 <= found < 1:

@@ -1,11 +1,11 @@
-"""The relay: a process in front of all hosts of a swarm on the loopback interface, for users without root.
+"""A process in front of all hosts of a swarm on the loopback interface, for users without root.
 
     python -m peers.chaos.relay SEED     (by internet.py; orders are JSON lines on stdin, answers on stdout)
 
-Every host is reached through a port of the relay, and announces no other. The kernel tells which process owns the other
-end of a connection, and so which host dials. Bytes of a connection pass three pipes, as packets do in the forwarder:
-delayed and limited, but never lost, since TCP carries them. A cut link carries no bytes, and no end of a connection
-either.
+Every host is reached through a port of the relay, and announces no other port. The kernel tells which process owns the
+other end of a connection, and so which host dials. Bytes of a connection pass three pipes, as packets do in the
+forwarder: delayed and limited, but never lost, since TCP carries them. A cut link carries no bytes, and does not tell
+either end that the other end has closed the connection.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from peers.launching.process import die_with_parent
 
 _CHUNK = 16_384
 _IN_FLIGHT = 262_144
-"""Bytes of one connection and direction in flight, in addition to those that the link's rate keeps there."""
+"""Maximum number of bytes of one connection and direction on their way, in addition to those that the link's rate keeps
+there.
+"""
 
 
 @dataclass
@@ -44,7 +46,7 @@ class RelayedHost:
 
 
 class Relay:
-    """`order` changes the internet; tasks carry the connections."""
+    """Carries the connections of all hosts. `order` changes the internet."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)

@@ -1,4 +1,6 @@
-"""The report: the cost of every step, the swarm's reaction to each fault, and whether all expectations held."""
+"""The report of a play: the cost of every step, the swarm's reaction to each fault, and whether all expectations
+held.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ _ANSWERS = (
     e.StepAudited,
     e.SwarmSplit,
 )
-"""A coordinator's reactions to a fault, with reasons."""
+"""The events that are a coordinator's reactions to a fault, and their fields with reasons."""
 _ANSWERS_OF_PEERS = (
     e.CatchUpFailed,
     e.CheckpointRefused,
@@ -61,13 +63,13 @@ _ANSWERS_OF_PEERS = (
     e.RouteChanged,
     e.SeatTaken,
 )
-"""A peer's own reactions."""
+"""The events that are a peer's own reactions."""
 _MOST_ANSWERS = 24
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """`seconds` from the last decision to this one; `ratio` to the usual step."""
+    """The cost of a step. `seconds`: from the last decision to this one; `ratio`: compared with the usual step."""
 
     step: int
     seconds: float
@@ -98,10 +100,10 @@ class Episode:
     fault: str
     what: str
     at_s: float
-    """Seconds since the first step's opening."""
+    """The time of the fault, in seconds since the first step's opening."""
     answers: list[Answer]
     more: int
-    """Number of answers that are not listed."""
+    """Number of reactions that are not listed."""
     slowest: float | None
     """The slowest step decided in that time ÷ the usual one."""
 
@@ -123,7 +125,7 @@ class Report:
     """The slowest step from the first fault on ÷ the usual one."""
     longest_gap_s: float
     equal: bool | None
-    """None: it was not checked, or the check failed."""
+    """True if the result equals that of `reference`. None: this was not checked, or the check failed."""
     findings: list[Finding]
     growth: list[Growth]
     ends: list[End]
@@ -203,7 +205,9 @@ def report_of(played: Played) -> Report:
 
 
 def _usual(played: Played, first_fault: float | None) -> float | None:
-    """Seconds: the median of the steps before any fault, without the first, for which no speeds were measured."""
+    """Seconds of a usual step: the median of the steps before any fault, without the first, for which no speeds were
+    measured.
+    """
     seconds, before = [], None
     for seen in played.coordinator:
         if isinstance(seen.event, e.StepDecided):
@@ -321,7 +325,7 @@ def _grown(growth: Growth, expect: Expectations) -> list[str]:
 
 
 def _not_ended(played: Played, expected: ExpectedEnd) -> str | None:
-    """Why a process did not end as it should; None: it did."""
+    """The reason why a process did not end as it should. None if it did."""
     begin = next((s.at for s in played.struck if s.fault.name == expected.after), None)
     if begin is None:
         return None  # reported already: the fault never struck
@@ -335,7 +339,7 @@ def _not_ended(played: Played, expected: ExpectedEnd) -> str | None:
 
 
 def _missed(played: Played, expected: Expected) -> str | None:
-    """Why the log does not show an event as expected; None if it does."""
+    """The reason why the log does not show an event as expected. None if it does."""
     begin = 0.0
     if expected.after is not None:
         struck = [s.at for s in played.struck if s.fault.name == expected.after]

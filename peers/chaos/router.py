@@ -9,22 +9,24 @@ from __future__ import annotations
 import socket
 
 FORGETS_S = 120.0
-"""Seconds for which it remembers a silent connection."""
+"""Seconds after which the router forgets a silent connection."""
 HOME = "10.0.0.2"
 """The address of every host behind a router, as it sees itself."""
 _CHECKSUM = {6: 16, 17: 6}
-"""For TCP and UDP: offset of the checksum behind the IP header."""
+"""For TCP and UDP, the offset of the checksum behind the IP header."""
 _SOURCE, _TARGET = 12, 16
 
 
 class Router:
-    """`address`: IPv4, as the internet sees it. Packets are whole IPv4 packets; others than TCP and UDP are dropped."""
+    """The router of one host. `address`: the IPv4 address that the internet sees. Packets are whole IPv4 packets;
+    others than TCP and UDP are dropped.
+    """
 
     def __init__(self, address: str) -> None:
         self._outside = socket.inet_aton(address)
         self._inside = socket.inet_aton(HOME)
         self._heard: dict[bytes, float] = {}
-        """When a packet was last sent, by protocol, the other end's address and port, and own port."""
+        """The time when a packet was last sent, by protocol, the other end's address and port, and own port."""
         self._forgot_at = 0.0
 
     def out(self, packet: bytes, now: float) -> bytes | None:

@@ -24,7 +24,7 @@ DEFAULT_PATIENCE_S = 120.0
 MTU = 1500
 LEAST_MTU, MOST_MTU = 576, 65_535
 LEAST_DISK = 1 << 20
-"""Bytes; a file system in memory of size 0 would be unlimited."""
+"""Minimum size of a disk in bytes. A file system in memory of size 0 would be unlimited."""
 _FILES = ("prepare", "reference", "invite")
 """Files in a play's folder besides its hosts."""
 
@@ -39,7 +39,7 @@ class HostPlan:
     nat: bool = False
     """True if the host is behind a router: it can open connections to other hosts, but they cannot open any to it."""
     disk: int | None = None
-    """Bytes; None: the real disk."""
+    """Size of its disk in bytes. None: it uses the real disk."""
     clock_s: float = 0.0
     """Offset of its wall clock at the start, in seconds."""
     options: tuple[str, ...] = ()
@@ -48,13 +48,13 @@ class HostPlan:
 @dataclass(frozen=True, slots=True)
 class LinkPlan:
     pairs: frozenset[tuple[str, str]]
-    """(from, to)."""
+    """The links: (from, to)."""
     shape: Shape
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkPlan:
-    """Links between hosts; the last of `links` that contains a pair counts, else `default`."""
+    """The links between hosts. The last entry of `links` that contains a pair counts; without one, `default`."""
 
     default: Shape = UNLIMITED
     links: tuple[LinkPlan, ...] = ()
@@ -75,7 +75,7 @@ class Expected:
 
     sight: Sight
     after: str | None
-    """The fault that it follows; None: at any time."""
+    """The fault after which the event is expected. None: at any time."""
     within_s: float | None
     count: int
     never: bool
@@ -93,14 +93,16 @@ class ExpectedEnd:
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """`finish`, `equal`: the run ends, with the digests of `reference`. The others are bounds, None: none."""
+    """What must be true at the end. `finish`, `equal`: the run ends, with the digests of `reference`. The others are
+    bounds; None: no bound.
+    """
 
     finish: bool = True
     equal: bool = True
     gap_s: float | None = None
     """The longest time between two decisions."""
     slowest_step: float | None = None
-    """The slowest step that a fault fell into ÷ the usual one."""
+    """The slowest step in which a fault happened ÷ the usual step."""
     goodput: float | None = None
     """Committed tokens/s from the first fault on ÷ before it."""
     memory_growth: int | None = None
@@ -120,10 +122,10 @@ class Scenario:
     rows: tuple[int, ...]
     """Rows of the fault matrix that it shows (docs/faults.md)."""
     run_file: Path | None
-    """None: a small run, made for this purpose."""
+    """The run file. None: a small run, made for this purpose."""
     sets: tuple[str, ...]
     coordinators: tuple[str, ...]
-    """`coordinator`, and in a group `coordinator2`, `coordinator3`, …."""
+    """The names of the coordinators: `coordinator`, and in a group `coordinator2`, `coordinator3`, …."""
     peers: tuple[str, ...]
     """Peers that join before the first step, in this order."""
     hosts: dict[str, HostPlan]
@@ -132,11 +134,11 @@ class Scenario:
     churn: ChurnPlan | None
     expect: Expectations
     ends_s: float | None
-    """Seconds after the first step; None: when the run ends."""
+    """Seconds after the first step at which the play ends. None: when the run ends."""
     patience_s: float
-    """Seconds without a log line of any coordinator after which the play is given up."""
+    """If no coordinator logs anything for this number of seconds, the play is given up."""
     pace: LeastPace | None = None
-    """The pace that peers do not exceed; None: as fast as they can."""
+    """The fastest pace at which peers may compute. None: as fast as they can."""
 
     @property
     def bootstrap(self) -> bool:
@@ -157,7 +159,7 @@ def load(path: Path) -> Scenario:
 
 def read(table: Table, path: Path) -> Scenario:
     run_file = table.take("run", quantity.text)
-    peers = table.need("peers", _peers, "how many join, or a list of names")
+    peers = table.need("peers", _peers, "how many peers join, or a list of their names")
     network = table.table("network")
     up, down = network.take("up", quantity.rate), network.take("down", quantity.rate)
     mtu = network.take("mtu", _mtu, MTU)
@@ -267,7 +269,7 @@ def _expected_end(row: Table) -> ExpectedEnd:
     found = ExpectedEnd(
         row.need("who", quantity.text, "the host whose process ends"),
         row.need("after", quantity.text, "the fault that makes it end"),
-        row.need("within", quantity.span, "how soon, such as 10s"),
+        row.need("within", quantity.span, "within what time, such as 10s"),
         row.take("code", quantity.whole, 0),
     )
     row.close()
@@ -275,7 +277,7 @@ def _expected_end(row: Table) -> ExpectedEnd:
 
 
 def _check(scenario: Scenario) -> None:
-    """The checks between tables. Raises ScenarioError."""
+    """Check that the tables fit together. Raises ScenarioError."""
     if scenario.run_file is not None and not scenario.run_file.is_file():
         raise ScenarioError(f"run: there is no file {scenario.run_file}")
     known = list(scenario.hosts)

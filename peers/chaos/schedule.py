@@ -1,4 +1,4 @@
-"""The schedule: the faults that are due, as the swarm's event logs grow. Pure: events and times are given."""
+"""Decides which faults are due as the swarm's event logs grow. Pure: events and times are arguments."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from swarm.events import Event, PassOpened
 class _Pending:
     fault: PlannedFault
     since: float | None
-    """Events count from here; None: not yet."""
+    """The time from which events count. None: it has not come yet."""
     seen: int = 0
     due_at: float | None = None
 
 
 class Schedule:
-    """Call `see` with every event of every host, in order. `due` returns the faults to strike; then call `struck`."""
+    """The faults of one play. Call `see` with every event of every host, in order. `due` returns the faults that must
+    happen now; then call `struck`.
+    """
 
     def __init__(self, faults: Iterable[PlannedFault], actors: Callable[[str], frozenset[str]]) -> None:
         self._actors = actors
@@ -54,7 +56,7 @@ class Schedule:
         return [pending.fault for pending in sorted(ready, key=lambda p: p.due_at or 0.0)]
 
     def struck(self, fault: PlannedFault, at: float) -> None:
-        """`fault` has struck at this time: faults that follow it count from now."""
+        """`fault` has happened at this time: faults that follow it count from now."""
         for pending in self._pending:
             if pending.fault.when.after == fault.name and pending.since is None:
                 pending.since = at

@@ -1,4 +1,4 @@
-"""The run of scenarios without a run file: a model of 85 thousand parameters in two stages, on made-up words."""
+"""Makes the run of scenarios without a run file: a model of 85 thousand parameters in two stages, on made-up words."""
 
 from __future__ import annotations
 

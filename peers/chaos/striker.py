@@ -1,4 +1,4 @@
-"""The striker: carries out a fault on machines and links."""
+"""Carries out faults on machines and links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _END_S = 10.0
 
 
 class Striker:
-    """`strike` all faults but `join`, which takes more than a machine."""
+    """Carries out the faults of one play. It can do all kinds except `join`, which needs more than a machine."""
 
     def __init__(self, plan: NetworkPlan, internet: Internet, machines: Mapping[str, EmulatedMachine]) -> None:
         self._plan = plan
@@ -22,7 +22,7 @@ class Striker:
         self._machines = machines
 
     def strike(self, fault: PlannedFault) -> None:
-        """Raises InternetError, OSError."""
+        """Carry out a fault. Raises InternetError, OSError."""
         if fault.kind in ("cut", "heal", "link"):
             self._relink(fault)
             return

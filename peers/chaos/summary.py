@@ -11,7 +11,7 @@ from swarm.events.wording import amount, replicas
 
 _SLOW = 1.5
 _LIVES = 4
-"""Number of processes whose growth is shown, the longest lives first."""
+"""Number of processes whose growth is shown: those that lived longest."""
 
 
 def show(report: Report, console: Console) -> None:
@@ -36,9 +36,9 @@ def show(report: Report, console: Console) -> None:
 
 
 def _steps(report: Report, console: Console) -> None:
-    """One line for each step that was slow or struck; the others are the usual ones."""
+    """One line for each step that was slow or had a fault. All others are usual steps."""
     shown = [s for s in report.steps if s.faults or s.step == 0 or (s.ratio is not None and s.ratio > _SLOW)]
-    console.print("\n[bold]steps that were slow, or struck[/bold] (from decision to decision)")
+    console.print("\n[bold]steps that were slow, or had a fault[/bold] (from decision to decision)")
     for step in shown:
         ratio = "" if step.ratio is None else f"{step.ratio:6.2f} ×"
         line = f"  step {step.step + 1:<4} {step.seconds:7.2f} s {ratio:>9}  {replicas(step.replicas):8}"

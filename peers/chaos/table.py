@@ -1,4 +1,4 @@
-"""Reads a table of a scenario: every key is known and every value is valid, or the error names the wrong one."""
+"""Reads a table of a scenario. If a key is unknown or a value is invalid, the error names the key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ScenarioError(ValueError):
 
 
 class Table:
-    """`take` the keys one by one, then `close`: keys that were not taken are errors."""
+    """A table that is being read. `take` the keys one by one, then `close`: keys that were not taken are errors."""
 
     def __init__(self, raw: object, where: str) -> None:
         if not isinstance(raw, Mapping):
@@ -33,7 +33,7 @@ class Table:
     @overload
     def take(self, key: str, read: Callable[[object], T], default: D) -> T | D: ...
     def take(self, key: str, read: Callable[[object], object], default: object = None) -> object:
-        """The value of `key`, read; `default` if it is missing."""
+        """The value of `key`, converted. `default` if the key is missing."""
         self._known.append(key)
         if key not in self._raw:
             return default
@@ -54,11 +54,11 @@ class Table:
         return found
 
     def table(self, key: str) -> Table:
-        """A table in this one, empty if it is missing."""
+        """The table with this key in this table. It is empty if it is missing."""
         return Table(self.take(key, lambda value: value, {}), self._name(key))
 
     def tables(self, key: str) -> list[Table]:
-        """An array of tables."""
+        """The array of tables with this key."""
         rows = self.take(key, lambda value: value, [])
         if not isinstance(rows, list):
             raise ScenarioError(f"{self._name(key)} is {rows!r}: write [[{key}]]")
@@ -79,7 +79,7 @@ class Table:
 
 
 def nearest(word: str, known: Collection[str]) -> str:
-    """`; did you mean X?`, or the known names."""
+    """Text: `; did you mean X?`, or the list of known names."""
     close = get_close_matches(word, known, 1, 0.5)
     return f"; did you mean {close[0]}?" if close else f": choose one of {', '.join(known)}"
 
@@ -96,7 +96,7 @@ def host_names(value: object) -> tuple[str, ...]:
 
 
 def names(value: object) -> tuple[str, ...]:
-    """One name, or a list of them."""
+    """Read one name, or a list of names."""
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list) or not found or not all(isinstance(name, str) and name for name in found):
         raise ScenarioError(f"{value!r} is neither a name nor a list of names")

@@ -1,6 +1,6 @@
-"""Vitals: memory, descriptors, threads and tasks of each process and its daemon, sampled during a scenario.
+"""Samples memory, descriptors, threads and tasks of each process and its daemon during a scenario.
 
-A leak shows as growth of one process between its youth, when it has loaded its state, and its last sample.
+A leak shows as growth of one process between its first samples, after it has loaded its state, and its last ones.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from swarm.events import Event, ResourcesMeasured
 
 _EVERY_S = 2.0
 _YOUTH_S = 15.0
-"""Seconds. Younger processes still load what they need: imports, a stage, buffers."""
+"""Processes younger than this many seconds still load what they need: imports, a stage, buffers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Figures of a process and its children together."""
+    """The figures of a process and its children together, at one time."""
 
     at: float
     resident_bytes: int
@@ -34,7 +34,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Growth from the median of a process's first third (its youth excluded) to the median of its last third."""
+    """How much a process grew: from the median of its first third (without its youth) to the median of its last
+    third.
+    """
 
     host: str
     seconds: float
@@ -42,17 +44,19 @@ class Growth:
     descriptors: int
     threads: int
     tasks: int
-    """0 for coordinators, and for peers without continuous reports of their tasks."""
+    """Growth of the number of tasks. 0 for coordinators, and for peers that did not report their tasks continuously."""
 
 
 class Vitals:
-    """Call `sample` often; it measures every two seconds. `told`: reports of the processes."""
+    """The samples of all processes. Call `sample` often; it measures every two seconds. `told`: reports of the
+    processes.
+    """
 
     def __init__(self) -> None:
         self._samples: dict[tuple[str, float], list[Sample]] = defaultdict(list)
-        """By host and start of its process."""
+        """The samples, by host and start of its process."""
         self._tasks: dict[tuple[str, float], int] = {}
-        """By host and start of its process."""
+        """The reported numbers of tasks, by host and start of its process."""
         self._next_at = 0.0
 
     def told(self, machine: EmulatedMachine, event: Event) -> None:
@@ -70,7 +74,7 @@ class Vitals:
                     self._samples[life].append(_measure(machine.pid, now, self._tasks.get(life)))
 
     def growth(self) -> list[Growth]:
-        """The growth of each process with enough samples for three thirds, the longest lives first."""
+        """The growth of each process with enough samples for three thirds. Processes that lived longest come first."""
         found = []
         for (host, _), samples in self._samples.items():
             third = len(samples) // 3

@@ -7,11 +7,11 @@ they are printed in one line, with exit code 2.
 """
 
 COMMANDS: dict[str, str] = {
-    "demo": "Show a whole swarm on this machine: trained, one peer killed, the result checked.",
-    "coordinate": "Host a run: feed it, decide its steps, archive its checkpoints.",
-    "invite": "Make a pass for somebody, and print the line that they join with.",
+    "demo": "Run a whole swarm on this machine: train, kill one peer, check the result.",
+    "coordinate": "Host a run: send it data, decide its steps, archive its checkpoints.",
+    "invite": "Make a pass for a person, and print the command with which they join.",
     "invites": "List the passes of a run, and how many have joined with each.",
-    "revoke": "Take a pass back: its devices leave the run.",
+    "revoke": "Make a pass invalid: its devices must leave the run.",
     "join": "Take part in a run with this machine.",
     "reference": "Train the same run in one process, and compare with the swarm.",
     "init": "Write a commented RUN.toml for a new run.",
@@ -25,8 +25,8 @@ COMMANDS: dict[str, str] = {
     "export": "Write a trained model as files that other programs read.",
     "generate": "Continue a text with a trained model.",
     "id": "Print the peer id of a home, for the coordinators of a run.",
-    "bootstrap": "Run a DHT node with a lasting address, for others to enter by.",
-    "chaos": "Play a scenario: a swarm on an emulated internet, faults, a report.",
+    "bootstrap": "Run a node with a permanent address, through which others find the run.",
+    "chaos": "Play a scenario: run a swarm on an emulated internet with faults, and report.",
     "simulate": "Run the protocol under seeded faults, in virtual time.",
 }
 

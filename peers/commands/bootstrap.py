@@ -15,7 +15,7 @@ from peers.run.home import BOOTSTRAP_HOME
 def command(
     home: Home = BOOTSTRAP_HOME,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="TCP port to listen on. 0: the last one used.")
+        int, typer.Option("--port", min=0, max=65535, help="TCP port to listen on. 0: the port of the last start.")
     ] = 0,
     announce: Announce = None,
     run: Annotated[

@@ -22,7 +22,9 @@ def command(
             "rate X, or status.",
         ),
     ],
-    value: Annotated[str, typer.Argument(metavar="[VALUE]", help="A peer, a number of steps, or a rate.")] = "",
+    value: Annotated[
+        str, typer.Argument(metavar="[VALUE]", help="The value of the command: a peer, a number of steps, or a rate.")
+    ] = "",
     home: Home = COORDINATOR_HOME,
     why: Annotated[str, typer.Option("--why", help="Your reason; it is recorded and shown.")] = "",
     by: Annotated[str, typer.Option("--by", help="Your name; default: your user name.")] = "",

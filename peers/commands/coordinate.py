@@ -23,7 +23,7 @@ def command(
     home: HomeOption = COORDINATOR_HOME,
     overrides: Set = None,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="TCP port to listen on. 0: the last one used.")
+        int, typer.Option("--port", min=0, max=65535, help="TCP port to listen on. 0: the port of the last start.")
     ] = 0,
     listen: Annotated[
         list[str] | None, typer.Option("--listen", help="Multiaddress to listen on, instead of --port.")

@@ -47,7 +47,12 @@ def command(
         Path | None, typer.Option("--token-file", help="File with the organiser's token. Default: in HOME.")
     ] = None,
     tensorboard: Annotated[
-        Path | None, typer.Option("--tensorboard", metavar="DIR", help="Write the figures of steps for TensorBoard.")
+        Path | None,
+        typer.Option(
+            "--tensorboard",
+            metavar="DIR",
+            help="Folder in which to write loss, speed and other figures of each step for TensorBoard.",
+        ),
     ] = None,
     open_browser: Annotated[bool, typer.Option("--open", help="Open it in this machine's browser.")] = False,
     keep_in: Annotated[

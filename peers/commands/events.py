@@ -30,7 +30,9 @@ def command(
             help="An event log, or the home it lies in. Default: the home of this user with the latest activity.",
         ),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue as the log grows, until Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new events as they come, until Ctrl-C.")
+    ] = False,
     kind: Annotated[
         list[str] | None, typer.Option("--kind", "-k", help="Show this kind of event only; may be repeated.")
     ] = None,
@@ -66,8 +68,8 @@ def _check_kinds(kinds: frozenset[str]) -> None:
 
 
 def _lines(path: Path, follow: bool) -> Iterator[bytes]:
-    """Whole lines of all parts of the log. A torn last line is read again each time, since a restarted writer replaces
-    it.
+    """The whole lines of all parts of the log. A torn last line is read again each time, since a restarted writer
+    replaces it.
     """
     if not path.exists() and not parts_of(path):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))

@@ -29,7 +29,7 @@ def command(
         Format, typer.Option("--format", help="hf: for transformers.LlamaForCausalLM; native: for `generate --export`.")
     ] = Format.HF,
     version: Version = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a model that OUT holds.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a model that is already in OUT.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write a trained model as files that other programs read, from the coordinator's archive."""

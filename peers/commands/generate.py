@@ -21,16 +21,25 @@ def command(
     invite: ObserverInvite = None,
     export: Annotated[
         Path | None,
-        typer.Option("--export", metavar="DIR", help="A model that `export --format native` wrote, instead."),
+        typer.Option(
+            "--export",
+            metavar="DIR",
+            help="Use this model, written by `export --format native`, instead of the archive.",
+        ),
     ] = None,
-    tokens: Annotated[int, typer.Option("--tokens", min=0, help="Most tokens to add.")] = 64,
+    tokens: Annotated[int, typer.Option("--tokens", min=0, help="Maximum number of tokens to add.")] = 64,
     temperature: Annotated[
         float,
         typer.Option("--temperature", min=0.0, help="0: always the likeliest token; 1: the model's distribution."),
     ] = 0.0,
     seed: Annotated[
         int,
-        typer.Option("--seed", min=0, max=(1 << 63) - 1, help="Seed of the choice, when the temperature is above 0."),
+        typer.Option(
+            "--seed",
+            min=0,
+            max=(1 << 63) - 1,
+            help="Seed of the random choice of tokens, if the temperature is above 0.",
+        ),
     ] = 0,
     version: Version = None,
     as_json: Json = False,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 RUN_FILE = "RUN.toml"
 WRITTEN = ("parameters", "tokenizer.json", RUN_FILE)
-"""Files in `--out`. The run file is written last, so the import is complete if it exists."""
+"""The files in `--out`. The run file is written last: if it exists, the import is complete."""
 
 LEARNING_RATE = 2e-5
 """Learning rate of fine-tuning: a fiftieth of the rate for training from scratch."""

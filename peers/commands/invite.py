@@ -30,7 +30,9 @@ def parse_duration(text: str) -> int:
 
 
 def command(
-    name: Annotated[str, typer.Option("--name", help="Who it is for; `revoke` takes this name.")],
+    name: Annotated[
+        str, typer.Option("--name", help="Name of the person who gets the pass; `revoke` takes this name.")
+    ],
     devices: Annotated[int, typer.Option("--devices", min=1, max=100_000, help="How many devices may join.")] = 1,
     expires: Annotated[
         int | None,
@@ -38,7 +40,7 @@ def command(
             "--expires",
             parser=parse_duration,
             metavar="TIME",
-            help="How long the pass and its devices are good for: 12h, 30d, 8w. Default: 30d.",
+            help="How long the pass is valid: 12h, 30d, 8w. Its devices cannot connect afterwards. Default: 30d.",
         ),
     ] = None,
     role: Annotated[

@@ -55,7 +55,9 @@ def command(
     slots: Annotated[
         int | None,
         typer.Option(
-            "--slots", min=1, help="Microbatches to work on at once. Default: by the pipeline's depth and memory."
+            "--slots",
+            min=1,
+            help="Maximum number of microbatches in work at once. Default: by the pipeline's depth and memory.",
         ),
     ] = None,
     graph_budget: Annotated[
@@ -117,7 +119,9 @@ def command(
     ] = None,
     when_busy: Annotated[
         bool,
-        typer.Option("--pause-when-busy", help="Pause while another program computes on the NVIDIA card, as a game."),
+        typer.Option(
+            "--pause-when-busy", help="Pause while another program, such as a game, computes on the NVIDIA card."
+        ),
     ] = False,
     seats: Annotated[
         int | None,
@@ -140,7 +144,7 @@ def command(
             "--patience",
             min=1.0,
             metavar="SECONDS",
-            help="Time to wait for a coordinator that cannot be reached; then leave with exit code 4.",
+            help="Seconds to wait for a coordinator that cannot be reached; then leave with exit code 4.",
         ),
     ] = DEFAULT_PATIENCE_S,
     fault: Annotated[
@@ -148,7 +152,12 @@ def command(
     ] = None,
     pace: Annotated[
         LeastPace | None,
-        typer.Option("--pace", parser=parse_pace, help="For rehearsals: compute no faster than this.", hidden=True),
+        typer.Option(
+            "--pace",
+            parser=parse_pace,
+            help="For rehearsals: least seconds of a microbatch's forward and backward, such as 0.1,0.2.",
+            hidden=True,
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

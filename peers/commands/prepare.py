@@ -32,12 +32,16 @@ def command(
     field: Annotated[
         str | None,
         typer.Option(
-            "--field", "--column", help="Place of the text: field of JSON, column of a table.  [default: text]"
+            "--field",
+            "--column",
+            help="Where the text is: a field of JSON objects, or a column of a table.  [default: text]",
         ),
     ] = None,
     vocab_size: Annotated[
         int | None,
-        typer.Option("--vocab-size", min=257, max=1 << 24, help="Tokens of the tokenizer to train.  [default: 4096]"),
+        typer.Option(
+            "--vocab-size", min=257, max=1 << 24, help="Number of tokens of the tokenizer to train.  [default: 4096]"
+        ),
     ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option("--tokenizer", help="Use this tokenizer.json instead of training one.")
@@ -60,14 +64,17 @@ def command(
     ] = None,
     heldout: Annotated[
         float | None,
-        typer.Option("--heldout", help="Fraction for evaluation.  [default: 0.02 of documents, 0.2 of images]"),
+        typer.Option(
+            "--heldout",
+            help="Fraction of the input to hold out for evaluation.  [default: 0.02 of documents, 0.2 of images]",
+        ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the corpus: data.directory of RUN.toml.")] = Path(
         "data"
     ),
     name: Annotated[str, typer.Option("--name", help="Name of the corpus. Default: from the input.")] = "",
     licence: Annotated[str, typer.Option("--licence", help="Licence of the text, to be shown with the run.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Replace another corpus that --out holds.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace another corpus that is already in --out.")] = False,
     as_json: Json = False,
 ) -> None:
     """Turn text into a tokenizer and hashed token shards, or images into shards.

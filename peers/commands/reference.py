@@ -16,11 +16,14 @@ def command(
     path: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run to train.")] = Path("RUN.toml"),
     overrides: Set = None,
     against: Annotated[
-        Path | None, typer.Option("--against", metavar="HOME", help="A coordinator's home: compare with its archive.")
+        Path | None,
+        typer.Option("--against", metavar="HOME", help="A coordinator's home: compare the result with its archive."),
     ] = None,
     threads: Annotated[
         int,
-        typer.Option("--threads", min=1, max=MOST_THREADS, help="Threads for computing; as many as each peer used."),
+        typer.Option(
+            "--threads", min=1, max=MOST_THREADS, help="Threads for computing; use the number that each peer used."
+        ),
     ] = 1,
     device: Annotated[
         str, typer.Option("--device", help="Device to compute on: cpu, cuda, cuda:1 …; of the kind that peers used.")

@@ -14,11 +14,11 @@ def command(
         typer.Argument(
             metavar="HOME...",
             envvar="SWARM_PEER_HOME",
-            help="Homes of one run. Default: the home of this user with the latest activity.",
+            help="Homes of one run. Default: your home that was used last.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="The file to write.")] = Path("run.html"),
-    public: Annotated[bool, typer.Option("--public", help="Leave out addresses of machines.")] = False,
+    public: Annotated[bool, typer.Option("--public", help="Leave the addresses of machines out.")] = False,
 ) -> None:
     """Write the whole dashboard of a run as one HTML file that needs no server and no network."""
     from peers.dashboard.report import report

@@ -13,9 +13,9 @@ from peers.run.home import COORDINATOR_HOME
 
 
 def command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the pass, as `swarm-peer invites` lists it.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the pass, as `swarm-peer invites` lists it.")],
     home: Home = COORDINATOR_HOME,
-    why: Annotated[str, typer.Option("--why", help="Your reason; it stands in the record and is shown.")] = "",
+    why: Annotated[str, typer.Option("--why", help="Your reason; it is recorded and shown.")] = "",
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for an answer.")] = 45.0,
     as_json: Json = False,
 ) -> None:

@@ -14,8 +14,10 @@ from peers.options import Json
 
 
 def command(
-    seeds: Annotated[int | None, typer.Option("--seeds", "-n", min=1, help="Number of seeds to run: 1000.")] = None,
-    first: Annotated[int | None, typer.Option("--first", min=0, help="The first seed: 0.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", "-n", min=1, help="Number of seeds to run. Default: 1000.")
+    ] = None,
+    first: Annotated[int | None, typer.Option("--first", min=0, help="The first seed. Default: 0.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Run this one seed.")] = None,
     trace: Annotated[bool, typer.Option("--trace", help="With --seed: print everything that happens.")] = False,
     scenario: Annotated[
@@ -27,7 +29,7 @@ def command(
             "all).",
         ),
     ] = "mixed",
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes to run in.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of processes to use.")] = 1,
     log: Annotated[
         Path | None,
         typer.Option("--log", help="Folder for the coordinators' event logs: SEED/ACTOR/events.jsonl, virtual time."),

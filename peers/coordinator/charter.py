@@ -31,7 +31,9 @@ class CharterError(ValueError):
 
 
 def check_place(manifest: RunManifest, home: OpenHome) -> None:
-    """Raises CharterError if the manifest names a group that does not include this machine."""
+    """Check that this machine may coordinate the run. Raises CharterError if the manifest names a group that does not
+    include this machine.
+    """
     group, me = manifest.coordinator.group, Identity.load(home.identity).peer_id
     if group and me not in group:
         raise CharterError(
@@ -41,7 +43,9 @@ def check_place(manifest: RunManifest, home: OpenHome) -> None:
 
 
 def way_in(home: OpenHome, given: Invite | None) -> Invite | None:
-    """The invite of another coordinator, given now or stored at an earlier start. Raises InviteError, OSError."""
+    """The invite of another coordinator: the one given now, or the one stored at an earlier start. Raises InviteError,
+    OSError.
+    """
     path = home.path / "invite"
     if given is not None:
         if given.ticket is None:

@@ -20,7 +20,9 @@ from swarm.state.error import StateError
 from swarm.state.transfer import HEADER_BYTES
 
 FIRST_RATE = 64 * 1024.0
-"""Bytes/s that a holder must send at first: while a slow holder sends, no other holder is asked."""
+"""Bytes/s that a holder must send at first. While a holder sends faster than the required rate, no other holder is
+asked.
+"""
 _TOLD_S = 0.25
 """Seconds between two reports that bytes arrive from a holder."""
 
@@ -28,7 +30,8 @@ _TOLD_S = 0.25
 class Collector:
     """Asks one holder after another. If some holders were too slow and none was faster, the required rate is lowered.
 
-    `coming(holder)`: called while bytes of its copy arrive. On a slow link, they delay the holder's other messages.
+    `coming(holder)`: called while bytes of the holder's copy arrive. On a slow link, these bytes delay its other
+    messages.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class Collector:
             return ()
 
     async def _have(self, holders: tuple[Actor, ...], request: CheckpointRequest, file_hash: str) -> bool:
-        """True if some holder's copy is now in the archive."""
+        """Try to get a stage's copy from the holders. Return True if some holder's copy is now in the archive."""
         least_rate, slow = self._least_rate, False
         for holder in holders:
             try:

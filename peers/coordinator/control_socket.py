@@ -41,7 +41,9 @@ class ControlSocketError(ValueError):
 
 
 class ControlSocket:
-    """Call `open`. Then `answer(request)` is called for each request from the organiser, until `close`."""
+    """The control socket of one coordinator. Call `open`. Then `answer(request)` is called for each request from the
+    organiser, until `close`.
+    """
 
     def __init__(self, home: Path, answer: Answer) -> None:
         self.path = home / "control.sock"
@@ -125,7 +127,7 @@ class ControlSocket:
             async with asyncio.timeout(request.timeout):
                 return await self._answer(request)
         except TimeoutError:
-            late = f"no answer within {request.timeout:g} s: it may come into force yet; see with `control status`"
+            late = f"no answer within {request.timeout:g} s: it may still take effect; see `control status`"
             return {**_error(late), "unsure": True}
 
 
@@ -139,7 +141,7 @@ def _short_folder() -> str | None:
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
-    """Read a line. Empty if the data are not a line, or the line is too long."""
+    """Read a line. Returns an empty text if the data contain no line, or if the line is too long."""
     try:
         return await reader.readuntil(b"\n")
     except asyncio.IncompleteReadError:

@@ -1,4 +1,4 @@
-"""The doorman: regularly tells all peers which members the record shuts out, and drops the connections to those
+"""Regularly tells all peers which members are banned according to the record, and drops the connections to those
 members.
 """
 
@@ -16,13 +16,15 @@ from swarm.protocol.messages import MAX_BANNED, Banned
 
 LOOK_S = 0.5
 LAST_WORD_S = 2.0
-"""Seconds between telling the peers and dropping connections, so that a member learns why it is shut out."""
+"""Seconds between telling the peers and dropping connections, so that a banned member learns the reason first."""
 AGAIN_S = 20.0
 """Seconds until all peers are told again, since a message may be lost with its connection."""
 
 
 class Doorman:
-    """`controls()`: the organiser's decisions in the record. `known()`: the members that this coordinator knows."""
+    """Enforces the bans at one coordinator. `controls()`: the organiser's decisions in the record. `known()`: the
+    members that this coordinator knows.
+    """
 
     def __init__(
         self, network: Network, controls: Callable[[], Controls], known: Callable[[], Collection[Actor]]
@@ -33,7 +35,7 @@ class Doorman:
         self._told: dict[Actor, tuple[int, float]] = {}
         """For each peer: the number of the list that was last sent to it, and the time."""
         self._number = 0
-        """Number of the list that decides about connections here, at the latest at `_due`."""
+        """Number of the list that decides about connections here, from `_due` on at the latest."""
         self._due = math.inf
         self._shut()
 

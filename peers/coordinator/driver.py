@@ -43,7 +43,7 @@ from swarm.state.archive import Archive
 
 
 class CoordinatorDriver:
-    """`run` drives the core until it stops. One thread writes the record, in order."""
+    """Runs the core of one coordinator: `run` drives it until it stops. One thread writes the record, in order."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The feeder: makes the frame bodies with the tokens of microbatches, which follow from manifest and step alone."""
+"""Makes the frame bodies with the tokens of microbatches. Manifest and step determine these tokens completely."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from swarm.protocol.ids import Microbatch, PassId, PassKind
 
 
 class Feeder:
-    """Makes the bodies, and keeps the text that a chain of GENERATE passes continues."""
+    """Makes frame bodies from the tokens of microbatches. It also keeps the text that a chain of GENERATE passes
+    continues.
+    """
 
     def __init__(self, manifest: RunManifest, reader: CorpusReader, tokenizer: Tokenizer | None) -> None:
         """`tokenizer` None: no samples are made."""
@@ -23,7 +25,7 @@ class Feeder:
         self._prompt = [] if tokenizer is None else _prompt(tokenizer, manifest.evaluation.prompt)
         self._sample: list[int] = []
         self._sampled_at = -1
-        """The version that generates the current sample."""
+        """The version whose model generates the current sample."""
 
     def body(self, pass_id: PassId, kind: PassKind, m: Microbatch) -> bytes:
         """The payload of a boundary-0 frame."""

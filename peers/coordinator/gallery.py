@@ -1,4 +1,4 @@
-"""The gallery: answers the requests of observers, which change nothing."""
+"""Answers the requests of observers. These requests change nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_VERSIONS = 64
 
 
 class Gallery:
-    """The gallery of one coordinator. `me`: its peer id; `others`: peer ids of the group's other coordinators.
+    """Answers observers for one coordinator. `me`: its peer id; `others`: peer ids of the group's other coordinators.
 
     `status()`: the state of the run, as the organiser's programs get it.
     """

@@ -27,7 +27,7 @@ MAX_BATCH_BYTES = 256 << 10
 
 
 class GroupRecord(DecisionRecord):
-    """Used from one thread at a time."""
+    """A member's vote and log on disk. Used from one thread at a time."""
 
     def stored(self) -> Stored:
         """Return the stored state that a `GroupMember` starts from. Raises RecordError."""

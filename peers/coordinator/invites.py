@@ -44,7 +44,7 @@ class Listed:
         return "used up" if self.joined >= self.given.devices else "open"
 
     def to_json(self, now: float) -> dict[str, Any]:
-        """`now`: Unix seconds."""
+        """The pass as JSON. `now`: Unix seconds."""
         return {
             "name": self.given.name,
             "serial": self.given.serial.hex(),
@@ -103,7 +103,7 @@ def listed(path: Path) -> list[Listed]:
 
 
 def _of_open(given: Pass, controls: Controls) -> frozenset[str]:
-    """Devices that came with an open pass. Each has its own pass."""
+    """The devices that came with an open pass, each listed with its own pass."""
     return frozenset(
         device.peer for device in controls.admitted if device.serial == given.of_device(device.peer).serial.hex()
     )

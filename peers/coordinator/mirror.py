@@ -1,5 +1,4 @@
-"""The mirror: every coordinator of a group keeps a copy of the others' event logs, so that each can show the whole
-run.
+"""Every coordinator of a group keeps a copy of the others' event logs (a mirror), so that each can show the whole run.
 
 Once a heartbeat, each coordinator asks every other coordinator for the part of its log that the copy lacks. A chunk is
 sent only if there is new content. The first line identifies a log. If the first line or the end of the copied part

@@ -239,7 +239,9 @@ class CoordinatorProcess:
         return core.standing.controls if isinstance(core, GroupMember) else core.history.controls
 
     def _on_twins(self, older: Actor, newest: Actor) -> None:
-        """Tell the newer process as well. The older one was refused, and the refusal named the newer one."""
+        """A process with the same key as another one was refused. Tell the newer of the two as well; the refusal has
+        told the older one.
+        """
         self.log.append(DuplicateIdentity(str(older), str(newest)))
         self._network.send(newest, Twin(older.incarnation))
 

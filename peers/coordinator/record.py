@@ -62,7 +62,7 @@ class DecisionRecord:
 
     @property
     def soundness(self) -> Soundness:
-        """What the decisions that were not rolled back tell about the parameters."""
+        """What the decisions that were not rolled back show about the soundness of the parameters."""
         (proven,) = self._db.execute("SELECT COALESCE(MAX(version), 0) FROM proven").fetchone()
         back = self._db.execute("SELECT version FROM rollback ORDER BY term DESC LIMIT 1").fetchone()
         skipped = 0
@@ -80,19 +80,19 @@ class DecisionRecord:
         return [decode_command(body) for (body,) in rows]
 
     def write_command(self, command: Command) -> None:
-        """Raises RecordError if the disk is full or fails."""
+        """Write a command. Raises RecordError if the disk is full or fails."""
         with refusing(self._path):
             self._add_command(command)
 
     def write_term(self, term: int, rollback_to: int | None) -> None:
-        """Raises RecordError if the disk is full or fails."""
+        """Write the beginning of a term. Raises RecordError if the disk is full or fails."""
         with refusing(self._path):
             self._db.execute("BEGIN IMMEDIATE")
             self._set_term(term, rollback_to)
             self._db.execute("COMMIT")
 
     def write_decision(self, decision: Decision) -> None:
-        """Raises RecordError if the disk is full or fails.
+        """Write a decision. Raises RecordError if the disk is full or fails.
 
         Raises sqlite3.IntegrityError if the step is already decided: a step is never decided twice.
         """
@@ -195,8 +195,8 @@ def _check_run(db: sqlite3.Connection, path: Path, run_hash: str) -> None:
 
 @contextlib.contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into RecordError. Only if the file is damaged does the message advise to remove it: the
-    record is the run.
+    """Turn SQLite's errors into RecordError. The message advises to remove the file only if the file is damaged,
+    because the record is the run.
     """
     try:
         yield

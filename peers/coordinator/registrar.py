@@ -1,4 +1,4 @@
-"""The registrar: admits devices that show a pass, up to the pass's number, and signs their certificates.
+"""Admits devices that show a pass, up to the pass's number of devices, and signs their certificates.
 
 A device is written into the decision record (in a group: into the common log) before its certificate is signed. So the
 count survives restarts and changes of the leader, and any coordinator of a group can answer.
@@ -27,11 +27,11 @@ MOST_ADMITTED = 100_000
 
 
 class Registrar:
-    """`controls()`: the organiser's decisions in the record. `command(request)`: executes a command. `clock`: Unix
-    seconds.
+    """Admits devices at one coordinator. `controls()`: the organiser's decisions in the record. `command(request)`:
+    executes a command. `clock`: Unix seconds.
 
-    `admitted()` is called when a device has been recorded. `turnstile`: the limits of an open run; None: the run is
-    not open.
+    `admitted()` is called when a device has been recorded. `turnstile`: the limits of an open run; None: the run is not
+    open.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Registrar:
         ).sealed(self._coordinator)
 
     def _check_turn(self, block: str) -> None:
-        """Raises BulkError unless an open run may admit a new device now."""
+        """Check that an open run may admit a new device now. Raises BulkError if not."""
         if self._turnstile is None:
             raise BulkError("this run is not open to everybody any more: ask the organiser for an invite")
         if len(self._controls().admitted) >= MOST_ADMITTED:

@@ -73,7 +73,7 @@ def _told(state: dict[str, Any]) -> str:
     if state["rate"] != 1.0:
         parts.append(f"learning rate × {state['rate']:g}")
     if state["checkpoint_wanted"]:
-        parts.append(f"checkpoint {state['checkpoint_wanted']} is on its way")
+        parts.append(f"checkpoint {state['checkpoint_wanted']} is being archived")
     if state["leads"]:
         parts.append(f"{state['peers']} peers")
     return "; ".join(parts)

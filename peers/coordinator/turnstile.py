@@ -1,4 +1,4 @@
-"""The turnstile: limits how many new devices an open run admits, in total and from one block of addresses.
+"""Limits how many new devices an open run admits per time, in total and from one block of addresses.
 
 An open run knows nobody in advance, so this is the only limit on how fast one person can bring in devices. The counts
 are kept in memory and start again after a restart.
@@ -15,7 +15,7 @@ MOST_BLOCKS = 4096
 
 @dataclass(slots=True)
 class _Bucket:
-    """`left` devices may be admitted at time `at`; one more after each `every_s`, up to `most`."""
+    """A limit: `left` devices may be admitted at time `at`; one more after each `every_s`, up to `most`."""
 
     most: int
     every_s: float

@@ -1,4 +1,4 @@
-"""Two machines with one key, from a coordinator's view: an older process says hello after a newer one did."""
+"""Two machines with one key, as a coordinator notices them: an older process connects after a newer one did."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Twins:
     """
 
     def __init__(self, tell: Callable[[Actor, Actor], None]) -> None:
-        """`tell(older, newest)`."""
+        """`tell(older, newest)` is called for each older process."""
         self._tell = tell
         self._told: dict[Actor, None] = {}
 
     def refused(self, older: Actor, newest: Actor) -> None:
-        """Handle a refusal; for `Admission.on_stale`."""
+        """Handle a refused connection. Set as `Admission.on_stale`."""
         if older in self._told:
             return
         if len(self._told) >= _MOST:

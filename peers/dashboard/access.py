@@ -1,4 +1,4 @@
-"""Access: the permissions of the viewer behind a request, and whether the viewer really sent the request.
+"""What the viewer behind a request may do, and whether the viewer really sent the request.
 
 A program sends its token with every request (`Authorization: Bearer …`). A browser has a cookie, and other sites can
 make the browser send it. So a request that changes something needs a header that other sites cannot add, and the
@@ -21,7 +21,7 @@ _LONGEST_TOKEN = 512
 
 
 class Denied(Exception):
-    """The request is answered with an error: `status`, and the seconds to wait if waiting helps."""
+    """A request is refused. It is answered with the error `status`, and the seconds to wait if waiting helps."""
 
     def __init__(self, status: int, text: str, retry_after_s: float | None = None) -> None:
         super().__init__(text)
@@ -32,7 +32,7 @@ class Denied(Exception):
 
 @dataclass(frozen=True)
 class Opening:
-    """To whom the dashboard is open."""
+    """Who may use the dashboard."""
 
     exposed: bool
     """True if the dashboard is reachable from other machines. Then reading needs a token too, or is public."""
@@ -45,7 +45,7 @@ class Opening:
 
     @property
     def to_all(self) -> Access:
-        """The access of a viewer without a token."""
+        """What a viewer without a token may do."""
         if self.exposed:
             return Access.PUBLIC if self.public else Access.NONE
         return Access.READ
@@ -65,7 +65,7 @@ class Gate:
         return self._opening
 
     def access(self, request: Request) -> Access:
-        """Raises Denied for a wrong token; an expired cookie counts as none."""
+        """What the sender of a request may do. Raises Denied for a wrong token; an expired cookie counts as none."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self._by_token(request, token.strip())

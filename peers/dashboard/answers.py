@@ -1,4 +1,4 @@
-"""Answers: each answer of the API is made once for all viewers that ask the same question about the same moment."""
+"""Each answer of the API is made once for all viewers that ask the same question about the same moment."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from peers.dashboard.reader import Reader
 from peers.dashboard.tokens import Access
 
 Topic = Callable[[History, Query], dict[str, Any]]
-"""Raises Denied for unknown things."""
+"""Computes the answer of a topic. Raises Denied for unknown things."""
 
 _MOST_BYTES = 16 << 20
 _SETTLED_S = 120.0
-"""Seconds after which an answer about the past no longer changes: until then, merged logs of other machines may add to
-it.
+"""Seconds after which an answer about the past no longer changes. Until then, the logs of other machines, which are
+merged into it, may add to it.
 """
 
 _Key = tuple[str, Query, Access, str]
 
 
 class Answers:
-    """`additions`: by topic, facts that are not in the logs, such as whether the run is alive. Called in the event
-    loop.
+    """The answers of one dashboard. `additions`: for each topic, facts that are not in the logs, such as whether the
+    run is alive. They are called in the event loop.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Answers:
         self._making: dict[_Key, asyncio.Task[Body]] = {}
 
     async def body(self, topic: str, query: Query, access: Access) -> Body:
-        """Raises Denied."""
+        """The answer as bytes. Raises Denied."""
         key = (topic, query, access, self._tag(query))
         if (kept := self._kept.pop(key, None)) is not None:
             self._kept[key] = kept
@@ -57,7 +57,7 @@ class Answers:
         return await asyncio.shield(making)
 
     async def data(self, topic: str, query: Query) -> tuple[dict[str, Any], float]:
-        """The answer as the organiser sees it, and the seconds of CPU that it took. Raises Denied."""
+        """The answer as the organiser sees it, and the seconds of CPU time that it took. Raises Denied."""
 
         def timed(history: History) -> tuple[dict[str, Any], float]:
             began = time.thread_time()

@@ -1,10 +1,10 @@
-"""The application: the routes, their required access and their answers.
+"""The web application: the routes, the access that each requires, and their answers.
 
 /                      the pages, and /static/… their files
 /api/v1/TOPIC          one answer of `topics.py`; `?at=` for a moment
-/api/v1/session        a token for a cookie
-/api/v1/control        a command of the organiser's
-/api/v1/passes         passes, and a new one; /api/v1/passes/revoke takes one back
+/api/v1/session        exchanges a token for a cookie
+/api/v1/control        takes a command of the organiser
+/api/v1/passes         lists passes, makes one; /api/v1/passes/revoke revokes one
 /api/v1/exports        a model for others, made by a separate process
 /downloads/…           checkpoints and exports
 /events                what changes
@@ -49,7 +49,7 @@ METRICS_KIND = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts that the routes use. `home`: the first, whose coordinator takes commands and keeps the archive."""
+    """The parts that the routes use. `home`: the first home. Its coordinator takes commands and keeps the archive."""
 
     home: Home
     reader: Reader

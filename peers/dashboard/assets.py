@@ -1,4 +1,4 @@
-"""Assets: the pages' files, read once at the start and served from memory."""
+"""The files of the pages, read once at the start and served from memory."""
 
 from __future__ import annotations
 

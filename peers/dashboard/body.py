@@ -1,4 +1,4 @@
-"""Body: the bytes of one answer, made once and sent to every viewer that asks."""
+"""The bytes of one answer, made once and sent to every viewer that asks."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _ADDRESS = re.compile(
     rb"|(?<![\w:.])(?:[0-9A-Fa-f]{1,4}:){0,6}[0-9A-Fa-f]{0,4}::(?:[0-9A-Fa-f]{1,4}:){0,6}[0-9A-Fa-f]{1,4}(?![\w:])"
     rb"|/(?:home|root|Users|tmp|var|mnt|srv|media|opt)(?:/[^\s\"\\,:;)]*)+"
 )
-"""Addresses, and paths of a machine, inside texts. (To distinguish: a time of day has two colons; an IPv6 address has
-more, or two in a row.)
+"""Matches addresses, and paths of a machine, inside texts. (A time of day has two colons; an IPv6 address has more, or
+two in a row.)
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """`packed`: gzip, empty if it would not be shorter."""
+    """The bytes of an answer. `packed`: the same with gzip; empty if it would not be shorter."""
 
     raw: bytes
     packed: bytes

@@ -1,4 +1,4 @@
-"""Bundle: the pages as one HTML text that needs no other file, with the answers inside.
+"""Makes one HTML text of the pages that needs no other file and contains the answers.
 
 The dashboard's modules use only a small part of JavaScript's module syntax, so that this file can join them: imports
 are `import { a, b as c } from "./x.js";` at the beginning of a line; exports are in front of a declaration or in one
@@ -31,7 +31,7 @@ class BundleError(AssertionError):
 
 
 def bundle(folder: Path, answers: dict[str, Any]) -> str:
-    """index.html together with all files that it refers to. `answers`: by the path that the pages request."""
+    """The HTML text of index.html with all files to which it refers. `answers`: by the path that the pages request."""
     page = (folder / "index.html").read_text(encoding="utf-8")
     scripts: list[str] = []
     deferred: list[str] = []

@@ -1,7 +1,7 @@
-"""Companion: a dashboard process that a coordinator or a peer starts and ends.
+"""A dashboard process that a coordinator or a peer starts and ends.
 
-A separate thread starts the dashboard at low priority, and restarts it when it dies. The process of the run never
-waits for that thread, so failures of the dashboard never affect training.
+A separate thread starts the dashboard at low priority, and restarts it when it dies. The process of the run never waits
+for that thread, so failures of the dashboard never affect training.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from peers.dashboard.place import Place
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _LASTING_S = 60.0
-"""Seconds. A dashboard process that lived at least this long and dies is restarted at once."""
+"""If a dashboard process dies after at least this many seconds, it is restarted at once."""
 _GRACE_S = 3.0
 _NICE = 10
 
@@ -35,7 +35,7 @@ class Companion:
     """A context manager. `tell` is called in its thread, with the dashboard's address or with an error."""
 
     def __init__(self, words: Sequence[str], tell: Tell) -> None:
-        """`words`: arguments of `swarm-peer dashboard`."""
+        """`words`: the arguments of `swarm-peer dashboard`."""
         self._words = list(words)
         self._tell = tell
         self._process: subprocess.Popen[str] | None = None
@@ -114,7 +114,7 @@ class Companion:
 
 
 def companion(home: Path, place: Place | None, tensorboard: Path | None, console: Console) -> Companion:
-    """The companion of the process that owns `home`. `place` None: the default place, or the next free port."""
+    """The dashboard for the process that owns `home`. `place` None: the default place, or the next free port."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     words = [str(home)]
     if place is not None:

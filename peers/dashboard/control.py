@@ -1,4 +1,4 @@
-"""Control: passes the organiser's commands to the coordinator, through the socket in its home.
+"""Passes the organiser's commands to the coordinator, through the socket in its home.
 
 The coordinator decides, records and answers. The dashboard has no other influence on the run.
 """

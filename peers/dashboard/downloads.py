@@ -1,4 +1,4 @@
-"""Downloads: a checkpoint as its file, and an export as a tar file that is made while it is sent."""
+"""Sends a checkpoint as its file, and an export as a tar file that is made while it is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports: a trained model as Hugging Face files, made by `swarm-peer export` in a separate process.
+"""Makes Hugging Face files of a trained model by running `swarm-peer export` in a separate process.
 
 Exports run one at a time, at low priority. The dashboard's own process never loads a model, and training is not
 affected.
@@ -30,7 +30,7 @@ class Export:
     """waiting, running, done or failed."""
     folder: Path
     text: str = ""
-    """Why it failed."""
+    """The reason why the export failed."""
 
     total: int = 0
     """Approximate final size in bytes; 0: unknown."""
@@ -42,7 +42,7 @@ class Export:
 
 
 class Exports:
-    """`run` makes the ordered exports until it is cancelled."""
+    """The exports of one dashboard. `run` makes the ordered exports until it is cancelled."""
 
     def __init__(self, home: Home) -> None:
         self._home = home

@@ -9,7 +9,7 @@ from peers.run.home import Home
 
 
 def join_lines(home: Home) -> dict[str, Any]:
-    """Raises Denied if the coordinator has not left an invite in its home."""
+    """The command lines with which peers join. Raises Denied if the coordinator has not left an invite in its home."""
     try:
         invite = home.join_token.read_text(encoding="ascii").strip()
     except (OSError, ValueError):

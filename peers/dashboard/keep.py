@@ -1,4 +1,4 @@
-"""Keep: where the dashboard stores its own files, the database and the token."""
+"""Where the dashboard stores its own files: the database and the token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ DATABASE = "dashboard.sqlite"
 
 
 class Keep:
-    """Stores them in the home, or in a temporary folder if the home cannot be written (a copy on a read-only disk).
+    """The folder for the dashboard's files: the home, or a temporary folder if the home cannot be written (a copy on a
+    read-only disk).
 
     The database belongs to one process. Another dashboard of the same home makes a temporary database.
     """

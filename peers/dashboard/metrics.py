@@ -1,5 +1,6 @@
-"""Metrics for Prometheus. There is one series per stage and none per peer, so even a thousand volunteers give only a
-few dozen numbers.
+"""Metrics for Prometheus.
+
+There is one series per stage and none per peer, so even a thousand volunteers give only a few dozen numbers.
 """
 
 from __future__ import annotations
@@ -45,12 +46,14 @@ class _Answers(Collector):
         yield InfoMetricFamily("swarm_peer", "The run", {key: str(value or "") for key, value in facts.items()})
         yield from _gauges(run)
         yield from _counters(run)
-        state = GaugeMetricFamily("swarm_peer_state", "1 for the state of the run", labels=["state"])
+        state = GaugeMetricFamily(
+            "swarm_peer_state", "1 for the present state of the run, 0 for all others", labels=["state"]
+        )
         for word in STATES:
             state.add_metric([word], float(run["state"]["word"] == word))
         yield state
         goodput = GaugeMetricFamily(
-            "swarm_peer_goodput", "Tokens trained ÷ tokens the peers could have trained", labels=["window"]
+            "swarm_peer_goodput", "Tokens trained ÷ tokens that the peers could have trained", labels=["window"]
         )
         for window, value in run["goodput"].items():
             if value is not None:
@@ -65,7 +68,7 @@ def _gauges(run: dict[str, Any]) -> Iterator[Metric]:
     values = {
         "up": ("1 while a process of the run writes the log", float(run["live"])),
         "last_event_timestamp_seconds": ("Unix time of the last event", run["last_at"]),
-        "step": ("Last decided step, from 1", None if run["step"] is None else run["step"] + 1),
+        "step": ("Last decided step, counted from 1", None if run["step"] is None else run["step"] + 1),
         "steps_planned": ("Steps of the whole run", run["steps"]),
         "eta_seconds": ("Seconds until the last step at the current speed", run["eta_s"]),
         "loss": ("Training loss of the last step, nats per token", run["loss"]),
@@ -73,7 +76,10 @@ def _gauges(run: dict[str, Any]) -> Iterator[Metric]:
         "heldout_version": ("Model version of the held-out loss", heldout.get("version")),
         "gradient_norm": ("Gradient norm of the last step", run["gradient_norm"]),
         "tokens_per_second": ("Tokens per second of the last step", run["tokens_per_second"]),
-        "ideal_tokens_per_second": ("Tokens per second these peers could do", run["ideal_tokens_per_second"]),
+        "ideal_tokens_per_second": (
+            "Tokens per second that the present peers could train",
+            run["ideal_tokens_per_second"],
+        ),
         "efficiency": ("Efficiency of the last step", run["efficiency"]),
         "peers": ("Members of the run", run["peers"]),
         "peers_standby": ("Members without a stage", run["standby"]),
@@ -88,8 +94,8 @@ def _counters(run: dict[str, Any]) -> Iterator[Metric]:
     values = {
         "tokens": ("Tokens trained", run["tokens"]),
         "faults": ("Faults", run["faults"]),
-        "fault_seconds": ("Seconds that faults have cost", run["lost"]["seconds"]),
-        "fault_tokens": ("Tokens that faults have cost", run["lost"]["tokens"]),
+        "fault_seconds": ("Seconds lost by faults", run["lost"]["seconds"]),
+        "fault_tokens": ("Tokens lost by faults", run["lost"]["tokens"]),
     }
     for name, (text, value) in values.items():
         yield CounterMetricFamily(f"swarm_peer_{name}", text, value or 0)
@@ -104,7 +110,9 @@ def _stages(run: dict[str, Any], pipeline: dict[str, Any]) -> Iterator[Metric]:
     for stage, count in enumerate(run["replicas"]):
         replicas.add_metric([str(stage)], count)
     yield replicas
-    rates = GaugeMetricFamily("swarm_peer_stage_rate", "Microbatches per second that a stage can do", labels=["stage"])
+    rates = GaugeMetricFamily(
+        "swarm_peer_stage_rate", "Microbatches per second that a stage can compute", labels=["stage"]
+    )
     slowest = GaugeMetricFamily("swarm_peer_stage_slowest", "1 for the stage that limits the swarm", labels=["stage"])
     for stage in pipeline["stages"]:
         label = [str(stage["stage"])]

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the models of schema.py."""
+"""Makes the OpenAPI document from the models of schema.py."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _TEXT: dict[str, Any] = {"type": "string"}
 _NUMBER: dict[str, Any] = {"type": "number"}
 _WHOLE: dict[str, Any] = {"type": "integer", "minimum": 0}
 _PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
-    "at": (_NUMBER, "Unix seconds: the answer of that moment; absent: now"),
-    "offset": (_WHOLE, "Entries to leave out"),
+    "at": (_NUMBER, "Unix seconds: the answer describes the run at this time. Default: now"),
+    "offset": (_WHOLE, "Number of entries to leave out at the beginning"),
     "limit": ({**_WHOLE, "maximum": 200}, "Entries at most"),
     "first": (_NUMBER, "A step, or unix seconds for series and marks"),
     "last": (_NUMBER, "As `first`; it is included"),
-    "points": (_WHOLE, "Number of buckets; each has its least, greatest and last value"),
+    "points": (_WHOLE, "Number of buckets. The answer has the least, greatest and last value of each"),
     "name": (_TEXT, "Of the series"),
-    "sort": (_TEXT, "A column; with `-` before it in reverse"),
-    "q": (_TEXT, "Part of a peer's id or machine"),
-    "actor": (_TEXT, "Lines about this actor"),
-    "kind": (_TEXT, "Kinds of events, with commas"),
-    "before": (_NUMBER, "Unix seconds: older lines only"),
+    "sort": (_TEXT, "The column by which the list is sorted. With `-` before it, the order is reversed"),
+    "q": (_TEXT, "Text that occurs in a peer's id or the description of its machine"),
+    "actor": (_TEXT, "Only lines about this actor"),
+    "kind": (_TEXT, "Kinds of events, separated by commas"),
+    "before": (_NUMBER, "Only lines before this time, in unix seconds"),
     "topics": (_TEXT, "Topics, with commas"),
 }
 _PAGED = ("at", "offset", "limit")
@@ -48,7 +48,7 @@ class Operation:
 OPERATIONS = (
     Operation("/api/v1/run", schema.Run, "The run: state, progress, speed, cost", ("at",)),
     Operation("/api/v1/pipeline", schema.Pipeline, "Stages and the peers that serve them", _PAGED),
-    Operation("/api/v1/peers", schema.Peers, "All peers, here and gone", (*_PAGED, "sort", "q")),
+    Operation("/api/v1/peers", schema.Peers, "All peers, present and former", (*_PAGED, "sort", "q")),
     Operation("/api/v1/peers/{actor}", schema.PeerPage, "One peer, by actor or peer id", ("at",)),
     Operation(
         "/api/v1/timeline", schema.Timeline, "What each peer did in at most 16 steps", (*_PAGED, "first", "last")
@@ -63,8 +63,8 @@ OPERATIONS = (
     Operation("/api/v1/marks", schema.Marks, "Marks of the time bar", ("first", "last")),
     Operation("/api/v1/log", schema.Log, "Lines of the event log, newest first", ("actor", "kind", "before", "limit")),
     Operation("/api/v1/session", schema.Session, "What this viewer may do"),
-    Operation("/api/v1/session", schema.Session, "A token for a cookie", method="post", body=schema.Token),
-    Operation("/api/v1/join", schema.Join, "The line that peers join with", organiser=True),
+    Operation("/api/v1/session", schema.Session, "Exchange a token for a cookie", method="post", body=schema.Token),
+    Operation("/api/v1/join", schema.Join, "The command with which peers join", organiser=True),
     Operation(
         "/api/v1/control",
         schema.Done,

@@ -1,4 +1,4 @@
-"""Passes: lists, makes and revokes the passes of a run, as `swarm-peer invites`, `invite` and `revoke` do.
+"""Lists, makes and revokes the passes of a run, as `swarm-peer invites`, `invite` and `revoke` do.
 
 To list and to make passes, the dashboard runs these commands in a separate process, since signing needs libraries that
 the dashboard does not load. A revocation is a command to the coordinator, like all others.
@@ -31,12 +31,12 @@ class Passes:
         self._one_at_a_time = asyncio.Lock()
 
     async def listed(self) -> dict[str, Any]:
-        """{"passes": rows of `swarm-peer invites --json`}. Raises Denied."""
+        """The passes of the run: {"passes": rows of `swarm-peer invites --json`}. Raises Denied."""
         rows = await self._command("invites")
         return {"passes": [{**row, "peers": row["peers"][:_MOST_PEERS]} for row in rows]}
 
     async def make(self, name: str, devices: object, expires: str, role: str) -> dict[str, Any]:
-        """Make a new pass: {"line", …}. Raises Denied; the text says what is wrong."""
+        """Make a new pass. Returns {"line", …}. Raises Denied; the text says what is wrong."""
         if type(devices) is not int or not 1 <= devices <= _MOST_DEVICES:
             raise Denied(400, f"devices: a whole number from 1 to {_MOST_DEVICES}")
         if role not in ROLES:

@@ -1,4 +1,4 @@
-"""Place: the address and port of a dashboard, as people write them."""
+"""The address and port of a dashboard, as people write them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PlaceError(ValueError):
 
 @dataclass(frozen=True)
 class Place:
-    """`wish`: True if a later port may be used when this port is taken."""
+    """Where a dashboard is served. `wish`: True if a later port may be used when this port is taken."""
 
     address: str = ADDRESS
     port: int = PORT
@@ -23,7 +23,7 @@ class Place:
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        """A place from `127.0.0.1:7070`, `[::1]:7070`, `0.0.0.0` or `7070`; without a port it is a wish. Raises
+        """Read a place such as `127.0.0.1:7070`, `[::1]:7070`, `0.0.0.0` or `7070`. Without a port it is a wish. Raises
         PlaceError.
 
         An empty text means the default.

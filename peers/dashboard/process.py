@@ -62,8 +62,8 @@ class DashboardOptions:
     token_file: Path | None = None
     public: bool = False
     hosts: tuple[str, ...] = ()
-    """Names by which other machines reach it, for example through a proxy. If there are any, it counts as exposed
-    beyond loopback.
+    """Names by which other machines reach the dashboard, for example through a proxy. If there are any, the dashboard
+    counts as reachable from other machines.
     """
     tensorboard: Path | None = None
     observed: bool = False
@@ -80,7 +80,7 @@ class Addresses:
 
     plain: str
     organiser: str | None
-    """None: this dashboard has no organiser."""
+    """The address with the organiser's token. None: this dashboard has no organiser."""
     reader: str | None
     """The address for readers, with the read token if reading needs one."""
 
@@ -202,7 +202,7 @@ def _parts(options: DashboardOptions, database: Path, gate: Gate) -> Parts:
 
 
 def _cut_off(home: Home) -> str:
-    """Why the logs of an observer's home do not grow; empty: they do, or the home is not an observer's."""
+    """The reason why the logs of an observer's home do not grow. Empty: they grow, or the home is not an observer's."""
     try:
         with home.observing.open(encoding="utf-8", errors="replace") as file:
             return file.read(_LONGEST_REASON)

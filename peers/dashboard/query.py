@@ -1,4 +1,4 @@
-"""Query: the parameters of a viewer's request, parsed from the URL and limited."""
+"""The parameters of a viewer's request, parsed from the URL and limited."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _GREATEST = 1 << 53  # JavaScript's numbers are exact up to here
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`at` None: now. `first`, `last`: steps, or unix seconds, depending on the topic."""
+    """The parameters of one request. `at` None: now. `first`, `last`: steps, or unix seconds, depending on the
+    topic.
+    """
 
     at: float | None = None
     offset: int = 0
@@ -33,7 +35,7 @@ class Query:
 
     @classmethod
     def of(cls, given: Mapping[str, str], limit: int = 50) -> Query:
-        """Raises Denied for invalid values. Unknown keys are ignored."""
+        """Read the parameters from a request. Raises Denied for invalid values. Unknown keys are ignored."""
         for key, text in given.items():
             if len(text) > _LONGEST:
                 raise Denied(400, f"{key[:20]} is too long")
@@ -54,7 +56,7 @@ class Query:
 
     @property
     def steps(self) -> tuple[int | None, int | None]:
-        """`first` and `last` as steps."""
+        """`first` and `last`, as step numbers."""
         first, last = (None if value is None else int(value) for value in (self.first, self.last))
         return first, last
 

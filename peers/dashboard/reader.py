@@ -1,4 +1,4 @@
-"""Reader: the only thread that follows the logs and answers questions about them.
+"""The only thread that follows the logs and answers questions about them.
 
 The history and the run's state change in place as the logs grow, so questions are answered in the same thread. The
 queue of questions is bounded: when it is full, questions are refused, and the logs are still followed.
@@ -24,7 +24,7 @@ _SHARE = 0.25
 
 
 class Reader:
-    """`open` makes the history, in the thread. `follow` runs until it is cancelled."""
+    """The thread of one dashboard. `open` makes the history in this thread. `follow` runs until it is cancelled."""
 
     def __init__(self, open_history: Callable[[], History], circumstances: Callable[[], str]) -> None:
         """`circumstances`: the other inputs of the answers, as a text. Called about once a second, in the thread."""
@@ -41,7 +41,7 @@ class Reader:
         self.on_new: list[Callable[[], None]] = []
 
     async def open(self) -> None:
-        """Raises the errors of opening a history."""
+        """Open the history. Raises the errors of opening a history."""
         self._history = await self._in_thread(self._open)
 
     async def follow(self) -> None:

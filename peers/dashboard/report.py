@@ -1,4 +1,4 @@
-"""Report: a run as one HTML file, with the pages of the dashboard and the final answers inside."""
+"""Writes a run as one HTML file that contains the pages of the dashboard and the final answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scalars: appends the figures of each step for TensorBoard as the steps are decided."""
+"""Appends the figures of each step for TensorBoard as the steps are decided."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ async def write_scalars(reader: Reader, board: TensorBoard) -> None:
 
 _Rows = list[tuple[Any, ...]]
 _ALWAYS, _HELDOUT = "step", "heldout_loss"
-"""`step` is written for every step, even if its other figures are not finite, since it marks the progress of the file.
+"""Names of figures. `step` is written for every step, even if its other figures are not finite, since it marks the
+progress of the file.
 """
 _TAGS = ("loss", "gradient_norm", "tokens_per_second", "step_seconds", "efficiency")

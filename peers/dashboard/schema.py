@@ -46,7 +46,7 @@ class Sent(_Answer):
     sent: int
     by_kind: dict[str, int]
     fp32: float | None = Field(description="Bytes of the same activations and gradients in fp32")
-    saved: float | None = Field(description="fp32 ÷ actual bytes")
+    saved: float | None = Field(description="Bytes in fp32 ÷ actual bytes")
 
 
 class Lost(_Answer):
@@ -85,7 +85,9 @@ class Run(_Answer):
     tokens_per_second: float | None
     ideal_tokens_per_second: float | None
     efficiency: float | None
-    goodput: dict[str, float | None] = Field(description="By window in seconds, and `all`")
+    goodput: dict[str, float | None] = Field(
+        description="Goodput over the last minute and hour, by seconds, and over `all` of the run"
+    )
     bytes: Sent
     peers: int
     standby: int
@@ -112,8 +114,10 @@ class Cell(_Answer):
     done: float | int | None
     left: float | int | None
     seconds_per_microbatch: float | None
-    out: bool = Field(description="It fell out of the open step: it was fenced, is gone, or serves another stage")
-    seat_of: str | None = Field(description="Equal for the seats of one process; without other meaning")
+    out: bool = Field(
+        description="True if the peer dropped out of the open step: it was fenced, is gone, or serves another stage"
+    )
+    seat_of: str | None = Field(description="The same text for all seats of one process; it has no other meaning")
     usage: dict[str, float]
 
 
@@ -129,7 +133,7 @@ class Stage(_Answer):
     forwarded: int | None
     microbatches: int | None
     reduce: str | None
-    reason: str = Field(description="Why its table changed last")
+    reason: str = Field(description="Why the stage's table changed last")
     cells: list[Cell]
 
 
@@ -218,7 +222,7 @@ class WhatIf(_Answer):
     together: list[Seat] = Field(description="Other seats of its process, which leave with it")
     after: float | None
     seconds_again: float | None
-    step_later_s: float | None = Field(description="By how much the open step would be decided later")
+    step_later_s: float | None = Field(description="Seconds by which the open step would be decided later")
     microbatches_again: int
     stage_lost: bool
     text: str
@@ -312,7 +316,7 @@ class Checkpoint(_Answer):
     digests: list[str]
     complete: bool
     nbytes: int | None
-    here: bool = Field(description="Its files can be downloaded")
+    here: bool = Field(description="True if its files can be downloaded")
 
 
 class Export(_Answer):
@@ -384,7 +388,7 @@ class Session(_Answer):
     access: str = Field(description="none, public, read or organiser")
     token_needed: bool
     public: bool
-    observed: bool = Field(description="whether nobody can control the run from this dashboard")
+    observed: bool = Field(description="True if nobody can control the run from this dashboard")
 
 
 class Join(_Answer):
@@ -396,10 +400,10 @@ class PassRow(_Answer):
     name: str
     serial: str
     role: str = Field(description="peer or observe")
-    open: bool = Field(description="whether everybody may use it, each device with a pass of its own")
+    open: bool = Field(description="True if everybody may use this pass. Each device then gets a pass of its own")
     devices: int
     joined: int
-    peers: list[str] = Field(description="ids of devices that have joined with it, at most 200")
+    peers: list[str] = Field(description="Ids of the devices that have joined with this pass, at most 200")
     expelled: int
     expires_at: int
     revoked: bool
@@ -419,7 +423,7 @@ class NewPass(_Answer):
 
 class MadePass(_Answer):
     invite: str
-    line: str = Field(description="the command line of its owner")
+    line: str = Field(description="The command with which its owner joins")
     name: str
     role: str
     devices: int

@@ -1,9 +1,9 @@
 """The event stream: sends changes to every open page.
 
 An answer is compared key by key with the previous one, once for all viewers. For each viewer, only the number of the
-last change sent to it is stored, so a slow viewer costs nothing and gets the newest state when it is ready. A viewer
-that does not read at all is dropped. A stream is packed as a whole, so text that resembles the previous message takes
-few bytes.
+last change that was sent is stored, so a slow viewer costs nothing and gets the newest state when it is ready. A viewer
+that does not read at all is dropped. A stream is compressed as a whole, so text that resembles the previous message
+takes few bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOPICS = ("run", "pipeline", "peers", "faults", "links", "timeline", "samples", 
 MOST_STREAMS = 200
 
 BYTES_PER_S = 2_000.0
-"""Limit for one viewer, after the first snapshots."""
+"""Bytes per second that one viewer may get, after the first snapshots."""
 _LOOK_EVERY_S = 1.0
 _PING_EVERY_S = 15.0
 _SEND_TIMEOUT_S = 20.0
@@ -38,7 +38,7 @@ _SHARE = 0.002
 """Fraction of a core that may be spent on computing one topic repeatedly."""
 
 Look = Callable[[str], Awaitable[tuple[dict[str, Any], float]]]
-"""The current answer of a topic, and the seconds of CPU it took."""
+"""Computes a topic: returns its current answer, and the seconds of CPU time that this took."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class _Topic:
 
 
 class Hub:
-    """Computes the watched topics whenever something is new. `run` runs until it is cancelled."""
+    """The topics that viewers watch. They are computed whenever something is new. `run` runs until it is cancelled."""
 
     def __init__(self, look: Look, clock: Callable[[], float] = time.monotonic) -> None:
         self._look = look
@@ -76,7 +76,9 @@ class Hub:
             await asyncio.sleep(_LOOK_EVERY_S)
 
     def response(self, request: Request, topics: Sequence[str], last_id: str, access: Access) -> Response:
-        """Raises Denied for an unknown topic, or when there are too many viewers."""
+        """The stream of some topics for one viewer. Raises Denied for an unknown topic, or when there are too many
+        viewers.
+        """
         wanted = tuple(dict.fromkeys(topics))
         if not wanted or not set(wanted) <= set(TOPICS):
             raise Denied(400, f"topics: some of {', '.join(TOPICS)}, with commas")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 NAME = "events.out.tfevents.0000000000.swarm-peer"
-"""TensorBoard requires `tfevents` in the name, and reads files in the order of their names."""
+"""The name of a file. TensorBoard requires `tfevents` in the name, and reads files in the order of their names."""
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, reversed
 _VARINT, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5  # protobuf wire types
@@ -30,7 +30,7 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises OSError."""
+        """Open or create the file. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / NAME
         self.last: dict[str, int] = {}
@@ -46,7 +46,7 @@ class TensorBoard:
             self._file.flush()
 
     def add(self, at: float, step: int, values: Mapping[str, float]) -> None:
-        """`values` by tag, such as `loss`. Raises OSError."""
+        """Append values for one step. `values`: by tag, such as `loss`. Raises OSError."""
         summary = b"".join(_field(1, _text(1, tag) + _single(2, value)) for tag, value in values.items())
         self._append(_double(1, at) + _number(2, step) + _field(5, summary))
         self.last |= dict.fromkeys(values, step)
@@ -63,7 +63,7 @@ class TensorBoard:
 
 
 def read_scalars(path: Path) -> Iterator[tuple[float, int, dict[str, float], int]]:
-    """(time, step, values by tag, end of the record) of every record, up to the first incomplete or wrong one."""
+    """Read (time, step, values by tag, end of the record) of every record, up to the first incomplete or wrong one."""
     position = 0
     with path.open("rb") as file:
         while len(head := file.read(12)) == 12:

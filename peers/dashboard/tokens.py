@@ -1,4 +1,4 @@
-"""Tokens: secrets for reading and for control, in files that only their owner can read.
+"""Secrets for reading and for control, in files that only their owner can read.
 
 A token is exchanged once for a cookie (`Sessions`). The cookie is signed, so the dashboard need not store it, and a
 restarted dashboard still accepts its viewers. A new token file makes all older cookies invalid.
@@ -19,7 +19,9 @@ from pathlib import Path
 from swarm.atomic import atomic_file, write_whole
 
 _LEAST_LENGTH = 32
-"""So long that guessing fails after any number of attempts, since a right token is accepted at any time."""
+"""Minimum length of a token. A right token is accepted at any time, so it must be too long to be guessed by any number
+of attempts.
+"""
 SESSION_S = 7 * 86_400.0
 
 
@@ -32,10 +34,10 @@ class Access(enum.IntEnum):
 
     NONE = 0
     PUBLIC = 1
-    """Read, but without addresses."""
+    """May read, but sees no addresses."""
     READ = 2
     ORGANISER = 3
-    """Control the run, download, and see the command line with which peers join."""
+    """May control the run, download, and see the command line with which peers join."""
 
     @property
     def word(self) -> str:
@@ -44,7 +46,7 @@ class Access(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Tokens:
-    """`read` None: reading needs no token."""
+    """The tokens of one dashboard. `read` None: reading needs no token."""
 
     organiser: str
     read: str | None = None
@@ -58,18 +60,20 @@ class Tokens:
 
     @classmethod
     def for_observers(cls, path: Path, *, reading: bool) -> Tokens:
-        """As `kept`, without an organiser: nobody gets the organiser's token. Raises TokenError, OSError."""
+        """The same as `kept`, but without an organiser: nobody gets the organiser's token. Raises TokenError,
+        OSError.
+        """
         return cls(secrets.token_urlsafe(32), _kept(path.with_name(path.name + "-read")) if reading else None)
 
     def access(self, token: str) -> Access:
-        """The access of this token. Takes the same time for any wrong token."""
+        """What the owner of this token may do. The check takes the same time for any wrong token."""
         organiser = _same(token, self.organiser)
         read = self.read is not None and _same(token, self.read)
         return Access.ORGANISER if organiser else Access.READ if read else Access.NONE
 
 
 class Sessions:
-    """Cookies: `access.ends.signature`. The key comes from both tokens."""
+    """Makes and checks cookies of the form `access.ends.signature`. The signing key is derived from both tokens."""
 
     def __init__(self, tokens: Tokens, clock: Callable[[], float]) -> None:
         both = f"{tokens.organiser} {tokens.read or ''}".encode()

@@ -1,4 +1,4 @@
-"""Topics: compute the answer to each page's request from history and query, in the reader's thread."""
+"""Computes the answer to each page's request from history and query, in the reader's thread."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LOOK_S = 2.0
 
 
 class Topics:
-    """`homes`: the manifest and the archive are read from the first coordinator's home."""
+    """The topics of one dashboard. `homes`: the manifest and the archive are read from the first coordinator's home."""
 
     def __init__(self, homes: Sequence[Path]) -> None:
         self._homes = homes

@@ -1,4 +1,4 @@
-"""Trace: a part of the timeline as Chrome trace JSON, which ui.perfetto.dev and chrome://tracing open.
+"""Writes a part of the timeline as Chrome trace JSON, which ui.perfetto.dev and chrome://tracing open.
 
 A stage is a process, a peer a thread in it, a span of work a slice; a separate flow marks the critical path of a step.
 Times are microseconds since the opening of the first step shown.
@@ -12,7 +12,7 @@ _COORDINATOR = 0  # process id of the row of steps; stage s has the id s + 1
 
 
 def chrome_trace(timeline: dict[str, Any]) -> dict[str, Any]:
-    """`timeline`: an answer of /api/v1/timeline."""
+    """The trace of a timeline. `timeline`: an answer of /api/v1/timeline."""
     steps = {step["step"]: step for step in timeline["steps"] if step["opened_at"] is not None}
     start = min((step["opened_at"] for step in steps.values()), default=0.0)
     events = [_named("process_name", _COORDINATOR, 0, "coordinator")]

@@ -1,6 +1,6 @@
-"""Children: other `swarm-peer` commands, launched as processes of their own, each writing to a separate file.
+"""Starts other `swarm-peer` commands as separate processes. Each writes to a separate file.
 
-None outlives us: `stop` ends them, and on Linux the kernel does if we are killed.
+All of them end with this process: `stop` ends them, and on Linux the kernel does so if this process is killed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ class ChildDied(RuntimeError):
 
 
 class Child:
-    """A running command. `expected`: its end is not an accident. Otherwise only code 0 with `ends` is not one."""
+    """A running command. `expected`: True if its end is no accident. Otherwise only an end with code 0 is none, if
+    `ends` is set.
+    """
 
     def __init__(self, name: str, process: Process, output: Path, ends: bool) -> None:
         self.name = name
@@ -76,7 +78,7 @@ class Children:
         return iter(self._all)
 
     def start(self, name: str, arguments: Sequence[str], output: Path, *, ends: bool = False) -> Child:
-        """Run `swarm-peer ARGUMENTS`. `ends`: it ends by itself."""
+        """Run `swarm-peer ARGUMENTS`. `ends`: True if the command ends by itself."""
         output.parent.mkdir(parents=True, exist_ok=True)
         child = Child(name, self._launcher.start(arguments, output), output, ends)
         self._all.append(child)

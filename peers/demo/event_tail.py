@@ -1,4 +1,4 @@
-"""Reads an event log as another process writes it."""
+"""Reads an event log while another process writes it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from swarm.events import Event, LogTail, from_record
 
 
 class EventTail:
-    """`read` returns the events appended since the last call. The file need not exist yet."""
+    """The reader of one log. `read` returns the events appended since the last call. The file need not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self._tail = LogTail(path)
 
     def read(self) -> list[tuple[float, Event]]:
-        """(unix seconds, event), oldest first. An incomplete line waits for the next call."""
+        """The new events as (unix seconds, event), oldest first. An incomplete line is read in a later call."""
         found = []
         for line in self._tail.lines():
             record = json.loads(line)

@@ -1,4 +1,4 @@
-"""Killing: one peer is killed from outside in the middle of a step, and the recovery is timed.
+"""Kills one peer from outside in the middle of a step, and measures how long the recovery takes.
 
 The moment comes from the victim's own event log: it has finished some of its microbatches of the open step, and has
 others in progress. It is stopped (SIGSTOP) while the log is read once more, so that the moment is certain.
@@ -33,7 +33,7 @@ class Recovery:
     at: float
     """Unix seconds of the kill."""
     finished: int
-    """Microbatches of the step that it had accumulated, by its own log."""
+    """The microbatches of the step that the victim had accumulated, by its own log."""
     fenced: float | None = None
     stage: int | None = None
     moved: int = 0
@@ -52,7 +52,7 @@ class Recovery:
         return bool(self.finished and self.unfinished and self.frames and self.step_seconds is not None)
 
     def observe(self, event: Event, at: float) -> str | None:
-        """Take an event of any process; returns a line to show, if any."""
+        """Process an event of any process. Returns a line to show, if there is one."""
         since = at - self.at
         match event:
             case PeerFenced(actor=self.actor):
@@ -74,7 +74,7 @@ class Recovery:
 
 
 class Killing:
-    """Call `poll` often; it strikes once, in the first suitable moment from step `from_step` on."""
+    """The kill of one demo. Call `poll` often; it kills once, in the first suitable moment from step `from_step` on."""
 
     def __init__(self, victim: Child, actor: str, tail: EventTail, from_step: int, share: int) -> None:
         self.victim = victim

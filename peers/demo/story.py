@@ -1,4 +1,6 @@
-"""The story of the demo: prepare text, start a swarm, kill a peer, wait for the end, check, and use the result."""
+"""The demo from start to end: prepare text, start a swarm, kill a peer, wait for the end, check the result, and use
+it.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,15 @@ from swarm.manifest import (
 )
 
 PRESET, LAYERS = "2m", 4
-"""Small: in three minutes a larger model sees fewer tokens and learns less (docs/results.md)."""
+"""The size of the model. It is small, because a larger one sees fewer tokens in three minutes and learns less
+(docs/results.md).
+"""
 SEQUENCES, SEQUENCE_LENGTH = 1, 128
 PROMPTS = ("The city of", "In 1990, he")
 """The trained model continues them at the end. An evaluation samples the first one."""
 _SETTLE_S = 20.0
 _SPARE_DEVICES = 8
-"""More than there are peers may join: those that take a second stage on count too."""
+"""Number of devices that may join in addition to the peers, because peers that take a second stage count too."""
 
 
 class DemoFailed(RuntimeError):
@@ -53,7 +57,9 @@ class DemoFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """`directory` gets `data/` (kept for the next time) and a new `run-N/` with RUN.toml, homes and results."""
+    """The options of the demo. `directory` gets `data/` (kept for the next time) and a new `run-N/` with RUN.toml,
+    homes and results.
+    """
 
     directory: Path
     steps: int = 256
@@ -63,7 +69,7 @@ class DemoOptions:
     check: bool = True
     codec: str = "int8"
     dashboard: Place | None = None
-    """Where to serve the dashboard; None: nowhere."""
+    """The place where the dashboard is served. None: there is no dashboard."""
     start_timeout_s: float = 300.0
     silence_timeout_s: float = 180.0
 
@@ -326,7 +332,7 @@ class _Story:
         self._report.recovery = killing.recovery
         self._say(
             f"kill -9 {killing.victim.pid}: {killing.victim.name} ({killing.recovery.actor}) dies in step "
-            f"{killing.recovery.step + 1} with {killing.recovery.finished} microbatches finished and others in hand",
+            f"{killing.recovery.step + 1} with {killing.recovery.finished} microbatches finished and others not",
             "bold red",
         )
 
@@ -396,7 +402,7 @@ class _Story:
 
 
 def _new_folder(directory: Path) -> Path:
-    """`run-1`, `run-2`, …: files of an earlier demo are never touched."""
+    """The next free folder of `run-1`, `run-2`, …, so that files of an earlier demo are never changed."""
     directory.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:

@@ -1,4 +1,4 @@
-"""The summary: the results of the demo, as a table."""
+"""The results of the demo, as a table."""
 
 from __future__ import annotations
 

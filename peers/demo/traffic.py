@@ -28,8 +28,8 @@ class Traffic:
     def per_token_and_boundary(self, trained: int, forwarded: int, boundaries: int) -> tuple[float, float]:
         """Bytes (forward, backward) for each token that crosses a boundary.
 
-        `trained` tokens go both ways; `forwarded` more, of evaluation, forward only. Frames that were sent again
-        because a peer was lost are included.
+        `trained` tokens go both ways. `forwarded` tokens are more, because tokens of evaluations go forward only.
+        Frames that were sent again because a peer was lost are included.
         """
         if boundaries == 0:
             return 0.0, 0.0

@@ -1,8 +1,9 @@
-"""The fold: the state of a run at an instant, as a pure function of the events up to it.
+"""The state of a run at an instant, computed from the events up to that instant (a *fold* over the events).
 
 `apply(state, event, at, source)` changes a `RunState`; `peers.fold.views` show it as plain dicts. The dashboard, the
 JSON API, `swarm-peer status`, the metrics and the report are all based on it: live, in a replay and for a finished run.
-It reads no file, clock or random number, imports no torch, and its memory is bounded for any events.
+The result depends on the events alone. This package reads no file, clock or random number and imports no torch, and its
+memory is bounded for any events.
 """
 
 from peers.fold.apply import apply, apply_record

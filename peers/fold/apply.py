@@ -1,4 +1,4 @@
-"""Applies one event to the state. Only this file decides which kinds of events change which part of it.
+"""Applies one event to the state. Only this file decides which kinds of events change which part of the state.
 
 Records are used in the form in which they are in a log (`{"at": …, "kind": …, fields}`). Event objects are not built,
 since a week of a hundred peers has a million events. A test checks that every kind of event is either handled here or
@@ -92,10 +92,14 @@ CORE = frozenset(
         "StepAborted",
     )
 )
-"""Kinds that count only in the leading coordinator's log. A former leader may not know that it was replaced."""
+"""Kinds of events that count only in the leading coordinator's log. A former leader may not know that it was
+replaced.
+"""
 
 NOISE = frozenset(("MicrobatchForwarded", "MicrobatchAccumulated"))
-"""Two thirds of a peer's log. They contain no information beyond PassProgress and PeerWorked."""
+"""Kinds of events that are ignored although they are two thirds of a peer's log. PassProgress and PeerWorked contain
+the same information.
+"""
 
 IGNORED = NOISE | frozenset(
     (
@@ -135,7 +139,7 @@ IGNORED = NOISE | frozenset(
         "LoopBlocked",
     )
 )
-"""Kinds that change nothing, except the last trouble if they are troubles. They are shown on the log page."""
+"""Kinds of events that change nothing but perhaps the last trouble. They are shown on the log page."""
 
 
 def apply(state: RunState, event: Event, at: float, source: str) -> None:

@@ -1,4 +1,4 @@
-"""Run facts: the values that a run's manifest has and its log lacks. All views work without the facts, but then show
+"""Facts about a run that its manifest contains and its log lacks. All views work without these facts, but then show
 less.
 """
 
@@ -81,7 +81,9 @@ def facts_apart(home: Path) -> RunFacts | None:
 
 
 def tell() -> None:
-    """The other process of `facts_apart`: print the facts of the home that the command line names."""
+    """The main function of the separate process of `facts_apart`: print the facts of the home that the command line
+    names.
+    """
     facts = facts_in(Path(sys.argv[1]))
     print(json.dumps(None if facts is None else asdict(facts)))
 

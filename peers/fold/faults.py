@@ -1,4 +1,4 @@
-"""Faults: one entry for each incident: actor, time, reason, cost, and the time of recovery.
+"""The incidents of a run, one entry for each: actor, time, reason, cost, and the time of recovery.
 
 Several events report one incident: a peer is fenced, then lost; the step is decided without it; then its cost is
 reported. If several incidents fall into one step, the step's cost is divided among them.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MOST_FAULTS = 500
 LEFT = "left"
-"""Start of the reason for the loss of a peer that had announced its leave."""
+"""The beginning of the reason that the log gives for the loss of a peer which had announced that it leaves."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class FaultRecord:
     restart or failover.
     """
     actor: str
-    """Empty: the incident concerns no single peer."""
+    """The actor of the incident. Empty if the incident concerns no single peer."""
     stage: int | None
     step: int
     pass_id: str
@@ -38,7 +38,7 @@ class FaultRecord:
     microbatches: int = 0
     """Number of microbatches that must be computed again."""
     finished: int = 0
-    """The number of them that had been accumulated."""
+    """How many of these microbatches had been accumulated."""
     seconds: float = 0.0
     tokens: int = 0
     recovered_at: float | None = None
@@ -61,13 +61,13 @@ class Faults:
     pending: list[int] = field(default_factory=list)
     """Ids of incidents whose step is not decided yet."""
     unpaid: list[int] = field(default_factory=list)
-    """Ids of incidents in the step that was decided last: their cost may be reported next."""
+    """Ids of the incidents in the step that was decided last. Their cost may be reported next."""
     waiting_since: float | None = None
     waiting_for: str = ""
     back: int = 0
-    """Id of the restart or failover that ends with the next training pass; 0: none."""
+    """Id of the open restart or failover. It ends with the next training pass. 0: there is none."""
     led: str = ""
-    """The former leader."""
+    """The coordinator that led before."""
     usual: list[float] = field(default_factory=list)
     """Tokens/s of the last steps."""
 
@@ -121,17 +121,19 @@ class Faults:
             del self.usual[:-8]
 
     def waits(self, state: RunState, reason: str, at: float) -> None:
-        """No step can start."""
+        """Record that no step can start."""
         if self.waiting_since is None and state.run.step >= 0 and not state.run.finished:
             self.waiting_since = at
         self.waiting_for = reason
 
     def deliberate(self) -> None:
-        """Note that the run does not wait because of an incident: the pause was ordered, or the run is over."""
+        """Record that the run waits on purpose: a pause was ordered, or the run is over. So no incident causes the
+        wait.
+        """
         self.waiting_since = None
 
     def resumed(self, state: RunState, kind: str, at: float) -> None:
-        """Note that a pass has opened."""
+        """Record that a pass has opened."""
         since, self.waiting_since = self.waiting_since, None
         back, self.back = self.get(self.back), 0
         if back is not None:

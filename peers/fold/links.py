@@ -1,4 +1,4 @@
-"""Links: the connections that pairs of peers report, and the bytes that they carried, by kind."""
+"""The links that pairs of peers report, and the bytes that they carried, by kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from peers.fold.state import RunState
 
 KINDS = {kind: kind for kind in ("forward", "backward", "sums", "state", "control")}
-"""The kinds of bytes, mapped to themselves, so that a million of them in memory share these five strings."""
+"""The kinds of bytes. Each name is mapped to itself, so that a million names in memory share these five strings."""
 MOST_PAIRS = 16_384
 """Maximum number of pairs. In a larger swarm, only the totals and the pairs reported first are kept."""
 MOST_TOLD = 32
@@ -35,7 +35,7 @@ class Pair:
 
 @dataclass(slots=True)
 class Traffic:
-    """From one process's own log: bytes by channel since its start, and before its start."""
+    """Bytes by channel that one process's own log reports: since its start, and before its start."""
 
     sent: dict[str, int] = field(default_factory=dict)
     received: dict[str, int] = field(default_factory=dict)
@@ -46,13 +46,13 @@ class Traffic:
 @dataclass(slots=True)
 class Links:
     pairs: dict[str, dict[str, Pair]] = field(default_factory=dict)
-    """By sender and receiver."""
+    """The links, by sender and receiver."""
     number: int = 0
     """Number of pairs in `pairs`."""
     sent: dict[str, int] = field(default_factory=dict)
     """Bytes by kind, of all pairs so far."""
     traffic: dict[str, Traffic] = field(default_factory=dict)
-    """By source of events."""
+    """The traffic, by source of events."""
 
     def forget(self, actor: str) -> None:
         """Forget the links of a process that has ended. Other peers' reports about it disappear with their next
@@ -65,7 +65,7 @@ def told(state: RunState, sender: str, links: list[Any]) -> dict[str, int]:
     """Record a peer's links from `PeerWorked.links`. Returns the bytes that the peer has sent, by kind. Raises
     Malformed.
 
-    Such lists are most of a week's log, so this function is optimised for speed.
+    These lists are most of a week's log, so this function is optimised for speed.
     """
     for link in links:
         _check(link)

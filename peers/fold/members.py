@@ -1,4 +1,4 @@
-"""Members: the members of the swarm, as the coordinator's core sees them, and the totals of former members."""
+"""The members of the swarm, as the coordinator's core sees them, and the totals of former members."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Member:
     joined_at: float | None = None
     """The time at which the member was given its stage, or told to stand by."""
     worked: bool = False
-    """True if the member has taken part in a pass in its stage."""
+    """True if the member has worked in its stage since it joined."""
     fenced: str = ""
     """The pass in which the member was fenced."""
     leaving: str = ""
@@ -45,12 +45,12 @@ class Member:
     seconds: Packed = NOTHING
     """Seconds of the member's last pass, by kind of work."""
     tokens: dict[str, float] = field(default_factory=dict)
-    """By stage, tokens of the microbatches that the member added."""
+    """Number of tokens in the microbatches that the member added, by stage."""
     sent: int = 0
     """Bytes sent."""
     faults: int = 0
     history: list[list[str | float]] = field(default_factory=list)
-    """Its last history entries: time, text."""
+    """The last entries of the member's history: time, text."""
 
     def note(self, at: float, words: str) -> None:
         self.history.append([at, words])
@@ -79,7 +79,7 @@ class Members:
     gone: dict[str, Gone] = field(default_factory=dict)
     """Former members, oldest first."""
     machines: dict[str, dict[str, str | float]] = field(default_factory=dict)
-    """The machines of the most recent former members."""
+    """For each of the most recent former members, the data of its machine."""
     overlooked: int = 0
     """Number of members that were not recorded, since there were too many."""
 
@@ -192,7 +192,7 @@ def own_report(state: RunState, source: str) -> bool:
 
 
 def reset(state: RunState, at: float, reason: str) -> None:
-    """A coordinator has started again, so all present peers introduce themselves again."""
+    """A coordinator has started again. Forget the members, since all present peers introduce themselves again."""
     for actor in list(state.members.here):
         end(state, actor, reason, at)
     state.pipeline.forget()

@@ -1,5 +1,5 @@
-"""Packed: a mapping of a few names to numbers that takes a third of a dict's memory. Each of ten thousand peers has
-two of them.
+"""A mapping of a few names to numbers that takes a third of a dict's memory. Each of ten thousand peers has two of
+them.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from array import array
 from collections.abc import Iterator, Mapping
 
 MOST_SHARED = 256
-"""Maximum number of shared sets of names. Peers choose the names, so there may be any number of sets."""
+"""Maximum number of sets of names that mappings share. Peers choose the names, so there may be any number of sets."""
 
 _shared: dict[tuple[str, ...], tuple[str, ...]] = {}
 
 
 class Packed(Mapping[str, float]):
-    """Immutable. Numbers are kept as float64."""
+    """The mapping. It cannot be changed. Numbers are kept as float64."""
 
     __slots__ = ("_names", "_numbers")
 

@@ -1,4 +1,4 @@
-"""People: the contributions of each peer id, over all its starts."""
+"""The contributions of each peer id, over all its starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_DEVICES = 8
 class Person:
     peer: str
     tokens: dict[str, float] = field(default_factory=dict)
-    """By stage (as text), tokens of the microbatches that it added to decided steps."""
+    """Number of tokens in the microbatches that it added to decided steps, by stage (as text)."""
     seconds: float = 0.0
     """Seconds as a member, in starts that have ended."""
     sent: dict[str, int] = field(default_factory=dict)

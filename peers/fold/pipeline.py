@@ -1,4 +1,4 @@
-"""Pipeline: the stages, their members and shares, the progress of the open pass, and the planner's results."""
+"""The stages, their members and shares, the progress of the open pass, and the planner's results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 MOST_CODEC_NAME = 40
 MOST_OUT = 256
-"""Maximum number of members that are shown as fallen out of one step, per stage."""
+"""Maximum number of members per stage that are shown as lost in one step."""
 
 
 @dataclass(slots=True)
@@ -27,16 +27,16 @@ class Stage:
     reason: str = ""
     at: float = 0.0
     told: list[int] = field(default_factory=list)
-    """Numbers of accumulated, forwarded and all microbatches of the open pass."""
+    """The numbers of accumulated, forwarded and all microbatches of the open pass."""
     shares: list[list[int]] = field(default_factory=list)
     """The same for each roster member: accumulated, forwarded, assigned."""
     forward: str = ""
     """Codec of the frames from the previous stage, if codecs are chosen during the run."""
     backward: str = ""
     reduce: str = ""
-    """The state of the stage's reduction, as far as its peers' logs show it."""
+    """The state of the stage's reduction, as far as the logs of its peers report it."""
     out: list[str] = field(default_factory=list)
-    """Members that left its table in the open step: fenced, gone, or moved."""
+    """Members that left the table in the open step: fenced, gone, or moved."""
 
     @property
     def rate(self) -> float | None:
@@ -88,7 +88,7 @@ class Pipeline:
         return [rate for rate in found if rate is not None] if found and None not in found else None
 
     def forget(self) -> None:
-        """The coordinator has started again, and will report all tables again."""
+        """The coordinator has started again. Forget all tables, since it will report them again."""
         self.decided()
         for stage in self.stages:
             stage.roster, stage.weights, stage.rates = [], [], []

@@ -1,4 +1,4 @@
-"""Reading: checks the fields of a log record. No field is trusted, since peers report many of them.
+"""Checks the fields of a log record. No field is trusted, since peers report many of them.
 
 A record with wrong fields is ignored as a whole (`Malformed`); texts and lists are cut to size.
 """
@@ -14,7 +14,7 @@ Record = dict[str, Any]
 MOST_TEXT = 400
 """Number of characters of a text that are kept."""
 MOST_NAME = 80
-"""Number of characters of an actor, a pass, a key."""
+"""Maximum number of characters in the name of an actor, a pass or a key."""
 MOST_STAGES = 4096
 MOST_ROSTER = 65_536
 LARGEST = 2**62
@@ -33,7 +33,7 @@ def text(record: Record, key: str, most: int = MOST_TEXT) -> str:
 
 
 def name(record: Record, key: str) -> str:
-    """An actor, a pass or a key. Longer texts are refused."""
+    """Read the name of an actor, a pass or a key. Longer texts are refused."""
     value = record.get(key)
     if type(value) is not str or len(value) > MOST_NAME:
         raise Malformed(key)
@@ -56,7 +56,7 @@ def stage(record: Record, key: str = "stage") -> int:
 
 
 def listing(record: Record, key: str, most: int) -> list[Any]:
-    """A list of at most `most` items. A longer list is refused."""
+    """Read a list of at most `most` items. A longer list is refused."""
     value = record.get(key)
     if type(value) is not list or len(value) > most:
         raise Malformed(key)
@@ -88,7 +88,7 @@ def numbers(record: Record, key: str, most: int) -> list[float]:
 
 
 def a_number(value: object) -> float:
-    """A finite number."""
+    """Read a finite number."""
     if type(value) is float:
         if -1e18 < value < 1e18:  # this refuses NaN too, and keeps products of three such numbers finite
             return value
@@ -104,7 +104,9 @@ def a_count(value: object, least: int = 0) -> int:
 
 
 def loss(record: Record, key: str) -> float | None:
-    """A number; None if it is not finite, as in a step that overflowed. JSON has no NaN, but Python's writer does."""
+    """Read a loss. None if it is not finite, as in a step that overflowed. JSON has no NaN, but Python's writer
+    does.
+    """
     value = record.get(key)
     if type(value) is float and not math.isfinite(value):
         return None
@@ -112,7 +114,7 @@ def loss(record: Record, key: str) -> float | None:
 
 
 def flat(value: object, keys: int) -> dict[str, str | float]:
-    """A mapping of texts to texts and finite numbers, of at most `keys` keys; other entries are left out."""
+    """Read a mapping of texts to texts and finite numbers, of at most `keys` keys. Other entries are left out."""
     if type(value) is not dict:
         raise Malformed("no mapping")
     kept: dict[str, str | float] = {}
@@ -129,7 +131,7 @@ def flat(value: object, keys: int) -> dict[str, str | float]:
 
 
 def step_of(pass_id: str) -> int:
-    """The step of a pass's name, `term:step` or `term:step+index`."""
+    """The step in the name of a pass, `term:step` or `term:step+index`."""
     _, colon, rest = pass_id.partition(":")
     digits = rest.partition("+")[0]
     if not colon or not digits.isdecimal() or not digits.isascii() or len(digits) > 18:

@@ -1,4 +1,4 @@
-"""Run: the processes that write logs, the run's state in words with the reason for it, and its progress."""
+"""The processes that write logs, the run's state in words with the reason for it, and its progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Coordinator:
     last_at: float
     leads: bool = False
     stopped: str = ""
-    """The reason that it gave for its stop; empty while it has not stopped."""
+    """The reason that the process gave for its stop. Empty while it has not stopped."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Run:
     """True if a coordinator's log is among the logs being read."""
     coordinators: dict[str, Coordinator] = field(default_factory=dict)
     leader: str | None = None
-    """The leader, in a group of coordinators."""
+    """The leading coordinator, in a group of coordinators."""
     own_leader: str | None = None
     """The leader according to the process of `source`."""
     first_at: float | None = None
@@ -84,10 +84,10 @@ class Run:
     controls: list[Control] = field(default_factory=list)
     trouble_at: float | None = None
     trouble: str = ""
-    """The last trouble, in words."""
+    """The last event that needs attention, in words."""
     own_trouble_at: float | None = None
     own_trouble: str = ""
-    """The last trouble in the log of `source`."""
+    """The last event in the log of `source` that needs attention, in words."""
 
     def says(self, word: str, reason: str, at: float) -> None:
         if (word, reason) != (self.word, self.reason):
@@ -95,13 +95,13 @@ class Run:
             self.word, self.reason = word, reason
 
     def seems(self, word: str, reason: str, at: float) -> None:
-        """Set the state, for a log whose core does not report it."""
+        """Set the state of the run. Used for a log whose core does not report the state."""
         if not self.told:
             self.says(word, reason, at)
 
 
 def log_continued(state: RunState, record: Record, at: float, source: str) -> None:
-    """Handle the first record of a log whose beginning was dropped. It is the only one that tells whose log it is."""
+    """Handle the first record of a log whose beginning was dropped. Only this record names the writer of the log."""
     run = state.run
     if not run.source:
         run.source, run.role, run.actor = source, reading.name(record, "role"), reading.name(record, "actor")
@@ -240,7 +240,9 @@ def decision_recorded(state: RunState, record: Record, at: float, source: str) -
 
 
 def pass_told(state: RunState, record: Record, at: float, source: str) -> None:
-    """Note what the process does, in the words of `swarm-peer status`; also the state, unless the core reports it."""
+    """Record what the process does, in the words of `swarm-peer status`. Set the state too, unless the core reports
+    it.
+    """
     kind, pass_id = reading.name(record, "pass_kind"), reading.name(record, "pass_id")
     run = state.run
     if source == run.source:
@@ -338,7 +340,7 @@ def control_refused(state: RunState, record: Record, at: float, source: str) -> 
 
 
 def heard(state: RunState, source: str, at: float) -> None:
-    """Note that a coordinator is alive. Called with every event of its log."""
+    """Record that a coordinator is alive. Called with every event of its log."""
     coordinator = _speaker(state, source)
     if coordinator is not None:
         coordinator.last_at = at

@@ -1,4 +1,4 @@
-"""Samples: the results of the run: held-out losses, texts of the model, checkpoints in the archive."""
+"""The results of the run: held-out losses, texts of the model, checkpoints in the archive."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Checkpoint:
     version: int
     at: float
     digests: list[str]
-    """Digests of its stages. Empty: the archive does not have all stages yet."""
+    """The digests of the checkpoint's stages. Empty: the archive does not have all stages yet."""
     nbytes: dict[str, int] = field(default_factory=dict)
     """Bytes by stage."""
 

@@ -1,4 +1,4 @@
-"""Snapshots: converts dataclasses of JSON values to JSON and back, without loss.
+"""Converts dataclasses of JSON values to JSON and back, without loss.
 
 Fields may be str, int, float, bool, lists and mappings (by text) of these, `Packed`, dataclasses, and unions of one of
 these with None. Plain JSON values are passed on unchanged, so a snapshot of ten thousand peers takes a fraction of a
@@ -40,7 +40,7 @@ def load(kind: type[T], raw: Any) -> T:
 
 
 def to_lines(value: Any) -> Iterator[str]:
-    """A dataclass as JSON texts, each a small `[path, value]`, so that memory never holds the whole as text or JSON."""
+    """A dataclass as JSON texts, each a small `[path, value]`, so that the whole is never in memory as text or JSON."""
     yield from _lines(type(value), value, [], DEPTH)
 
 

@@ -18,12 +18,12 @@ from peers.fold.samples import Results
 from peers.fold.work import Work
 
 FORMAT = 5
-"""Format of the lines. Raised when fields change: snapshots of another format are replaced by new ones from the log."""
+"""The format of the lines. It is raised when fields change. Snapshots of another format are made again from the log."""
 
 
 @dataclass(slots=True)
 class RunState:
-    """All parts have limits, so the memory is bounded. Only `peers.fold.apply` changes the state."""
+    """The state of a run. All its parts have limits, so its memory is bounded. Only `peers.fold.apply` changes it."""
 
     run: Run = field(default_factory=Run)
     members: Members = field(default_factory=Members)

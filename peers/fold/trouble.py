@@ -1,4 +1,4 @@
-"""Trouble: the kinds of events that need an organiser's attention, and the text of any record."""
+"""The kinds of events that need an organiser's attention, and the text of any record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TROUBLE_KINDS = frozenset(name for name, kind in kinds().items() if kind.severit
 
 
 def in_words(record: Record) -> str:
-    """One printable line of at most MOST_TEXT characters, whatever the record contains."""
+    """The record in words: one printable line of at most MOST_TEXT characters, whatever the record contains."""
     kind = str(record.get("kind"))[:40]
     short = {key: value[:MOST_TEXT] if type(value) is str else value for key, value in record.items()}
     try:

@@ -1,4 +1,4 @@
-"""Work: the decided steps, who contributed to them and how fast, and what the peers did meanwhile."""
+"""The decided steps, which peers contributed to them and how fast, and what the peers did meanwhile."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MOST_STEPS = 64
 """Number of steps that are kept in detail."""
 MOST_MICROBATCHES = 65_536
 KINDS = ("forward", "backward", "waiting", "reducing", "applying", "recovering")
-"""Kinds of a peer's time in a step."""
+"""What a peer may spend its time on in a step."""
 IDLE = frozenset(("paused", "finished", "stopping"))
-"""States without work to do. They do not reduce the goodput."""
+"""The states in which there is no work to do. They do not reduce the goodput."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,9 @@ class Step:
 
 @dataclass(slots=True)
 class Window:
-    """Processed and possible tokens in the last `most` buckets of `width` seconds."""
+    """The tokens that were processed and the tokens that could have been, in the last `most` buckets of `width`
+    seconds.
+    """
 
     width: float
     most: int
@@ -55,7 +57,7 @@ class Window:
     """For each bucket: its number (start ÷ width), processed and possible tokens. Oldest first."""
 
     def add(self, start: float, end: float, done: float, possible: float) -> None:
-        """Add an amount, spread evenly over the time from `start` to `end`."""
+        """Add an amount of processed and possible tokens, spread evenly over the time from `start` to `end`."""
         last = int(end // self.width)
         first = max(int(start // self.width), last - self.most)
         length = end - start
@@ -99,14 +101,14 @@ class Work:
     possible: float = 0.0
     """Tokens that the peers present at the time could have processed, by the planner's rates."""
     possible_since: float | None = None
-    """The time up to which `possible` counts."""
+    """The time up to which `possible` has been counted."""
     minute: Window = field(default_factory=lambda: Window(5.0, 12))
     hour: Window = field(default_factory=lambda: Window(60.0, 60))
     opening: str = ""
     """The training pass that was opened last."""
     opening_step: int = -1
     opening_at: float = 0.0
-    """When the first attempt of that step began."""
+    """The time when the first attempt of that step began."""
     recorded: list[Step] = field(default_factory=list)
     """Followers' reports about steps that the leader's log lacks. The leader may die before it reports them."""
 
@@ -127,8 +129,8 @@ class Work:
         self.hour.add(since, at, 0.0, possible)
 
     def fill(self, state: RunState, decided: int) -> None:
-        """The steps up to `decided` stand, whichever coordinator reported them, and no other report about them will
-        come.
+        """Accept the reports up to step `decided`, whichever coordinator sent them. No other reports about these steps
+        will come.
         """
         for step in self.recorded:
             if state.run.step < step.step <= decided:
@@ -137,7 +139,7 @@ class Work:
         self.recorded = []
 
     def put(self, step: Step) -> None:
-        """Insert a step in its place, unless it is known already."""
+        """Insert a step in its place, unless the step is known already."""
         place = len(self.steps)
         while place and self.steps[place - 1].step >= step.step:
             place -= 1
@@ -280,7 +282,9 @@ def rolled_back(state: RunState, record: Record, at: float, source: str) -> None
 
 
 def back_to(state: RunState, version: int) -> None:
-    """The steps from `version` on are void. Their tokens still count for the peers that trained them."""
+    """The run went back: the steps from `version` on are void. Their tokens still count for the peers that trained
+    them.
+    """
     run, work = state.run, state.work
     if version > run.step:
         return

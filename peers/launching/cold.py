@@ -1,4 +1,4 @@
-"""Cold starts: each process is a new program, as a user starts it. Its imports take seconds."""
+"""Starts each process as a new program, as a user starts it. Its imports take seconds."""
 
 from __future__ import annotations
 

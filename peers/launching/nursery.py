@@ -97,7 +97,7 @@ class Nursery(Launcher):
         environment: Mapping[str, str] | None = None,
         clock: Path | None = None,
     ) -> Process:
-        """As `Launcher.start`. `clock`: the file with the offset of the process's clock."""
+        """Start a process, as `Launcher.start` says. `clock`: the file with the offset of the process's clock."""
         assert self._process.stdin is not None
         order = {
             "argv": list(argv),
@@ -117,7 +117,7 @@ class Nursery(Launcher):
                 self._process.stdin.write(json.dumps(order).encode() + b"\n")
                 self._process.stdin.flush()
             except OSError as error:
-                raise LaunchFailed(f"the nursery of processes has ended: {error}") from None
+                raise LaunchFailed(f"the process that starts others has ended: {error}") from None
             self._wait(lambda: bool(self._started))
             return self._started.pop()
 

@@ -28,7 +28,7 @@ from swarm.state.transfer import HEADER_BYTES
 T = TypeVar("T")
 
 _KEPT = 64
-"""Number of versions that an observer's archive keeps; their only cost is the observer's own disk space."""
+"""Number of versions that an observer's archive keeps. They cost only the observer's own disk space."""
 
 
 def run(errand: Coroutine[Any, Any, T]) -> T:
@@ -96,7 +96,7 @@ def _chosen(facts: dict[str, Any], version: int | None, archive: Archive) -> tup
             found[int(name)] = hashes
     where = "the archive of the coordinator"
     if not found:
-        raise StateError(where, "it holds no complete checkpoint yet")
+        raise StateError(where, "it contains no complete checkpoint yet")
     wanted = max(found) if version is None else version
     if wanted not in found:
         held = ", ".join(map(str, sorted(found)))

@@ -1,4 +1,4 @@
-"""A visit: an observer's connection to the coordinators of a run. It asks one of them; if that one fails, the next."""
+"""An observer's connection to the coordinators of a run. It asks one of them; if that one fails, it asks the next."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Visit:
         raise failed
 
     def go_on(self) -> None:
-        """Make later calls begin with the next coordinator."""
+        """Make later calls begin with the next coordinator, because this one failed."""
         self._current = (self._current + 1) % len(self.coordinators)
 
     async def tokenizer(self) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Metrics: figures by step and evaluation as JSON lines, for plots. A listener of the event log.
+"""Writes figures of steps and evaluations as JSON lines, for plots. It is a listener of the event log.
 
 {"at": …, "step": 3, "term": 1, "loss": …, "gradient_norm": …, "scale": …, "tokens": …,
  "seconds": …, "tokens_per_second": …, "efficiency": …, "replicas": [2, 2]}
@@ -16,7 +16,7 @@ from swarm.events import Evaluated, Event, mend_torn_tail
 
 
 class Metrics:
-    """Appends to `path`. Call it with each event (`EventLog.listeners`)."""
+    """Appends the figures to `path`. Call it with each event (`EventLog.listeners`)."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

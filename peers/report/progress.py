@@ -1,6 +1,7 @@
-"""Progress: the events of a running process as lines for people. A listener of the event log.
+"""Prints the events of a running process as lines for people. It is a listener of the event log.
 
-One line for each step; other events between them, with reasons. Colours on a terminal, plain text elsewhere.
+There is one line for each step; other events come between them, with reasons. The lines are coloured on a terminal and
+plain text elsewhere.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ _NEWS = (
 
 
 class Progress:
-    """Call it with each event (`EventLog.listeners`). `steps` and `data` of the manifest, if known, add context."""
+    """Prints the events of one process. Call it with each event (`EventLog.listeners`). `steps` and `data` of the
+    manifest, if known, add context.
+    """
 
     def __init__(
         self, console: Console, *, steps: int | None = None, data: DataSection | None = None, label: str = ""

@@ -1,4 +1,4 @@
-"""Step pairs: joins the decision of a step with its figures, which are measured a little later."""
+"""Joins the decision of a step with its figures, which are measured a little later."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Pair = tuple[float, StepDecided, StepMeasured | None]
 
 
 class StepPairs:
-    """Call it with every event. It returns each decided step once, together with its figures if they came in time."""
+    """Call it with every event. It returns each decided step once, with its figures if they came in time."""
 
     def __init__(self) -> None:
         self._waiting: tuple[float, StepDecided] | None = None

@@ -1,4 +1,4 @@
-"""A tally: counts troubles by name, and decides which repetitions deserve a line in the log."""
+"""Counts repeated troubles by name, and decides which repetitions are worth a line in the log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ _MOST_NAMES = 4096
 
 
 class Tally:
-    """The first ten of each name are reported, then the 100th, the 1,000th …, so a stranger cannot fill a disk."""
+    """Counts per name. The first ten of each name are reported, then the 100th, the 1,000th …, so a stranger cannot
+    fill a disk.
+    """
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}

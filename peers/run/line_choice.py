@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from peers.run.cards import MINE, parse_cards
 from peers.run.coding import ENTROPY
 from peers.run.forecast import Line
 from peers.run.losses import percent, subspaces
 from peers.run.new_run import NewRun
-from peers.run.outlook import CODECS, EXACT, Fleet, Way, soonest
+from peers.run.outlook import CODECS, EXACT, Fleet, Way, own_speed, soonest
 from swarm.manifest import DataSection, ManifestError, RunFile, RunManifest, Shard
 
 _WIDTH_KEYS = frozenset(f"model.{key}" for key in ("residual", "subspace_dim", "boundary", "boundary_dim"))
@@ -71,8 +72,11 @@ def choose(new: NewRun, line: Line, cards: str | None) -> Choice:
             f"--line chooses by losses of language models, but preset {new.preset} is a classifier: leave --line out, "
             "or choose a codec with --compress"
         )
-    cards = "".join((cards or "").split()) or f"mine:{dense.model.stages * dense.swarm.replicas}"
-    found = [each for run in _widths(new, dense) for each in _candidates(*run, line, cards)]
+    cards = "".join((cards or "").split()) or f"{MINE}:{dense.model.stages * dense.swarm.replicas}"
+    # measured once: a difference between two measurements is larger than one between two widths
+    speed = own_speed(_manifest(dense)) if MINE in parse_cards(cards) else None
+    fleets = [(wide, Fleet(_manifest(run), cards, line, speed)) for wide, run in _widths(new, dense)]
+    found = [each for wide, fleet in fleets for each in _candidates(wide, fleet)]
     best = soonest(each.way for each in found)
     if best is None:
         raise ManifestError(
@@ -80,13 +84,13 @@ def choose(new: NewRun, line: Line, cards: str | None) -> Choice:
             f"averaging {dense.sums.averaging} and this kind of boundary (docs/compression.md): leave one of them open"
         )
     chosen = next(each for each in found if each.way is best)
-    unlimited = Fleet(_manifest(dense), cards, None).way("none", "none")
-    reasons = _reasons(chosen, found, unlimited, line, cards, dense.run.steps)
+    free = fleets[0][1].unlimited() * dense.run.steps / 3600
+    reasons = _reasons(chosen, found, free, line, cards, dense.run.steps)
     return Choice(chosen.new, best, dense.run.steps, reasons)
 
 
 def _widths(new: NewRun, dense: RunFile) -> list[tuple[NewRun, RunFile]]:
-    """The run with each width that may be chosen."""
+    """The run with each width that may be chosen, also with token means, which only `ENTROPY` uses."""
     found = [(new, dense)]
     if new.subspace_dim is not None or new.narrowed or new.set_keys & _WIDTH_KEYS or dense.model.stages == 1:
         return found
@@ -95,15 +99,19 @@ def _widths(new: NewRun, dense: RunFile) -> list[tuple[NewRun, RunFile]]:
     for width in subspaces(dense.model):
         narrow = replace(new, subspace_dim=width)
         found.append((narrow, narrow.made(measure=False)[0]))
+    if new.codec is None and not new.set_keys & (_CODEC_KEYS | {"model.token_means"}):
+        for narrow, _ in found[1:]:
+            centred = replace(narrow, codec=ENTROPY)
+            found.append((centred, centred.made(measure=False)[0]))
     return found
 
 
-def _candidates(new: NewRun, run: RunFile, line: Line, cards: str) -> list[_Candidate]:
+def _candidates(new: NewRun, fleet: Fleet) -> list[_Candidate]:
     """The ways that leave what `new` sets itself as it is."""
-    fleet, fixed = Fleet(_manifest(run), cards, line), new.set_keys
+    run, fixed = fleet.manifest, new.set_keys
     own_codec = new.codec is not None or fixed & _CODEC_KEYS or run.model.stages == 1
     own_sums = new.averaging is not None or fixed & _SUM_KEYS or fleet.most == 1
-    found = [
+    return [
         _Candidate(
             replace(new, codec=codec or new.codec, averaging=averaging or new.averaging),
             run.model.boundary_width,
@@ -112,10 +120,6 @@ def _candidates(new: NewRun, run: RunFile, line: Line, cards: str) -> list[_Cand
         for codec in ((None,) if own_codec else CODECS)
         for averaging in ((None,) if own_sums else EXACT)
     ]
-    if not own_codec and run.model.residual == "subspace" and "model.token_means" not in fixed:
-        centred = replace(new, codec=ENTROPY)
-        found += _candidates(centred, centred.made(measure=False)[0], line, cards)
-    return found
 
 
 def _manifest(run: RunFile) -> RunManifest:
@@ -133,16 +137,18 @@ def _manifest(run: RunFile) -> RunManifest:
 
 
 def _reasons(
-    chosen: _Candidate, found: Sequence[_Candidate], unlimited: Way, line: Line, cards: str, steps: int
+    chosen: _Candidate, found: Sequence[_Candidate], free: float, line: Line, cards: str, steps: int
 ) -> tuple[str, ...]:
-    """The choice beside the best of each other width and the same with the other averaging, as a table in text."""
+    """The choice beside the best of each other width and of each other averaging, as a table in text.
+
+    `free`: hours of the uncoded run on unlimited links.
+    """
     rows: list[tuple[str, ...]] = [("width", "codec", "averaging", "step, s", "loss", "kept", "tokens", "hours", "")]
     rows += [_row(each, steps, "chosen" if each is chosen else "") for each in _shown(chosen, found)]
     sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join(cell.rjust(size) for cell, size in zip(row, sizes, strict=True)).rstrip() for row in rows]
     loss, hours = chosen.way.loss, chosen.way.hours(steps)
     assert loss is not None and hours is not None
-    free = unlimited.forecast.step_s * steps / 3600
     return (
         f"Width, codec and averaging are chosen for {cards} and lines of {_in_words(line)}:",
         f"with these, the run reaches a loss first. They cost {percent(loss.gap)} of loss after the same tokens.",
@@ -161,8 +167,8 @@ def _shown(chosen: _Candidate, found: Sequence[_Candidate]) -> Iterator[_Candida
     for width in dict.fromkeys(each.width for each in found):
         of_width = [each for each in found if each.width == width and each.way.loss is not None]
         groups = {each.way.averaging for each in of_width} if width == chosen.width else {None}
-        bests = {id(soonest(each.way for each in of_width if group in (None, each.way.averaging))) for group in groups}
-        yield from (each for each in of_width if id(each.way) in bests)
+        bests = [soonest(each.way for each in of_width if group in (None, each.way.averaging)) for group in groups]
+        yield from (each for each in of_width if any(each.way is best for best in bests))
 
 
 def _row(each: _Candidate, steps: int, note: str) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from peers.run.cards import CARDS, MINE, UnknownCard, parse_cards
 from peers.run.coding import ENTROPY, coding, name_of
@@ -15,6 +15,9 @@ from peers.run.forecast import Forecast, Line, Load, forecast, smallest_step
 from peers.run.losses import Loss, loss_of
 from swarm.compute.memory_table import StageCounts
 from swarm.manifest import RunManifest
+
+if TYPE_CHECKING:
+    from swarm.compute.speed import Speed
 
 CODECS = ("none", "bf16", "int8", "int4")
 EXACT = ("none", "dither:1")
@@ -113,8 +116,8 @@ def outlook(manifest: RunManifest, cards: str, line: Line | None) -> Outlook:
 class Fleet:
     """The cards of a run, in their places."""
 
-    def __init__(self, manifest: RunManifest, cards: str, line: Line | None) -> None:
-        """As `outlook`."""
+    def __init__(self, manifest: RunManifest, cards: str, line: Line | None, speed: Speed | None = None) -> None:
+        """As `outlook`. `speed`: that of this machine with a layer of the model; None: it is measured if needed."""
         names, stages = parse_cards(cards), manifest.model.stages
         if len(names) < stages:
             raise UnknownCard(
@@ -122,28 +125,40 @@ class Fleet:
                 "stages (model.cuts)"
             )
         counts: dict[str, list[StageCounts]] = {}
-        self._manifest, self._line = manifest, line
-        self._kinds = {name: _kind(manifest, name, counts) for name in dict.fromkeys(names)}
+        self.manifest, self._line = manifest, line
+        self._kinds = {name: _kind(manifest, name, counts, speed) for name in dict.fromkeys(names)}
         self._crews = placed(self._kinds, names, stages)
         self._row, self.rows = row_of(self._kinds, self._crews)
         self.most = max(map(len, self._crews))
         """The most replicas of a stage."""
         self._first, self._counts = names[0], counts[names[0]]
 
+    def unlimited(self) -> float:
+        """Seconds of a step without codecs, with exact sums and links that take no time."""
+        load = self._load(_changed(self.manifest, "none", "none", self.most))
+        return forecast(load, self._microbatches, self.most, None).step_s
+
     def way(self, codec: str | None, averaging: str, *, sized: bool = False) -> Way:
         """The run with a codec (None: its own) and a way of averaging. `sized`: also find how large a step must be."""
-        changed = _changed(self._manifest, codec, averaging, self.most)
-        load = _load(dry_run(changed, mode_of(self._first), self._counts), self._row, MINE in self._kinds)
-        microbatches = -(-self._manifest.batch.microbatches // self.rows)
+        changed = _changed(self.manifest, codec, averaging, self.most)
+        load = self._load(changed)
         found = smallest_step(load, self.most, self._line) if sized else None
-        own = self._manifest.codec, self._manifest.model
+        own = self.manifest.codec, self.manifest.model
         return Way(
             codec or name_of(*own) or f"{own[0].forward}, {own[0].backward}",
             averaging,
-            forecast(load, microbatches, self.most, self._line),
+            forecast(load, self._microbatches, self.most, self._line),
             loss_of(changed.model, changed.codec, changed.sums, self.most),
             None if found is None else found.microbatches * self.rows,
         )
+
+    @property
+    def _microbatches(self) -> int:
+        """Microbatches of a row in a step."""
+        return -(-self.manifest.batch.microbatches // self.rows)
+
+    def _load(self, manifest: RunManifest) -> Load:
+        return _load(dry_run(manifest, mode_of(self._first), self._counts), self._row, MINE in self._kinds)
 
     @property
     def placements(self) -> tuple[Placement, ...]:
@@ -156,7 +171,7 @@ class Fleet:
         )
 
 
-def _kind(manifest: RunManifest, name: str, counts: dict[str, list[StageCounts]]) -> Kind:
+def _kind(manifest: RunManifest, name: str, counts: dict[str, list[StageCounts]], speed: Speed | None) -> Kind:
     from peers.runtime.device import memory_budget
     from swarm.compute.graph import count_stages
     from swarm.compute.work import count_work
@@ -165,17 +180,22 @@ def _kind(manifest: RunManifest, name: str, counts: dict[str, list[StageCounts]]
     counts[name] = count_stages(manifest, mode)
     needs = dry_run(manifest, mode, counts[name]).stages
     if name == MINE:
-        return Kind(name, memory_budget(None, "cpu"), needs, _measured(manifest))
+        return Kind(name, memory_budget(None, "cpu"), needs, _times(manifest, speed or own_speed(manifest)))
     return Kind(name, usable(CARDS[name]), needs, times_on(CARDS[name], count_work(manifest, mode)))
 
 
-def _measured(manifest: RunManifest) -> list[Times]:
-    """Measure each stage on this machine, in one thread, which is the default of a peer."""
+def own_speed(manifest: RunManifest) -> Speed:
+    """Measure a layer on this machine, in one thread, which is the default of a peer."""
     from swarm.compute.arithmetic import Arithmetic
     from swarm.compute.speed import measure_speed
+
+    return measure_speed(manifest, Arithmetic.of("cpu", 1))
+
+
+def _times(manifest: RunManifest, speed: Speed) -> list[Times]:
+    """The time of a microbatch on a machine with this speed, by stage."""
     from swarm.models.cuts import flop_costs, stage_costs
 
-    speed = measure_speed(manifest, Arithmetic.of("cpu", 1))
     costs = flop_costs(manifest.model, manifest.batch.sequence_length)
     layers = [cost / costs.layer for cost in stage_costs(manifest.model, costs)]
     return [Times(speed.forward_s * each, speed.backward_s * each) for each in layers]

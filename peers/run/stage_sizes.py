@@ -4,21 +4,22 @@ with it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypedDict
 
-from peers.run.dry_run import dry_run
+from peers.run.dry_run import StageNeed, dry_runs
+from swarm.compute.memory_table import ON_CPU, Mode
 from swarm.manifest import RunManifest
+from swarm.protocol.stage_needs import ComputeKind, StageNeeds
 
 
 class StageSizes(TypedDict):
     """Fields of `Settings`: bytes by stage."""
 
-    stage_memory: tuple[int, ...]
-    """Parameters, moments, sums, temporary tensors, and the graph of one microbatch. Kept frames may be on disk
-    instead.
+    stage_needs: dict[ComputeKind, StageNeeds]
+    """By kind of peer: parameters, moments, sums, temporary tensors, and the graph of one microbatch. Kept frames may
+    be on disk instead.
     """
-    stage_least: tuple[int, ...]
-    """The same for a peer that recomputes layer by layer, and so keeps no whole graph."""
     stage_sums: tuple[int, ...]
     stage_frames: tuple[float, ...]
     """Frames of one microbatch. Empty in two cases. If codecs are chosen during the run, they adapt to the links, so
@@ -29,13 +30,19 @@ class StageSizes(TypedDict):
 
 def stage_sizes(manifest: RunManifest) -> StageSizes:
     """Return the sizes of all stages, as `dry_run` counts them."""
-    needs = dry_run(manifest).stages
+    plans = dry_runs(manifest, [Mode.of_kind(kind) for kind in ComputeKind])
+    kinds = {kind: plan.stages for kind, plan in zip(ComputeKind, plans, strict=True)}
+    needs = kinds[ON_CPU.kind]
     known = not manifest.codec.auto and not manifest.codec.mutual
     frames = tuple(need.retention / manifest.batch.microbatches for need in needs) if known else ()
-    memory = tuple(need.memory.device for need in needs)
     return StageSizes(
-        stage_memory=memory,
-        stage_least=tuple(need.least.device for need in needs),
+        stage_needs={kind: _needs(stages) for kind, stages in kinds.items()},
         stage_sums=tuple(need.sums for need in needs),
         stage_frames=frames,
+    )
+
+
+def _needs(stages: Sequence[StageNeed]) -> StageNeeds:
+    return StageNeeds(
+        tuple(stage.memory.device for stage in stages), by_layer=tuple(stage.least.device for stage in stages)
     )

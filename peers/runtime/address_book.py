@@ -47,13 +47,13 @@ class AddressBook:
         self._run_hash = run_hash
         self._clock = clock
         self._records: dict[str, tuple[PeerRecord, bytes]] = {}
-        """By peer id, least recently updated first."""
+        """The records by peer id. The one that was updated longest ago comes first."""
 
     def note(self, sender: str, raw: bytes) -> None:
         """Store a member's record. Raises PublicRecordError."""
         record = open_record(raw)
         if record.actor.peer != sender or record.run_hash != self._run_hash:
-            raise PublicRecordError("a record of another peer or run")
+            raise PublicRecordError("this is the record of another peer or run")
         known = self._records.get(sender)
         if known is not None and (known[0].actor, known[0].expires_at) > (record.actor, record.expires_at):
             return  # a newer record has arrived earlier

@@ -1,8 +1,8 @@
-"""A bootstrap node: a DHT node without a peer or coordinator. It keeps its identity, and so its address, across
-restarts.
+"""A bootstrap node: a DHT node without a peer or coordinator. It keeps its identity and port across restarts, and so
+its address.
 
-With a run's key, it serves the members of this run and checks every record. Without one, it serves everybody: it
-stores sealed records that it cannot read, within limits, and gives out the address of no other node.
+With a run's key, it serves the members of this run and checks every record. Without one, it serves everybody: it stores
+sealed records that it cannot read, within limits, and gives out the address of no other node.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class CheckpointRequest:
 
     @classmethod
     def decode(cls, raw: bytes) -> CheckpointRequest:
-        """Raises RequestError."""
+        """Read a request from its bytes. Raises RequestError."""
         if len(raw) > MAX_REQUEST_BYTES:
             raise RequestError(f"a request of {len(raw)} bytes; at most {MAX_REQUEST_BYTES} are accepted")
         try:

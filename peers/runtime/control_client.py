@@ -61,7 +61,7 @@ class Request:
 
     @classmethod
     def decode(cls, line: bytes) -> Self:
-        """Raises ValueError. Unknown fields are ignored."""
+        """Read a request from its bytes. Raises ValueError. Unknown fields are ignored."""
         try:
             fields = json.loads(line)
         except (ValueError, RecursionError):
@@ -92,7 +92,9 @@ class Reply:
 
 
 def pointer(home: Path) -> Path:
-    """The file that names the socket if it is not in the home. Its second line is the home that it belongs to."""
+    """The path of the file that names the socket if the socket is not in the home. The file's second line is the home
+    to which it belongs.
+    """
     return home / "control.path"
 
 
@@ -108,7 +110,7 @@ def socket_path(home: Path) -> Path:
 
 
 def send(home: Path, command: str, value: str = "", by: str = "", why: str = "", timeout: float = TIMEOUT_S) -> Reply:
-    """Make the coordinator of `home` execute a command; returns when it is in force. Raises ControlError."""
+    """Make the coordinator of `home` execute a command. Returns when the command is in force. Raises ControlError."""
     if not (0 < timeout <= MOST_TIMEOUT_S and math.isfinite(timeout)):
         raise ControlError(f"a timeout of {timeout} s: give more than 0, at most {MOST_TIMEOUT_S:g}")
     request = Request(command, value, by, why, timeout)

@@ -53,7 +53,7 @@ class Core(Protocol[Input, Action]):
 
 
 class CoreLoop(Generic[Input, Action]):
-    """Call `post` from the loop, `call` from any thread. `run` ends after `stop`."""
+    """Runs one core. Call `post` from the loop, `call` from any thread. `run` ends after `stop`."""
 
     def __init__(self, core: Core[Input, Action], carry_out: Callable[[Action], None]) -> None:
         self._core = core
@@ -113,7 +113,7 @@ class CoreLoop(Generic[Input, Action]):
                 raise CoreFault(f"{type(error).__name__} at {type(event).__name__}: {error}") from error
 
     def outcome(self) -> str:
-        """Why the loop was stopped. Raises ProcessFailed if it failed."""
+        """The reason why the loop was stopped. Raises ProcessFailed if it failed."""
         if self._failure is not None:
             raise self._failure(self.stop_reason)
         return self.stop_reason

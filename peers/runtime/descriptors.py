@@ -7,7 +7,9 @@ import resource
 
 WANTED = 65_536
 LEAST = 128
-"""A peer of a small run opens about eighty: files of its home, sockets to its daemon, libraries."""
+"""The smallest usable limit. A peer of a small run opens about eighty descriptors: files of its home, sockets to its
+daemon, libraries.
+"""
 
 
 class TooFewDescriptors(OSError):

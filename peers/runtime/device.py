@@ -17,8 +17,8 @@ if TYPE_CHECKING:  # torch takes seconds to import
 BARE = 400 << 20
 """Bytes used by a process that holds no state: Python, torch and libp2p."""
 SPARE = 1 << 30
-"""Upper limit, in bytes, of the reserve for the libp2p daemon and unplanned use, which is an eighth of the allowed
-memory. On a graphics card, the reserve is for libraries and for gaps between tensors.
+"""Upper limit, in bytes, of the memory that is kept in reserve: an eighth of the allowed memory. On a host, the reserve
+is for the libp2p daemon and unplanned use. On a graphics card, it is for libraries and for gaps between tensors.
 """
 
 
@@ -35,7 +35,7 @@ class Picked:
     name: str
     precision: Precision
     why: str = ""
-    """Why the CPU was chosen although there is an accelerator."""
+    """The reason why the CPU was chosen although there is an accelerator."""
 
 
 def pick_device(name: str, precision: str = "auto", compiled: bool = False) -> Picked:
@@ -96,7 +96,7 @@ def _precision(device: str, wanted: str) -> Precision:
 
 
 def _broken(picked: Picked) -> str:
-    """Why a product of two small matrices is wrong on the device; empty: it is right."""
+    """The reason why a product of two small matrices is wrong on the device. Empty if it is right."""
     import torch
 
     try:

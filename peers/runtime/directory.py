@@ -1,9 +1,9 @@
-"""The directory: tells others the addresses of this process, and learns from their records which addresses to dial.
+"""Tells others the addresses of this process, and learns from their records which addresses to dial.
 
-Members tell the coordinators all their addresses, and ask them for the addresses of others (`address_book`). In the
-DHT they publish only addresses that everybody on the internet can dial, and none of a private network. A peer looks up
-in the DHT those peers that no coordinator knows, for example one that has moved while it was away. It looks up only
-the peers that it needs, a few at a time, so a large run costs a peer no more than a small one.
+Members tell the coordinators all their addresses, and ask them for the addresses of others (`address_book`). In the DHT
+they publish only addresses that everybody on the internet can dial, and none of a private network. A peer looks up in
+the DHT those peers that no coordinator knows, for example one that has moved while it was away. It looks up only the
+peers that it needs, a few at a time, so a large run costs a peer no more than a small one.
 
 The coordinator also writes its peers' addresses to a file and dials them after a restart. The peers would reconnect by
 themselves, but after failed dials libp2p makes them wait for seconds, and later for minutes.
@@ -91,7 +91,7 @@ class Directory:
         self._told: dict[Actor, tuple[tuple[str, ...], float]] = {}
         """For each coordinator: the addresses of this process that it knows, and when it was told."""
         self._known: dict[str, tuple[int, tuple[str, ...]]] = {} if notebook is None else _read(notebook)
-        """By peer id, the incarnation and addresses of its newest record."""
+        """For each peer id, the incarnation and addresses of its newest record."""
         now = asyncio.get_running_loop().time()
         self._seen = dict.fromkeys(self._known, now)
         self._asked: dict[str, float] = {}
@@ -127,7 +127,7 @@ class Directory:
             self._wake.set()
 
     def noted(self, peer: str) -> None:
-        """This process's own book has a new record of a peer."""
+        """The address book of this process has a new record of a peer."""
         if any(actor.peer == peer for actor in self._missing):
             self._wake.set()
 

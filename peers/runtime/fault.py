@@ -1,4 +1,4 @@
-"""Deliberate faults: a process that kills or stops itself at a named moment. For tests, the demo and rehearsals.
+"""Deliberate faults: a process kills or stops itself at a named moment. For tests, the demo and rehearsals.
 
 `--fault kill@MicrobatchForwarded:3` kills the process (SIGKILL) when it logs its third MicrobatchForwarded event. The
 kinds of faults are:
@@ -6,21 +6,21 @@ kinds of faults are:
 * `kill@…` sends SIGKILL to the process.
 * `stop@…` sends SIGSTOP; another process must continue it.
 * `daemon@…` kills only the libp2p daemon.
-* `swallow@…` makes a peer a black hole: from then on it accepts work, reports that it is there, and computes nothing.
-* `lie@…` makes a peer compute everything from one and the same frame: numbers that look sound and are wrong.
-* `fail@…` makes a peer fail on everything that it computes, and report it.
-* `mute@…` makes a peer train and ignore evaluations and samples.
+* `swallow@…` makes a peer a black hole: from then on it accepts work, reports that it is present, and computes nothing.
+* `lie@…` makes a peer compute everything from the same frame, so its numbers look plausible and are wrong.
+* `fail@…` makes a peer fail in everything that it computes, and report it.
+* `mute@…` makes a peer train, but ignore evaluations and samples.
 * `flip@…` flips one bit of its parameters in memory, as a cosmic ray may.
 * `starve@…` leaves no memory for its next microbatch.
-* `overflow@…` makes a peer send finite gradients to the stage before that are so large that computing with them
+* `overflow@…` makes a peer send gradients to the stage before that are finite, but so large that computing with them
   overflows.
 * `spoilt@…` makes a peer claim that its state is not finite, and `nan@…` that its sums are not.
 
-Conditions on fields narrow the moment: `kill@StepDecided:1,step=2`, `kill@StagePrepared,attempt=1:2/*` (anything after
-the slash). The event is on disk before the fault: the log proves where it hit.
+Conditions on fields select the moment more exactly: `kill@StepDecided:1,step=2`, `kill@StagePrepared,attempt=1:2/*`
+(anything after the slash). The event is on disk before the fault, so the log proves when the fault happened.
 
-A moment may also be the sending of a message (swarm/protocol/messages): `kill@Open:2,pass_id=1:3` lets two of these
-leave, does nothing more, and dies.
+A moment may also be the sending of a message (swarm/protocol/messages): with `kill@Open:2,pass_id=1:3`, the process
+sends two of these messages, then does nothing more, and dies.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ COMPUTING = ("swallow", "lie", "fail", "mute", "flip", "starve", "overflow", "sp
 """Kinds of faults for a process that computes."""
 
 _FLUSH_S = 0.5
-"""Seconds for the last message to leave, through a libp2p daemon that may have to wait for a processor core."""
+"""Seconds that the last message has to leave the process, through a libp2p daemon that may have to wait for a processor
+core.
+"""
 
 Action = TypeVar("Action")
 T = TypeVar("T")
 
 
 class FaultError(ValueError):
-    """A fault that cannot be parsed; the message shows the form."""
+    """The text of a fault cannot be parsed. The message shows the right form."""
 
 
 @dataclass
@@ -76,9 +78,9 @@ class Fault:
     seen: int = 0
     _muted: bool = False
     _does: str = ""
-    """The kind of the lasting fault that has struck: one of COMPUTING."""
+    """The kind of the lasting fault after it has happened: one of COMPUTING."""
     _frames: dict[type, Payload] = field(default_factory=dict)
-    """The frame from which a lie computes, for forwards and for backwards."""
+    """The frame from which a lying peer computes, for forwards and for backwards."""
 
     @classmethod
     def parse(cls, text: str, *, computes: bool = True) -> Fault:
@@ -105,7 +107,7 @@ class Fault:
             self._strike()
 
     def watch(self, carry_out: Callable[[Action], None]) -> Callable[[Action], None]:
-        """Wrap `carry_out`: after the message at which the fault strikes, no more actions are executed.
+        """Wrap `carry_out`: after the message at which the fault happens, no more actions are executed.
 
         With `swallow`, only computations are left out; with `mute`, computations without gradients. With `lie`,
         computations use the first received frame; with `fail`, a frame that no peer can use.

@@ -18,8 +18,8 @@ class LastPortTaken(ValueError):
 
 
 def at_last_port(listen: Sequence[str], home: OpenHome) -> tuple[str, ...]:
-    """`listen`; if it leaves the port open, the last port, or at the first start a port that is likely to be free
-    again.
+    """The addresses to listen on. If `listen` leaves the port open, this is the last port; at the first start, a port
+    that is likely to be free again.
     """
     if tuple(listen) != listen_on(0):
         return tuple(listen)

@@ -27,7 +27,7 @@ SIZE = 8 << 20
 """Largest number of bytes of noise. A probe ends after `LIMIT_S` in any case."""
 LIMIT_S = 1.0
 PAUSE_S = 60.0
-"""Seconds between two probes of one peer in the same direction."""
+"""Seconds that must pass between two probes of one peer in the same direction."""
 LONGEST_WAIT_S = 4.0
 """Longest wait in seconds for earlier probes; a peer that would wait longer is not measured."""
 _PIECE = 64 << 10
@@ -60,7 +60,7 @@ async def received_rate(transfer: Transfer, limit_s: float = LIMIT_S) -> float:
                 break
     took = loop.time() - began
     if not received or took <= 0:
-        raise BulkError("the probe received too little to measure")
+        raise BulkError("too little arrived to measure the rate")
     return received / took
 
 
@@ -83,23 +83,23 @@ async def probe_link(network: Fetcher, coordinator: Actor, *, up: bool) -> tuple
 
 
 class Prober:
-    """The coordinator's side. It runs one probe at a time, so that probes do not disturb each other."""
+    """Answers probes at the coordinator. It runs one probe at a time, so that probes do not disturb each other."""
 
     def __init__(self, network: Fetcher, clock: Callable[[], float] = time.monotonic) -> None:
         self._network = network
         self._clock = clock
         self._busy_until = 0.0
         self._last: dict[tuple[str, bytes], float] = {}
-        """{(peer id, request): time}"""
+        """The time of each peer's last probe: {(peer id, request): time}"""
 
     async def answer(self, requester: Actor, what: bytes) -> Transfer:
         """The answer to a peer's request (one of `PROBES`). Raises BulkError if it is not the peer's turn."""
         now, key = self._clock(), (requester.peer, what)
         if now - self._last.get(key, -PAUSE_S) < PAUSE_S:
-            raise BulkError(f"this link was probed less than {PAUSE_S:g} s ago")
+            raise BulkError(f"this link was measured less than {PAUSE_S:g} s ago")
         wait_s = max(0.0, self._busy_until - now)
         if wait_s > LONGEST_WAIT_S:
-            raise BulkError("many peers probe their links now")
+            raise BulkError("many peers measure their links now")
         self._last.pop(key, None)
         while len(self._last) >= _MAX_REMEMBERED:
             del self._last[next(iter(self._last))]
@@ -112,7 +112,7 @@ class Prober:
             async with asyncio.timeout(2 * LIMIT_S):
                 rate = await received_rate(await self._network.fetch(requester, DOWN, SIZE))
         except FAILURES as error:
-            raise BulkError(f"the probe failed: {error}") from None
+            raise BulkError(f"the measurement failed: {error}") from None
         finally:
             self._over(turn)
         return Transfer.of(f"{rate:.0f}".encode())

@@ -20,7 +20,7 @@ _VERSIONS = (
     (("memory.max", "memory.high"), "memory.current", "inactive_file"),
     (("memory.limit_in_bytes", "memory.soft_limit_in_bytes"), "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""(limits, used memory, files in memory that the kernel drops first) of cgroups v2 and v1."""
+"""The names of files of cgroups v2 and v1: (limits, used memory, files in memory that the kernel drops first)."""
 _UNLIMITED = 1 << 60
 """Version 1 writes a number near 2⁶³ if there is no limit."""
 

@@ -39,7 +39,7 @@ class ObserverRequest:
 
     @classmethod
     def part(cls, of: str, want: LogWant) -> ObserverRequest:
-        """`of`: the peer id of the coordinator that wrote the log."""
+        """A request for a part of a log. `of`: the peer id of the coordinator that wrote the log."""
         return cls(LOG, of, want.log, want.offset, want.before)
 
     @property
@@ -51,7 +51,7 @@ class ObserverRequest:
 
     @classmethod
     def decode(cls, raw: bytes) -> ObserverRequest | None:
-        """None: it is a request of another kind. Raises ObserverRequestError."""
+        """Read a request from its bytes. None: it is a request of another kind. Raises ObserverRequestError."""
         if len(raw) > MAX_REQUEST_BYTES:
             raise ObserverRequestError(f"a request of {len(raw)} bytes; at most {MAX_REQUEST_BYTES} are accepted")
         try:
@@ -78,7 +78,7 @@ def encode_part(part: LogChunk | None) -> bytes:
 
 
 def decode_part(raw: bytes) -> LogChunk | None:
-    """Raises ObserverRequestError."""
+    """Read a part of a log from an answer. Raises ObserverRequestError."""
     if not raw:
         return None
     head, newline, lines = raw.partition(b"\n")

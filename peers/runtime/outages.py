@@ -21,7 +21,7 @@ class _Outage:
 
 
 class Outages:
-    """`tell(actor, count, reason)`: called for a report that is worth a line in the log.
+    """Counts undelivered messages. `tell(actor, count, reason)`: called for a report that is worth a line in the log.
 
     Messages that are counted but not reported when the process ends are never reported.
     """
@@ -37,7 +37,7 @@ class Outages:
             outage.untold += count
             return
         if len(self._of) >= _MOST:
-            self._end(next(iter(self._of)), "and for others meanwhile")
+            self._end(next(iter(self._of)), "and for other reasons meanwhile")
         self._of[actor] = _Outage(reason)
         self._tell(actor, count, reason)
 

@@ -11,9 +11,9 @@ from peers.runtime.checkpoint_request import MAX_REQUEST_BYTES, RequestError
 MAX_RUN = 16
 """Number of pieces in one answer."""
 NOT_YET = b"\0"
-"""The answer in place of an index that is still to come."""
+"""The answer of a donor that does not have the index yet, but will have it."""
 NOT_KEPT = b"\1"
-"""The answer in place of an index or pieces: the donor does not have the content, and will not."""
+"""The answer of a donor that does not have the content, and will not have it."""
 
 
 class PieceKind(enum.Enum):
@@ -42,7 +42,7 @@ class PieceRequest:
 
     @classmethod
     def decode(cls, raw: bytes) -> PieceRequest | None:
-        """None if the request is not for pieces. Raises RequestError."""
+        """Read a request from its bytes. None if it is not a request for pieces. Raises RequestError."""
         if len(raw) > MAX_REQUEST_BYTES or not raw.startswith(b'{"pieces"'):
             return None
         try:

@@ -14,9 +14,10 @@ from swarm.protocol.messages import Banned, LogChunk, LogWant, Message
 
 
 class RunObserver(NetworkObserver):
-    """Refusals are logged ever more rarely (see Tally), and dropped messages once per outage (see Outages).
+    """Passes on what the network of one process reports. A repeated refusal is logged less and less often (see Tally),
+    and dropped messages once per outage (see Outages).
 
-    Strangers count together: each of them may come under a thousand names.
+    Strangers are counted together, because each of them may use a thousand names.
     """
 
     def __init__(self, loop: CoreLoop, log: EventLog) -> None:  # type: ignore[type-arg]
@@ -32,10 +33,10 @@ class RunObserver(NetworkObserver):
         """Called with each message before the core gets it."""
 
     def mirror(self, sender: Actor, message: LogWant | LogChunk) -> None:
-        """Called with coordinators' messages about their logs, which no core takes."""
+        """Called with other coordinators' messages about their event logs, which the core does not need."""
 
     def banned(self, sender: Actor, message: Banned) -> None:
-        """What coordinators say of who is shut out: no core takes it."""
+        """Called with a coordinator's list of banned members, which the core does not need."""
 
     def ending(self) -> bool:
         """True once broken streams and undelivered messages are no longer reported."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 BUSY_PERCENT = 10
-"""Another program that takes a smaller part of the card's time does not count: desktops draw all the time."""
+"""Per cent of the card's time. A program that takes less does not count, because every desktop draws all the time."""
 _LONGEST_FILE = 64
 _LEAST_C, _MOST_C = -50.0, 250.0
 
@@ -25,23 +25,25 @@ class SensorError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """`celsius` None: not asked for. `others`: what else computes there; empty: nothing, or not asked for."""
+    """The values that a sensor has read. `celsius` None: not requested. `others`: the other programs that compute on
+    the device; empty if there are none, or if they were not requested.
+    """
 
     celsius: float | None = None
     others: str = ""
 
 
 class Sensor(Protocol):
-    """May be read from any thread, once a second."""
+    """A sensor of the device. It may be read from any thread, once a second."""
 
     def read(self) -> Reading:
-        """Raises SensorError."""
+        """Read the sensor. Raises SensorError."""
 
 
 def pick_sensor(device: str, *, temperature: bool, others: bool, file: Path | None = None) -> Sensor:
-    """A sensor of `device` that reads what is asked for, tried once. Raises SensorError.
+    """A sensor of `device` that reads the requested values. It is read once as a test. Raises SensorError.
 
-    `file`: with the temperature in thousandths of a degree Celsius.
+    `file`: a file that contains the temperature in thousandths of a degree Celsius.
     """
     card = device.startswith("cuda")
     if others and not card:
@@ -84,10 +86,14 @@ class TemperatureFile:
 
 
 class NvidiaCard:
-    """A card, through NVML. Raises SensorError if it has none, or does not tell what is asked for."""
+    """An NVIDIA card, read through NVML. Raises SensorError if there is none, or if it does not give the requested
+    values.
+    """
 
     def __init__(self, device: str, *, temperature: bool, others: bool, nvml: Any = None, uuid: str = "") -> None:
-        """`nvml`: the module pynvml, `uuid`: the card's; without, as installed, and as torch knows the device."""
+        """`nvml`: the module pynvml; None: the installed one. `uuid`: the UUID of the card; None: the card that torch
+        uses.
+        """
         self._nvml = nvml = nvml or _installed()
         self._temperature, self._others = temperature, others
         self._seen_at = 0
@@ -120,7 +126,9 @@ class NvidiaCard:
         return [each.pid for each in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._card)]
 
     def _busy(self) -> str:
-        """Other programs that take a part of the card's time; where it does not tell parts, all that compute there."""
+        """The other programs that use a part of the card's time. If the card does not report shares, all programs that
+        compute on it.
+        """
         nvml, own = self._nvml, os.getpid()
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(self._card, self._seen_at)
@@ -134,7 +142,7 @@ class NvidiaCard:
 
 @dataclass(frozen=True, slots=True)
 class _Both:
-    """The temperature from a file, if there is one, and all else from the card."""
+    """The temperature from a file, if one is given, and all other values from the card."""
 
     file: TemperatureFile | None
     card: NvidiaCard | None

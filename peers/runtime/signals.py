@@ -6,13 +6,15 @@ import signal
 
 
 def leaving_signals() -> tuple[signal.Signals, ...]:
-    """SIGHUP is left out if the parent process ignores it, as `nohup` does: then it stays ignored."""
+    """The signals that ask this process to leave. SIGHUP is not among them if the parent process ignores it, as `nohup`
+    does.
+    """
     asked = (signal.SIGINT, signal.SIGTERM)
     return asked if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*asked, signal.SIGHUP)
 
 
 def let_the_next_end_it() -> None:
-    """After the first signal: a second Ctrl-C or SIGTERM ends the process at once.
+    """Call this after the first signal: then a second Ctrl-C or SIGTERM ends the process at once.
 
     A second SIGHUP does not: shells and supervisors send several when a session ends.
     """

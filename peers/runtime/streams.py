@@ -1,9 +1,9 @@
-"""Standard streams that cannot end a process: closed ones, encodings without our characters, readers that are gone or
-stuck.
+"""Standard streams that cannot end a process: closed ones, encodings without our characters, readers that have ended or
+do not read.
 
-`mend` is for every command. `outlive_reader` is for commands that run for hours: their output is only for people, and
-all of it is in the event log too. So a dead reader, a closed terminal, a full disk behind `>log` or a pager that does
-not advance costs lines of output, never the work.
+`mend` is for every command. `outlive_reader` is for commands that run for hours. Their output is only for people, and
+all of it is also in the event log. So if the reader has ended, the terminal is closed, the disk behind `>log` is full
+or a pager does not advance, output lines are lost, but the work continues.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def outlive_reader() -> None:
 
 
 def _outliving(stream: TextIO, number: int) -> TextIO:
-    """The protected stream; the same one if a program that calls us has replaced it."""
+    """The protected stream. The same stream is returned if a program that calls us has replaced it."""
     if not isinstance(stream, io.TextIOWrapper) or not _leads_to(stream, number):
         return stream
     if isinstance(stream.buffer, io.BufferedWriter) and isinstance(stream.buffer.raw, _Outliving):
@@ -81,7 +81,7 @@ def _leads_to(stream: TextIO, number: int) -> bool:
 
 
 class _Outliving(io.FileIO):
-    """A descriptor that accepts everything, whatever happens to its reader."""
+    """A file descriptor to which writing never fails, whatever happens to its reader."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number, "w", closefd=False)
@@ -111,7 +111,7 @@ class _Outliving(io.FileIO):
 
 
 def _lead_nowhere(number: int) -> None:
-    """Point a descriptor to the null device, since libraries write to it too."""
+    """Point a descriptor to the null device, because libraries write to it too."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, number)
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""Work in a thread that is awaited to its end."""
+"""Runs work in a thread and waits until the work has ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ T = TypeVar("T")
 
 
 async def to_its_end(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Run in a thread, which cannot be stopped: a cancelled caller still waits for its end."""
+    """Run `function` in a thread. A thread cannot be stopped, so even a cancelled caller waits until the work has
+    ended.
+    """
     work = asyncio.ensure_future(asyncio.to_thread(function, *arguments, **named))
     try:
         return await asyncio.shield(work)

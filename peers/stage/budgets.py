@@ -10,8 +10,9 @@ from swarm.compute.memory_table import Mode
 
 
 def budgets(device: str, devices: Sequence[str], limit: int | None, graphs: int | None, changes: int | None) -> Budgets:
-    """The memory budgets, in bytes, of one of a process's `devices`. A graphics card has its own memory; the memory of
-    the host is divided.
+    """The memory budgets, in bytes, of one of a process's `devices`.
+
+    A graphics card has its own memory. The memory of the host is divided among the devices.
 
     `limit`: of each device's memory, or of the host's memory for all peers on the host; None: the free memory.
     `graphs`, `changes`: for each device, as in Budgets.

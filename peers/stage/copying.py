@@ -15,7 +15,7 @@ from swarm.state.draft import Draft, write_draft
 from swarm.state.error import StateError
 
 TOLD_S = 1.0
-"""A step that has waited this many seconds for a copy is reported."""
+"""If a step has waited this many seconds for a copy, an event reports it."""
 
 _Value = TypeVar("_Value")
 Log = Callable[[Event], None]
@@ -35,8 +35,8 @@ class Engine(Protocol):
 def copy_state(
     engine: Engine, stage: int, version: int, write: Callable[[HeldState], Draft], emit: Log
 ) -> Future[Draft]:
-    """Run `write` for that version in a thread and return its result. Call it from the event loop; the copy begins
-    before the next step.
+    """Run `write` in a thread for the version that the engine holds, and return its result. Call it from the event
+    loop; the copy begins before the next step.
 
     The future raises StateError if the engine has reached another version by then, and the errors of `write`. `emit`
     gets an event if the next step had to wait.

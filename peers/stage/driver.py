@@ -55,7 +55,9 @@ class Post(Protocol):
 
 
 class StageDriver:
-    """`run` drives the core until it stops. Inputs come from the network (`post`) and from the compute thread."""
+    """Runs the core of one peer: `run` drives it until it stops. Inputs come from the network (`post`) and from the
+    compute thread.
+    """
 
     def __init__(
         self,
@@ -166,7 +168,9 @@ class StageDriver:
         self._keeper.engine.submit(action)
 
     def _with_payload(self, message: Message) -> Message | None:
-        """The message with its payload read back, if it was spilled to disk; None if its pass is over meanwhile."""
+        """The message with its payload, which is read back if it is on disk. None if the pass of the message is over
+        meanwhile.
+        """
         if isinstance(message, Relay):
             inner = self._with_payload(message.message)
             return None if inner is None else replace(message, message=inner)  # type: ignore[arg-type]
@@ -176,7 +180,7 @@ class StageDriver:
         return message
 
     def _frame_cache(self, event: PeerInput) -> PeerInput:
-        """The event, with the value that the core keeps as its payload: the bytes, or their place on disk."""
+        """The event with the value that the core keeps in place of the payload: the bytes, or their place on disk."""
         if isinstance(event, ForwardDone | BackwardDone) and isinstance(event.payload, Buffer):
             try:
                 event = replace(event, payload=self._retention.keep(event.payload))
@@ -242,7 +246,11 @@ class StageDriver:
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            self._log.append(CheckpointRefused("this stage's state", f"no memory for a copy: {error}"))
+            self._log.append(
+                CheckpointRefused(
+                    "this stage's state", f"a copy of the state cannot be written for lack of memory: {error}"
+                )
+            )
             self.loop.post(MemoryShort(f"a checkpoint of version {version}: {error}"))
             return
         except NotFinite as error:

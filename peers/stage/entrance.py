@@ -1,4 +1,4 @@
-"""Entrance: starts a peer's libp2p host and connects it to the run through the organiser's addresses.
+"""Starts a peer's libp2p host and connects it to the run through the organiser's addresses.
 
 If a new peer reaches nobody, it fails at once, since the address may be wrong. If it reaches a host that does not
 answer, that host is busy, for example because many peers join at once: the peer tries again for a minute. A peer that
@@ -19,7 +19,7 @@ from swarm.net.run_key import RunKey
 
 _PAUSE_S = 1.0
 _BUSY_S = 60.0
-"""Seconds for which a new peer tries again at an address that is reached but does not answer."""
+"""Seconds for which a new peer tries an address again whose host is reached but does not answer."""
 
 
 async def enter(

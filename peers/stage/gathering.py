@@ -1,9 +1,10 @@
-"""Gathering: fetches a state or a step's sums from all donors at once, into a file.
+"""Fetches a state or a step's sums from all donors at once, into a file.
 
-The index gives the hash of every piece (`IndexInquiry`). An idle donor gets a run, the next few pieces: more for a
-faster donor, fewer towards the end, so that all finish together. When all pieces are requested, an idle donor takes
-over the last pieces of the slowest run. A piece with a wrong hash is fetched elsewhere, and its sender is not asked
-again. Received pieces stay in the file: a repeated fetch of the same content continues there.
+The index gives the hash of every piece (`IndexInquiry`). An idle donor gets a *run*, the next few pieces. A faster
+donor gets longer runs. Runs become shorter towards the end, so that all donors finish together. When all pieces are
+requested, an idle donor takes over the last pieces of the slowest run. A piece with a wrong hash is fetched from
+another donor, and its sender is not asked again. Received pieces stay in the file: a repeated fetch of the same content
+continues there.
 """
 
 from __future__ import annotations
@@ -28,14 +29,18 @@ from swarm.state.packed import framed_bytes, take_framed
 from swarm.state.pieces import PIECE_BYTES, Index
 
 AT_ONCE = 2
-"""Number of concurrent runs of one donor, so that the next run is requested before the current one has arrived."""
+"""Number of runs that one donor sends at the same time, so that the next run is requested before the current one has
+arrived.
+"""
 RUN_S = 1.0
 """Seconds that a run should take."""
 _FIRST_RATE = 1 << 20
 _PACKED_BELOW = 32 << 20
-"""Bytes/s. A state is not packed on a faster link, since packing takes the donor longer than it saves."""
+"""Bytes/s. On a faster link, a state is not compressed, since compression takes the donor longer than it saves."""
 _TAKE_OVER = 1.5
-"""A run of another donor is shared if the rest of it takes longer than the idle donor needs for this many pieces."""
+"""An idle donor takes over a part of another donor's run if the rest of that run takes longer than the idle donor needs
+for this many pieces.
+"""
 _PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 4.0
 _GONE = 8
@@ -66,7 +71,7 @@ class _Run:
     donor: _Donor
     left: list[int]
     heard_at: float
-    """When its last piece arrived, or, before the first piece, when the run was requested."""
+    """The time when its last piece arrived, or, before the first piece, when the run was requested."""
 
     def rest_s(self, pieces: int, now: float) -> float:
         """Expected seconds for this number of pieces from this donor; at least as long as it has been silent."""
@@ -248,7 +253,7 @@ class Gathering:
             run.donor.failures += 1
 
     def _take(self, come: bytearray, number: int, index: Index, packed: bool) -> bytes | None:
-        """Return the piece at the beginning of `come`; None if it is incomplete. Raises StateError if its hash is
+        """Return the piece at the beginning of `come`. None: it is not complete yet. Raises StateError if its hash is
         wrong.
         """
         what, size = f"piece {number} of {self._what}", index.size(number)
@@ -264,8 +269,8 @@ class Gathering:
         return whole
 
     def _in_turn(self, usable: list[Actor]) -> list[Actor]:
-        """The order in which donors are asked: in rounds, so that each donor occurs as often as it may have open
-        requests.
+        """The order in which donors are asked. Each donor occurs as often as it may have open requests, in rounds over
+        all donors.
 
         The first donor differs from version to version.
         """
@@ -285,7 +290,7 @@ def _write(file: int, whole: bytes, offset: int) -> None:
 
 
 def _last_stretch(numbers: list[int]) -> list[int]:
-    """The last consecutive numbers of an ascending list. One request can only name consecutive pieces."""
+    """The consecutive numbers at the end of an ascending list. One request can only name consecutive pieces."""
     first = len(numbers) - 1
     while first and numbers[first - 1] == numbers[first] - 1:
         first -= 1

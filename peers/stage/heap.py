@@ -1,14 +1,14 @@
 """The heap of a peer: memory that a microbatch frees is kept for the next one, in large pages.
 
-A peer has several microbatches in flight, so their graphs are not freed in the order in which they were made. By
-default, glibc returns such memory to the kernel and gets it again page by page, each page zeroed: four peers of a
-model with d = 512 have about 0.6 million page faults in a step of 16,384 tokens. If the memory is kept, the gaps
-between used blocks take about as much memory as the graphs do. A peer without room for these gaps returns freed memory
-instead.
+A peer works on several microbatches at once, so their graphs are not freed in the order in which they were made. By
+default, glibc returns such memory to the kernel and gets it again page by page, and the kernel zeroes each page: four
+peers of a model with d = 512 have about 0.6 million page faults in a step of 16,384 tokens. If the memory is kept, the
+gaps between used blocks take about as much memory as the graphs do. A peer without room for these gaps returns freed
+memory instead.
 
-Large pages are requested once, for addresses into which the heap has yet to grow. If they are requested for each
-tensor (as torch does with THP_MEM_ALLOC_ENABLE), each tensor begins at a multiple of 2 MiB, and the gaps are too small
-for other tensors.
+Large pages are requested once, for addresses into which the heap will grow later. If they were requested for each
+tensor (as torch does with THP_MEM_ALLOC_ENABLE), each tensor would begin at a multiple of 2 MiB, and the gaps would be
+too small for other tensors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NEVER = -1
 _LARGEST_BLOCK = 1 << 30
 """Larger blocks are mapped separately, and returned to the kernel when freed."""
 _SMALLEST_TENSOR = 256 << 10
-"""The smallest block, in bytes, that is mapped separately if memory is short."""
+"""The size, in bytes, from which blocks are mapped separately if memory is short."""
 _MAPPED_BLOCKS = 1 << 16
 """The maximum number of mapped blocks: glibc's default."""
 _MADV_HUGEPAGE = 14

@@ -31,7 +31,9 @@ from swarm.state.transfer import HEADER_BYTES, ShardReceiver
 
 
 class Incoming:
-    """Used in one event loop. `folder` is created. `come(total)`: called at most once a second while bytes arrive."""
+    """The states and sums that this peer fetches. Used in one event loop. `folder` is created. `come(total)`: called at
+    most once a second while bytes arrive.
+    """
 
     def __init__(
         self,
@@ -53,9 +55,11 @@ class Incoming:
         self._removing: asyncio.Future[None] | None = None
         """A thread that removes old sums."""
         self._sums: Gathering | None = None
-        """The fetch of the current step's sums."""
+        """The fetch of the current step's sums, while it runs."""
         self._indices: dict[int, set[bytes]] = {}
-        """{step: the indices of its fetched sums}: if the sums are wanted again, they were not the decided ones."""
+        """{step: the indices of its fetched sums}. If the sums of a step are requested again, the fetched ones were not
+        the decided ones.
+        """
         self._nbytes = 0
         self._told_at = 0.0
 
@@ -146,7 +150,9 @@ class Incoming:
         self._indices = {other: indices for other, indices in self._indices.items() if other > step}
 
     def count_anew(self) -> None:
-        """After a rollback, forget which indices were wrong: the same steps may be decided again, with those sums."""
+        """Forget which indices were wrong. Call this after a rollback: the same steps may be decided again, with the
+        sums that were wrong before.
+        """
         self._indices.clear()
 
     async def close(self) -> None:
@@ -170,7 +176,7 @@ class Incoming:
 
 
 def _seed(path: Path, own: Path) -> None:
-    """Begin with a file on this disk, if possible. Missing pieces come from the donors."""
+    """Put the content of a file on this disk at the start, if possible. Pieces that it lacks come from the donors."""
     made = path.with_name(f"{path.name}.own")
     try:
         shutil.copyfile(own, made)

@@ -1,4 +1,4 @@
-"""Index inquiry: asks all donors of a state or of a step's sums for its index, and decides which index to believe.
+"""Asks all donors of a state or of a step's sums for its index, and decides which index to believe.
 
 The index of a state is believed if the donors of more than half of all people send it, or of most of the people whose
 donors answer in time (`verdict`). For sums, the first useful answers suffice, since the sums are compared with the
@@ -31,13 +31,13 @@ TimeoutError.
 """
 
 OTHERS_S = {PieceKind.STATE: 4.0, PieceKind.SUMS: 1.0}
-"""Seconds that the other donors have for their index after the first answer. A state is verified only by the agreement
-of its donors, while sums are compared with the decided digest.
+"""Seconds that the other donors have to send their index after the first answer about a state. A state is verified only
+by the agreement of its donors, while sums are compared with the decided digest.
 """
 ALONE_S = 10.0
 """Seconds to wait for the index of a state if donors answer, but only one person's donors have sent an index."""
 _SILENT_S = 4.0
-"""Seconds to wait, at first, after a donor answered that it has no index: that donor must be asked again."""
+"""Seconds to wait, at first, after a donor has answered that it has no index yet. That donor must be asked again."""
 _FIRST_LOOK_S = 0.025
 """Seconds, at first, until donors without the data are asked again: shortly after a decision they have the sums."""
 _LONGEST_PAUSE_S = 4.0
@@ -45,7 +45,7 @@ _LOST = 11
 """Number of consecutive failures, over 18 s or more, after which the inquiry no longer waits for a donor's index."""
 
 _Answers = Mapping[Actor, bytes | None]
-"""For each donor: its index, NOT_YET or NOT_KEPT; None if it did not answer."""
+"""The answer of each donor: its index, NOT_YET or NOT_KEPT. None if it did not answer."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,9 @@ from peers.runtime.signals import leaving_signals, let_the_next_end_it
 
 
 class Interrupts:
-    """Each peer registers `leave` when it is ready. A peer that registers after the first signal leaves at once."""
+    """The handlers of one process. Each peer registers `leave` when it is ready. A peer that registers after the first
+    signal leaves at once.
+    """
 
     def __init__(self) -> None:
         self._leave: list[Callable[[], None]] = []

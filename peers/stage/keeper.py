@@ -58,7 +58,8 @@ class NewEngine(Protocol):
 
 
 class Keeper:
-    """Holds one engine at a time. All methods are called from the event loop; disk work is done in threads.
+    """Keeps the stage of one peer, in one engine at a time. All methods are called from the event loop; disk work is
+    done in threads.
 
     Each run has its own folder of checkpoints in `folder`, so a run never prunes the checkpoints of another run.
     """
@@ -105,17 +106,21 @@ class Keeper:
         return Saved(StageIndex(max(saved)[1])) if saved else None
 
     def flip_bit(self) -> None:
-        """Flip one bit of the parameters in memory: a rehearsal (peers/runtime/fault.py)."""
+        """Flip one bit of the parameters in memory. This is a deliberate fault, for rehearsals
+        (peers/runtime/fault.py).
+        """
         if self.engine is not None:
             self.engine.flip_bit()
 
     def starve(self) -> None:
-        """Make the next microbatch run out of memory: a rehearsal."""
+        """Make the next microbatch run out of memory. This is a deliberate fault, for rehearsals."""
         if self.engine is not None:
             self.engine.starve()
 
     def overflow(self) -> None:
-        """Make all further gradients for the previous stage finite but far too large: a rehearsal."""
+        """Make all further gradients for the previous stage finite but far too large. This is a deliberate fault, for
+        rehearsals.
+        """
         if self.engine is not None:
             self.engine.overflow()
 
@@ -177,11 +182,11 @@ class Keeper:
         return self.engine
 
     def _own(self, stage: int, version: int) -> Checkpoint | None:
-        """The checkpoint of that stage and version on this disk. It is useful if the source of the state holds the
-        same state.
+        """The checkpoint of that stage and version on this disk. It is useful if the source of the state holds the same
+        state.
 
         After a rollback, a repeated step may have another result, for example if a gradient was not finite in only one
-        of its attempts. With codecs that build on earlier visits, the result usually differs.
+        of its attempts. With codecs that use activations of earlier steps, the result usually differs.
         """
         if (stage, version) in self._torn:
             return None
@@ -223,7 +228,7 @@ class Keeper:
         self._incoming.forget_sums(step)
 
     def note_sums(self, action: StoreSum | CancelReduce | Apply) -> None:
-        """Note the progress of this stage's sums, which may be lent."""
+        """Record how many buckets of this stage's sums are complete, because other peers may need them."""
         match action:
             case StoreSum():
                 self._lending.stored(action)
@@ -239,7 +244,7 @@ class Keeper:
         self._lending.lend(order, self.stage, self.engine)
 
     async def answer(self, request: PieceRequest) -> bytes:
-        """The answer to a request for pieces, as in Lending.answer."""
+        """The answer to a request for pieces, as `Lending.answer` gives it."""
         return await self._lending.answer(request, self.stage, self.engine)
 
     # ------------------------------------------------------------ saving

@@ -30,7 +30,9 @@ MAX_SUMS_BYTES = 16 << 30
 
 
 class Lending:
-    """Called from the event loop; copies, hashes and disk access are in threads. `folder` is emptied at the start."""
+    """What one peer lends. Called from the event loop; copies, hashes and disk access are in threads. `folder` is
+    emptied at the start.
+    """
 
     def __init__(self, run_hash: str, folder: Path, emit: Callable[[Event], None]) -> None:
         self._folder = folder
@@ -131,7 +133,7 @@ class Lending:
         return await asyncio.to_thread(found.read, request)
 
     def _holds(self, stage: int) -> None:
-        """Note the stage that this peer holds, perhaps another one than before."""
+        """Record which stage this peer holds. It may be another stage than before."""
         if stage != self._stage:
             self.clear()
             self._stage = stage

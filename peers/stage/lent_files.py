@@ -31,7 +31,9 @@ class LentFile:
 
 
 class LentFiles:
-    """Files by number (a version or a step). Some are still being written. Used in one event loop."""
+    """The files that a peer lends, by number (a version or a step). Some are still being written. Used in one event
+    loop.
+    """
 
     def __init__(self, emit: Callable[[Event], None]) -> None:
         self._emit = emit
@@ -45,7 +47,7 @@ class LentFiles:
         return sorted(self._files)
 
     def get(self, number: int) -> asyncio.Future[LentFile] | None:
-        """A file, perhaps still being written. The future raises the error that occurred while it was written."""
+        """A file, which may still be being written. The future raises the error that occurred while it was written."""
         return self._files.get(number)
 
     def keep(self, number: int, path: Path, writing: Awaitable[object]) -> asyncio.Future[LentFile]:

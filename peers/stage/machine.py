@@ -1,8 +1,8 @@
-"""A machine: the resources that the peers of one device share, and the part that each peer's seat gets.
+"""A machine: the resources that the peers of one device share, and the part that each peer gets in its seat.
 
-Speed, uplink, and memory for frames and graphs are divided equally among the peers. Speed and uplink are reported to
-the coordinator in these parts. The memory for states is reported undivided: the coordinator knows what each stage
-needs. A limited uplink is limited for all peers together.
+Speed, uplink, and memory for frames and graphs are divided equally among the peers. The coordinator is told each peer's
+part of speed and uplink. It is told the whole memory for states, because it knows what each stage needs. A limited
+uplink is limited for all peers together.
 
 A process with several devices has one machine for each device. They share the network link and nothing else.
 """
@@ -44,7 +44,9 @@ class Budgets:
 
 
 class Machine:
-    """`more(seats, reason)`: raise the number of peers to `seats`; None: the number of peers stays as it is."""
+    """The machine of one device. `more(seats, reason)`: raise the number of peers to `seats`; None: the number of peers
+    stays as it is.
+    """
 
     def __init__(
         self,
@@ -65,13 +67,13 @@ class Machine:
         self.uplink: Uplink | None = own if beside is None else beside.uplink
         self.more = more
         self.process: str = secrets.token_hex(6) if beside is None else beside.process
-        """A random name for this process. It reveals nothing, and shows people which peers fail together."""
+        """A random name for this process. It reveals nothing, but lets people see which peers fail together."""
         self.measuring: asyncio.Lock = asyncio.Lock() if beside is None else beside.measuring
         """Held while one peer measures what the machine can do; the others then use the result."""
         self._finished: asyncio.Event = asyncio.Event() if beside is None else beside._finished
         self._seats: list[Seat] = []
         self._on_line: list[Machine] = [] if beside is None else beside._on_line
-        """The machines of all devices of this process."""
+        """The machines of all devices of this process. They share one network link."""
         self._on_line.append(self)
 
     @contextmanager

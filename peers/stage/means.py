@@ -1,4 +1,4 @@
-"""The speed, memory and link of this machine, measured before it joins and kept in its home.
+"""The speed, memory and link of this machine. They are measured before a peer joins, and kept in its home.
 
 Measuring costs seconds, so a result is used again while it stays valid: for the same model, microbatch, device, number
 of threads and release. The result for a link is valid for the same coordinator, for a day.
@@ -26,7 +26,7 @@ _MAX_KEPT = 16
 
 @dataclass(frozen=True, slots=True)
 class LinkSpeed:
-    """Bytes/s; None: could not be measured."""
+    """The measured speed of a link, up and down. Bytes/s; None: could not be measured."""
 
     up: float | None
     down: float | None

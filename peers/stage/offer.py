@@ -22,7 +22,7 @@ class MachineError(ValueError):
 
 
 class MachineOffer(NamedTuple):
-    """The capacity of a whole machine: microbatches/s through the whole model, bytes/s up and down."""
+    """What a whole machine offers: microbatches/s through the whole model, bytes/s up and down."""
 
     capacity: float
     up: float | None
@@ -32,7 +32,7 @@ class MachineOffer(NamedTuple):
 async def measured_offer(
     manifest: RunManifest, home: OpenHome, options: JoinOptions, network: Network, coordinator: Actor, log: EventLog
 ) -> MachineOffer:
-    """The offer stored in the home, or measured now. Raises MachineError."""
+    """What this machine offers, as stored in the home or measured now. Raises MachineError."""
     kept, limit = MeansFile(options.means_file or home.means), options.machine.max_rate
     link = kept.link(coordinator.peer)
     if link is None and options.capacity is None:  # a given capacity lets the peer start without the probe

@@ -44,7 +44,7 @@ class JoinOptions:
     listen: tuple[str, ...] = DEFAULT_LISTEN
     announce: tuple[str, ...] = ()
     bootstrap: tuple[str, ...] = ()
-    """Further DHT nodes to enter by, if none of the invite's addresses answers."""
+    """Further DHT nodes through which the peer enters the DHT, if none of the invite's addresses answers."""
     patience_s: float = DEFAULT_PATIENCE_S
     """Seconds to wait for a coordinator that cannot be reached."""
     listeners: tuple[EventListener, ...] = ()
@@ -60,5 +60,5 @@ class JoinOptions:
 
     @property
     def mode(self) -> Mode:
-        """The settings that determine the required memory."""
+        """The settings on which the required memory depends."""
         return Arithmetic.of(self.device, self.threads, self.precision).mode

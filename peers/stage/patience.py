@@ -1,7 +1,7 @@
-"""Patience: how long a peer waits for a coordinator that it cannot reach, and what it reports meanwhile.
+"""How long a peer waits for a coordinator that it cannot reach, and what it reports meanwhile.
 
-A restarted coordinator continues the run, so a peer keeps its state and keeps dialling. But the run may also have
-ended while this machine was suspended, and then no coordinator ever answers. When its patience is over, a peer leaves.
+A restarted coordinator continues the run, so a peer keeps its state and keeps dialling. But the run may also have ended
+while this machine was suspended, and then no coordinator ever answers. When its patience is over, a peer leaves.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RunFinished(Exception):
 
 
 class Patience:
-    """Call `look` often. Times in seconds; `now` from any monotonic clock.
+    """The wait of one peer. Call `look` often. Times in seconds; `now` from any monotonic clock.
 
     `finished`: whether this process knows that the run is finished, for example because another seat has heard it.
     Then the peer does not wait for an unreachable coordinator.
@@ -82,7 +82,7 @@ class Patience:
         self._refusal = reason
 
     def last_words(self) -> str:
-        """Why the peer leaves."""
+        """The reason why the peer leaves, as text."""
         if self.over:
             return RUN_FINISHED
         if self._refusal is not None:

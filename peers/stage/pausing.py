@@ -1,4 +1,4 @@
-"""Pausing: while the device is too hot, or other programs compute on it, its peer begins no microbatches."""
+"""Pauses a peer while its device is too hot or other programs compute on it: the peer begins no microbatches then."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ CALM_S = 5.0
 BUSY_S = 3.0
 """Other programs are ignored until they have computed for this number of seconds."""
 SILENT_S = 10.0
-"""If a sensor does not answer for this number of seconds, the peer pauses, since the device is no longer guarded."""
+"""If a sensor does not answer for this number of seconds, the peer pauses, since nobody knows whether the device is too
+hot.
+"""
 
 
 @dataclass(frozen=True, slots=True)

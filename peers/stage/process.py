@@ -60,14 +60,16 @@ from swarm.net.network import Network
 from swarm.net.wire_bounds import MAX_LINKS
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor, StageIndex
 from swarm.protocol.io import LeaveRequested
-from swarm.protocol.messages import Amend, Assign, Banned, LinkRate, Message, Open, Twin, WithPayload
+from swarm.protocol.messages import Amend, Assign, Banned, LinkRate, Means, Message, Open, Twin, WithPayload
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.io import LinksMeasured, MeansChanged, PeerInput, Undelivered
 from swarm.protocol.settings import Settings
 
 _TRAFFIC_EVERY_S = 10.0
 _LOG_PART_BYTES, _LOG_PARTS = 16 << 20, 8
-"""Together, these limit a volunteer's log to 144 MB of disk."""
+"""Maximum size of a part of a volunteer's log, and the number of older parts. Together, they limit the log to 144 MB of
+disk.
+"""
 _BLOCKED_S = 0.5
 _LOOK_EVERY_S = 0.25
 _LINKS_EVERY_S = 1.0
@@ -144,9 +146,9 @@ class PeerProcess:
         self._loop = asyncio.get_running_loop()
         self._offer: MachineOffer | None = None
         self._twins: set[int] = set()
-        """Known incarnations of other processes with this peer's key."""
+        """Known incarnations of other processes that have this peer's key."""
         self._near: set[Actor] = set()
-        """The members of the open pass, and the sources of this peer's state."""
+        """The members of the open pass, and the peers from which this peer fetches its state."""
 
         self._seat = ending.enter_context(
             options.machine.sit(me.peer, on_call=options.on_call, tell=log.append, changed=self._seat_changed)
@@ -198,7 +200,7 @@ class PeerProcess:
             self._offer = await measured_offer(
                 self._manifest, self._home, options, self._network, self._coordinator, self.log
             )
-        self.core.offers(self._seat.means(*self._offer))
+        self.core.offers(self._means(self._offer))
         patience = Patience(options.patience_s, lambda: options.machine.finished and not self.core.finished)
         tasks = (
             self.directory.run(),
@@ -305,12 +307,15 @@ class PeerProcess:
         self._loop.call_soon_threadsafe(self._divide)  # a thread makes the stage of another seat
 
     def _divide(self) -> None:
-        """This peer's part of the machine has changed."""
+        """Adapt this peer to its part of the machine, which has changed."""
         self._retention.budget_bytes = self._seat.frames
         if self._keeper.engine is not None:
             self._keeper.engine.limit_graphs(self._seat.graphs)
         if self._offer is not None:
-            self.driver.loop.post(MeansChanged(self._seat.means(*self._offer)))
+            self.driver.loop.post(MeansChanged(self._means(self._offer)))
+
+    def _means(self, offer: MachineOffer) -> Means:
+        return replace(self._seat.means(*offer), kind=self._options.mode.kind)
 
     def _meter(self) -> Meter | None:
         return None if self._keeper.engine is None else self._keeper.engine.meter
@@ -437,7 +442,7 @@ class _Observer(RunObserver):
 
 
 def _comes_near(message: Message, near: set[Actor]) -> bool:
-    """Add the actors named by an order to `near`. Return False if the order names none."""
+    """Add the actors that an order names to `near`. Return False if the order names no actors."""
     match message:
         case Open(tables=tables):
             near.clear()

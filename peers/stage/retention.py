@@ -1,7 +1,7 @@
-"""Retention: keeps the encoded frames of a peer until their step is decided, first in memory, beyond a budget on disk.
+"""Keeps the encoded frames of a peer until their step is decided: in memory up to a budget, and beyond it on disk.
 
-This is the cost of exact recovery, even when nothing fails. A frame that exceeds the budget is written to a spill file
-and read back when a peer wants it. The file is emptied when a new pass begins.
+A peer that recovers needs the exact frames, so they must be kept even when nothing fails. A frame that exceeds the
+budget is written to a spill file and read back when a peer wants it. The file is emptied when a new pass begins.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ class Spilled:
 
 
 class Retention:
-    """Used from one thread. `keep` returns the value for the core, `bytes_of` the bytes to send."""
+    """The kept frames of one peer. Used from one thread. `keep` returns the value for the core, `bytes_of` the bytes to
+    send.
+    """
 
     def __init__(self, folder: Path, budget_bytes: int) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""Seats: several peers in one process, for a machine that has room for more than one stage.
+"""Several peers in one process, for a machine that has room for more than one stage. Each of them has a seat.
 
 Each seat is a whole peer with its own identity, home, libp2p daemon and compute thread. The coordinator places it like
 any other peer. The owner may set the number of seats. Otherwise there is one seat, and the coordinator asks for more
@@ -70,7 +70,7 @@ class _Row:
         self.tasks: dict[int, asyncio.Task[str]] = {}
 
     def take(self, number: int) -> None:
-        """Start a seat of the owner."""
+        """Start a seat that the owner has asked for."""
         self.tasks[number] = self.group.create_task(self._join(number, on_call=False))
 
     def fill(self, seats: int, reason: str) -> None:
@@ -82,7 +82,9 @@ class _Row:
             self.tasks[number] = self.group.create_task(self._on_call(number))
 
     async def _on_call(self, number: int) -> str:
-        """Run a seat that the coordinator asked for. Its failure is reported and does not end the other seats."""
+        """Run a seat that the coordinator has asked for. If it fails, this is reported, and the other seats
+        continue.
+        """
         try:
             reason = await self._join(number, on_call=True)
         except Exception as error:
@@ -97,7 +99,7 @@ class _Row:
 
 
 def _moved(address: str, number: int) -> str:
-    """The address, with the number of this seat added to its port. Port 0 means any port."""
+    """An address for this seat: its port is increased by the number of the seat. Port 0 stays 0 and means any port."""
     parts = address.split("/")
     for place, part in enumerate(parts[:-1]):
         if part in ("tcp", "udp") and parts[place + 1] != "0":

@@ -1,4 +1,4 @@
-"""Service: answers requests for pieces of the live state and of sums, for saved checkpoints, and for noise (link
+"""Answers requests of other peers: for pieces of the live state and of sums, for saved checkpoints, and for noise (link
 probes).
 """
 

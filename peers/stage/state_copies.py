@@ -19,7 +19,9 @@ from swarm.events import Event
 from swarm.net.bulk import FAIR_RATE, PATIENCE_S
 
 MAX_COPIES = 2
-"""Maximum number of ordered copies on disk at once; the same maximum applies to requested copies."""
+"""Maximum number of copies on disk that the coordinator ordered. The same maximum applies to copies that peers
+requested.
+"""
 COPYING = 0.1
 """The fraction of its time that a peer may spend on copies."""
 MAX_REST_S = 10.0
@@ -29,14 +31,16 @@ UNUSED_S = 60.0
 
 @dataclass(slots=True)
 class _Use:
-    """The times at which a requested copy was used."""
+    """When a requested copy was used."""
 
     since: float
     asked_at: float
 
 
 class StateCopies:
-    """Used in one event loop. `folder` exists, and its owner empties it when a process begins."""
+    """The copies of one peer. Used in one event loop. `folder` exists, and its owner empties it when a process
+    begins.
+    """
 
     def __init__(self, run_hash: str, folder: Path, emit: Callable[[Event], None]) -> None:
         self._run_hash = run_hash
@@ -44,7 +48,7 @@ class StateCopies:
         self._emit = emit
         self._files = LentFiles(emit)
         self._uses: dict[int, _Use] = {}
-        """By version, the requested copies that were not ordered."""
+        """The requested copies that were not ordered, by version."""
         self._next_at = 0.0
 
     @property
@@ -98,14 +102,16 @@ class StateCopies:
         return self._files.keep(version, path, taking)
 
     def _gives_way(self, version: int, now: float) -> bool:
-        """True if the first peer that asked for this copy has had enough time to fetch all of it."""
+        """True if the first peer that asked for this copy has had enough time to fetch all of it, so that the copy may
+        be dropped.
+        """
         file = self._files.get(version)
         if file is None or not file.done() or file.exception() is not None:
             return file is None
         return now - self._uses[version].since > max(PATIENCE_S, file.result().index.total / FAIR_RATE)
 
     def _rest_s(self) -> float:
-        """Seconds until another copy may be taken."""
+        """Seconds until another copy may be made."""
         return self._next_at - time.monotonic()
 
     def _rest(self, began: float) -> None:

@@ -82,7 +82,7 @@ class Reports:
             self._report_soon()
 
     def close(self) -> None:
-        """Report the complete sheets, if that is still possible."""
+        """Report the complete sheets of passes, if the connection still allows it."""
         if self._due is not None:
             self._report()
 

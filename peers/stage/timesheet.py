@@ -21,13 +21,13 @@ FINEST_S = 0.001
 
 @dataclass(slots=True)
 class _Sheet:
-    """The sheet of one pass."""
+    """How the time of one pass was spent."""
 
     pass_id: PassId
     kind: PassKind
     stage: int
     own: frozenset[Microbatch]
-    """The microbatches assigned to this peer at the opening. It got all others because of a failure."""
+    """The microbatches that were assigned to this peer at the opening. All others came to it because of a failure."""
     again: bool
     """True if an earlier attempt at this step was aborted."""
     start: float
@@ -36,7 +36,9 @@ class _Sheet:
 
 @dataclass
 class Timesheet:
-    """Call `hear` for every Open, `applied` for every step; then `take` complete sheets. Uses the meter's clock."""
+    """The sheets of all passes. Call `hear` for every Open and `applied` for every step; then `take` complete sheets.
+    Times are those of the meter's clock.
+    """
 
     me: Actor
     _open: _Sheet | None = None
@@ -63,7 +65,9 @@ class Timesheet:
         return sheet is not None and sheet.pass_id == self._newest and sheet.pass_id.step == step and self._close(now)
 
     def take(self, done: Iterable[Stretch], current: Stretch | None) -> list[Work]:
-        """Return the complete sheets. `done`: stretches since the last call; `current`: the one in progress."""
+        """Return the complete sheets. `done`: stretches of work since the last call; `current`: the stretch in
+        progress.
+        """
         self._stretches += done
         sheets, self._closed = self._closed, []
         until = [*self._stretches, *([] if current is None else [current])]
@@ -106,7 +110,7 @@ def _kind(stretch: Stretch, sheet: _Sheet) -> int:
 
 
 def _with_waits_of_reduces(stretches: Sequence[Stretch]) -> list[Stretch]:
-    """Merge the pieces of a reduction, from the first to the last, if no other work is between them."""
+    """Merge the pieces of a reduction, from the first to the last, if there is no other work between them."""
     found: list[Stretch] = []
     for stretch in stretches:
         if found and found[-1].kind == stretch.kind == REDUCING:
@@ -132,7 +136,9 @@ def _spans(stretches: Sequence[Stretch], start: float) -> tuple[Span, ...]:
 
 
 def _merged(stretches: Iterable[Stretch], shortest: float, *, alike: bool) -> list[Stretch]:
-    """`alike`: merge neighbours of one kind with a shorter gap. Otherwise merge every shorter stretch, with its gap."""
+    """Merge stretches of time. `alike`: merge neighbours of one kind whose gap is shorter. Otherwise merge every
+    shorter stretch and its gap into its neighbours.
+    """
     found: list[Stretch] = []
     for stretch in stretches:
         last = found[-1] if found else None

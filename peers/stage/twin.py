@@ -1,4 +1,4 @@
-"""Two machines with one key: the process that was started later stays, and the older one leaves for good.
+"""Handles two machines with one key: the process that was started later stays, and the older one leaves for good.
 
 Otherwise two supervisors would restart both processes again and again, each replacing the other. So the process that
 leaves writes a note into its home, and `join` refuses to start there until the owner has removed the note.
@@ -23,7 +23,7 @@ def leave_note(home: Home, refusal: str) -> None:
 
 
 def check_note(home: Home) -> None:
-    """Raises HomeError while the note exists."""
+    """Check whether a process with the same key has displaced this one. Raises HomeError while the note exists."""
     if home.superseded.exists():
         raise HomeError(
             f"{home.path}: another process with the same key joined after this one. If this home is a copy, delete "

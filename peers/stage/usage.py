@@ -1,4 +1,6 @@
-"""This process's use of its machine, and the machine's description, as far as it can be read without special rights."""
+"""How much this process uses its machine, and a description of the machine, as far as it can be read without special
+rights.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _TEMPERATURE_EVERY_S = 5.0
 
 
 class Usage:
-    """Call `read` once a step, in the event loop: it takes less than a millisecond."""
+    """The use of the machine by one process. Call `read` once a step, in the event loop: it takes less than a
+    millisecond.
+    """
 
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
@@ -43,7 +47,9 @@ class Usage:
         return (*figures, *self._sensed)
 
     def _sense(self) -> tuple[Figure, ...]:
-        """The sensors of the graphics card if NVML is installed; otherwise the hottest sensor of the processor."""
+        """The values of the graphics card's sensors if NVML is installed. Otherwise the temperature of the processor's
+        hottest sensor.
+        """
         if self._device.type == "cuda":
             with contextlib.suppress(Exception):  # NVML is missing, or does not support this card
                 celsius = float(torch.cuda.temperature(self._device))
@@ -61,7 +67,9 @@ _OF_PROCESSORS = ("coretemp", "k10temp", "cpu_thermal", "zenpower", "acpitz")
 
 
 def machine_traits(device: str, threads: int, memory: int, process: str) -> tuple[Trait, ...]:
-    """The description of this machine. `memory`: bytes to plan with. `process`: equal for peers of one process."""
+    """The description of this machine. `memory`: bytes to plan with. `process`: a name that all peers of a process
+    share.
+    """
     traits = [
         Trait("device", device),
         Trait("processor", _processor()),

@@ -62,14 +62,17 @@ _FAMILIES: Mapping[str, Callable[[str], Codec]] = {
 }
 _PARAMETERS = {
     **{
-        family: ("BITS|CODEC", f"write {family}:4 for changes of 4 bits, or a codec of activations that keeps no state")
+        family: ("BITS|CODEC", f"write {family}:4 for changes of 4 bits, or the name of a codec without memory")
         for family in Delta.families
     },
-    ErrorFeedback.family: ("CODEC", "write ef:topk:0.1, or ef: and any codec of activations that keeps no state"),
+    ErrorFeedback.family: (
+        "CODEC",
+        "write ef:topk:0.1, or ef: followed by a codec for activations without memory of earlier frames",
+    ),
     MixedErrorFeedback.family: (
         "CODEC",
-        "write ef-mixed:topk:0.1, or ef-mixed: and a codec of activations that keeps no state and takes the same bytes "
-        "for whatever values",
+        "write ef-mixed:topk:0.1, or ef-mixed: followed by a codec for activations without memory of earlier frames, "
+        "whose frames all have the same size",
     ),
     Huffman.family: ("CODEC", "write huffman:int4-channel, or another with -channel, or huffman:log4"),
     **{
@@ -79,10 +82,12 @@ _PARAMETERS = {
     TopK.family: ("FRACTION", "write topk:0.1 to keep a tenth of the values"),
     TopKIndependent.family: ("FRACTION", "write topk-independent:0.1 to keep a tenth of the values"),
 }
-"""{family: (name of the parameter after the colon, advice in the error for a wrong one)}"""
+"""For each family of codecs with a parameter: {family: (name of the parameter after the colon, advice in the error for
+a wrong one)}
+"""
 
 _OF_BITS = {"2": "int2", "4": "int4", "5": "int5", "6": "int6", "8": "int8"}
-"""Codecs for changes, by bits per value."""
+"""The codecs that encode changes, by their bits per value."""
 _SHAPE = (256, 256)
 """Example shape of an activation, to compare the sizes of codecs."""
 
@@ -96,7 +101,7 @@ _IDS += [Entropy.codec_id + dithered for dithered in Entropy.families.values()]
 assert len(set(_IDS)) == len(_IDS), "two codecs share an id"
 
 NAMES = (*_BY_NAME, AUTO, TopKShared.name, *(f"{family}:{_PARAMETERS[family][0]}" for family in _FAMILIES))
-"""All names of codecs, as manifests write them."""
+"""The names of all codecs, as manifests write them."""
 
 __all__ = [
     "NAMES",
@@ -179,7 +184,9 @@ def averaging(name: str) -> Codec:
 
 
 def _stateless(name: str) -> Codec:
-    """A codec without state. Raises ValueError; its text is empty if the advice in _PARAMETERS suffices."""
+    """The codec with this name, which must be one without state. Raises ValueError; its text is empty if the advice in
+    _PARAMETERS suffices.
+    """
     inner = get(name) if name else None
     if inner is None or isinstance(inner, Remembering):
         raise ValueError
@@ -187,7 +194,7 @@ def _stateless(name: str) -> Codec:
 
 
 def _of_changes(change: str) -> Codec:
-    """The codec for changes, given its bits per value or its name. Raises ValueError."""
+    """The codec that encodes changes, given its bits per value or its name. Raises ValueError."""
     if change.isdecimal() and change not in _OF_BITS:
         raise ValueError(f"a change cannot have {change} bits per value; give {', '.join(_OF_BITS)} or a codec's name")
     codec = _stateless(_OF_BITS.get(change, change))

@@ -1,7 +1,9 @@
-"""Common parts of the block codecs: blocks of 64 values, an fp16 scale for each, a common power of two, packed bits.
+"""Common parts of the block codecs: blocks of 64 values, one fp16 scale per block, one power of two per tensor, packed
+bits.
 
 `shift` puts the largest scale of a tensor into [2^14, 2^15). So no finite input overflows fp16, and small gradients
-keep full precision: a block loses it only when it is 2^29 times smaller than the largest one, or below about 1e-33.
+keep full precision. A block loses precision only when it is 2^29 times smaller than the largest one, or below about
+1e-33.
 
 Codes of fewer than 8 bits are packed block by block in planes. A block of 64 codes has 8·bits bytes; a plane of 8·bits
 consecutive codes fills the same bits of all these bytes. So packing and unpacking process whole rows, not every second
@@ -74,7 +76,7 @@ def peaks_of(blocks: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Scales:
-    """The scales of a tensor's blocks: `values` · 2^`shift`; `values`: fp16 (blocks, 1)."""
+    """The scales of a tensor's blocks. A scale is its entry in `values`, fp16 (blocks, 1), times 2^`shift`."""
 
     shift: int
     values: Tensor
@@ -130,7 +132,7 @@ class Scales:
 
     @property
     def exact(self) -> bool:
-        """Whether every scale is zero or as precise as fp16 can be."""
+        """True if every scale is zero or has full fp16 precision."""
         return not bool(((self.values > 0) & (self.values < _SMALLEST_NORMAL)).any())
 
     def steps(self) -> Tensor:

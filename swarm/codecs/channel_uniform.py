@@ -24,7 +24,8 @@ from swarm.codecs.levels import Levels, transposed
 
 
 class ChannelUniform(Levels):
-    """Error of a value: at most 0.51 steps, that is 0.51/levels of the largest magnitude in its channel.
+    """Rounds to the nearest level. Error of a value: at most 0.51 steps, that is 0.51/levels of the largest magnitude
+    in its channel.
 
     Values beyond ±3.3e38 saturate there; a channel 2^29 times smaller than the largest becomes zero.
     """

@@ -82,9 +82,9 @@ class Codec(abc.ABC):
     version: int
     """The version in frames; raised whenever the payload of equal input changes."""
     needs_forward: ClassVar[bool] = False
-    """Whether `encode` and `decode` work only on the result of `beside`."""
+    """True if `encode` and `decode` work only on the codec that `beside` returns."""
     needed_afterwards: ClassVar[bool] = False
-    """Whether a model trained with it on its activations performs clearly worse without it."""
+    """True if a model that was trained with this codec on its activations performs clearly worse without the codec."""
 
     def beside(self, forward: Buffer) -> Codec:
         """The codec for the gradient of the activation in the encoded frame `forward`, which is kept, not copied.

@@ -30,7 +30,9 @@ from swarm.codecs.remembering import Remembering, to_float16
 
 
 class Delta(Remembering):
-    """The whole form: the nearest fp16. Relative error at most 2^-11; below 2^-14, absolute error at most 2^-25."""
+    """Encodes a whole activation as the nearest fp16 numbers. Relative error at most 2^-11; below 2^-14, absolute error
+    at most 2^-25.
+    """
 
     families = ("delta", "ef21")
     codec_id = 10
@@ -70,7 +72,9 @@ class Delta(Remembering):
 
 
 class Change(Codec):
-    """The change from one base. `decode` returns the reconstruction x̂ in fp32; all its values are fp16 numbers."""
+    """Encodes the change from one base. `decode` returns the reconstruction x̂ in fp32; all its values are fp16
+    numbers.
+    """
 
     codec_id = 11
     version = 1

@@ -60,7 +60,9 @@ class MixedErrorFeedback(ErrorFeedback):
     version = 1
 
     def __init__(self, inner: Codec, residual: Tensor | None = None) -> None:
-        """Raises ValueError, with an empty text, if the frames of `inner` have no fixed length."""
+        """`inner`: the codec of both frames. Raises ValueError, with an empty text, if its frames have no fixed
+        length.
+        """
         if isinstance(inner, Huffman | Entropy):
             raise ValueError
         super().__init__(inner, residual)

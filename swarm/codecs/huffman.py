@@ -36,7 +36,9 @@ class Huffman(Codec):
     family = "huffman"
 
     def __init__(self, inner: Codec) -> None:
-        """Raises ValueError, with an empty text, for a codec that does not write a level for each value."""
+        """`inner`: the codec whose codes are shortened. Raises ValueError, with an empty text, if it does not write a
+        level for each value.
+        """
         if not isinstance(inner, Levels):
             raise ValueError
         self._inner = inner

@@ -39,7 +39,9 @@ _UNITS = 512  # to the largest magnitude of a block
 
 
 class Int2(Codec):
-    """Squared error of a block: that of the better rule. Error of a value: at most the block's largest magnitude."""
+    """Encodes each block with the better rule, so its squared error is that of this rule. Error of a value: at most the
+    block's largest magnitude.
+    """
 
     name = "int2"
     codec_id = 5
@@ -102,17 +104,19 @@ def _scales(payload: memoryview, blocks: int) -> Scales:
 
 
 def _choose(size: Tensor, mask: Tensor, product: Tensor) -> tuple[Tensor, Tensor]:
-    """For blocks of magnitudes (n, 64) in integer units: (whether Lloyd-Max is better, bool (n, 1); the root mean
-    square relative to the block's largest magnitude, fp32 (n, 1)).
+    """Decide for blocks of magnitudes, (n, 64) in integer units, which rule is better.
 
-    All sums are of integers below 2^24, so they are exact and do not depend on the order of addition.
+    Returns (whether Lloyd-Max is better, bool (n, 1); the root mean square relative to the block's largest magnitude,
+    fp32 (n, 1)). All sums are of integers below 2^24, so they are exact and do not depend on the order of addition.
     """
 
     def row_sums(values: Tensor) -> Tensor:
         return values.sum(dim=1, keepdim=True).double()
 
     def error(threshold: float | Tensor, inner: float | Tensor, outer: float | Tensor) -> Tensor:
-        """Squared error with the level `inner` up to `threshold`, and the level `outer` above it."""
+        """The squared error of a block if magnitudes up to `threshold` become the level `inner`, and larger ones
+        `outer`.
+        """
         above = torch.gt(size, threshold, out=mask)
         count, part = row_sums(above), row_sums(torch.mul(above, size, out=product))
         return squares + (BLOCK - count) * inner**2 - 2 * inner * (total - part) + count * outer**2 - 2 * outer * part

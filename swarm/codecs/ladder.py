@@ -12,13 +12,17 @@ from swarm.manifest import AUTO, RunManifest
 
 FORWARD = ("none", "bf16", "int8", "int6", "int5", "int4")
 BACKWARD = ("none", "bf16", "int8", "int6", "log4")
-"""For gradients, evenly spaced levels with fewer than 6 bits are worse than the unbiased 4 bits of `log4`."""
+"""The codecs for gradients. With fewer than 6 bits, evenly spaced levels are worse here than the unbiased 4 bits of
+`log4`.
+"""
 START = "int8"
 """The codec until the links are measured."""
 NARROW_FORWARD = ("none", "bf16", "int8-channel", "int6-channel", "int5-channel")
 NARROW_BACKWARD = ("none", "bf16", "int8-channel", "int6-channel", "log4-channel")
 NARROW_START = "int8-channel"
-"""The same for a boundary narrower than the model: with few coefficients per token, scales per block cost many bits."""
+"""The codec until the links are measured, for a boundary that is narrower than the model. With few coefficients per
+token, scales per block cost many bits.
+"""
 
 
 def names(manifest: RunManifest) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -20,9 +20,9 @@ from swarm.codecs.codec import Codec, CodecError, Reason, copied, raw_bytes
 
 
 class Levels(Codec):
-    """A subclass defines `bits` and the first four methods.
+    """The base class. A subclass defines `bits` and the first four methods.
 
-    It gets heads of the right length, and codes below 2^bits.
+    Its methods get heads of the right length, and codes below 2^bits.
     """
 
     bits: int
@@ -33,7 +33,7 @@ class Levels(Codec):
 
     @abc.abstractmethod
     def codes(self, tensor: Tensor) -> tuple[Sequence[Buffer], Tensor]:
-        """(the head in parts; a code for each value, uint8 (values,), in an order that the codec chooses)."""
+        """Return (the head in parts; a code for each value, uint8 (values,), in an order that the codec chooses)."""
 
     @abc.abstractmethod
     def restore(self, head: memoryview, codes: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -76,6 +76,6 @@ class Levels(Codec):
 
 
 def transposed(shape: Sequence[int]) -> tuple[int, int]:
-    """(channels, rows) of a tensor whose last dimension is the channels."""
+    """The tensor as (channels, rows), where its last dimension is the channels."""
     channels = shape[-1] if shape else 1
     return channels, math.prod(shape) // channels

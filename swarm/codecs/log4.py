@@ -32,7 +32,8 @@ _LEVELS = torch.tensor([sign * level for sign in (1.0, -1.0) for level in (0.0, 
 
 
 class Log4(Levels):
-    """Unbiased. Error of a value: at most its own magnitude or 0.0157 of the largest in its row, whichever is larger.
+    """Rounds at random without bias. Error of a value: at most its own magnitude or 0.0157 of the largest in its row,
+    whichever is larger.
 
     Values beyond 3.38e38 saturate there; rows below 8e-31 become zero.
     """
@@ -114,7 +115,7 @@ class _Work:
         return levels.bitwise_or_(signs.to(torch.uint8).bitwise_and_(8))
 
     def _noise(self, first: np.uint32, shape: Sequence[int]) -> Tensor:
-        """23 pseudorandom bits for each value, int32."""
+        """Return 23 pseudorandom bits for each value, int32."""
         count = math.prod(shape)
         h, shifted = self._hash[:count], self._shifted[:count]
         np.add(self._counter[:count], first, out=h)

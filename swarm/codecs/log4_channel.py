@@ -21,7 +21,8 @@ _BY_ROW = Log4()
 
 
 class Log4Channel(Levels):
-    """Unbiased. Error of a value: at most its own magnitude, or 0.0157 of the largest in its channel.
+    """Rounds at random without bias. Error of a value: at most its own magnitude or 0.0157 of the largest in its
+    channel, whichever is larger.
 
     Values beyond 3.38e38 saturate there; channels below 8e-31 become zero.
     """

@@ -12,7 +12,7 @@ from swarm.codecs.codec import Codec, CodecError, Reason, bytes_on, copied, raw_
 
 
 class Raw(Codec):
-    """Unchanged fp32: 4 bytes per value."""
+    """Sends fp32 values unchanged: 4 bytes per value."""
 
     name = "none"
     codec_id = 1
@@ -36,7 +36,7 @@ class Raw(Codec):
 
 
 class BFloat16(Codec):
-    """Rounded to the nearest bf16, ties to even: 2 bytes per value, relative error at most 2^-8.
+    """Rounds to the nearest bf16, ties to even: 2 bytes per value, relative error at most 2^-8.
 
     Finite values beyond the bf16 range saturate at its largest finite value.
     """

@@ -17,11 +17,13 @@ class Remembering(Codec):
 
     @abc.abstractmethod
     def against(self, base: Tensor) -> Codec:
-        """The codec of a visit with `base`: fp16, of the activation's shape."""
+        """The codec for a visit whose base is known. `base`: fp16, of the activation's shape."""
 
     @abc.abstractmethod
     def left(self, base: Tensor | None, hidden: Tensor, crossed: Tensor) -> Tensor:
-        """The base for the next visit, fp16. hidden: the encoded tensor; crossed: its reconstruction, both fp32."""
+        """The base for the next visit, fp16. hidden: the encoded tensor; crossed: the tensor that the receiver decodes,
+        both fp32.
+        """
 
 
 def to_float16(values: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ class TopKIndependent(TopK):
 
 
 class TopKShared(Codec):
-    """Gradients at the positions of a `topk` activation: relative error at most 2^-8 there, zero elsewhere.
+    """Encodes a gradient at the positions of a `topk` activation: relative error at most 2^-8 there, zero elsewhere.
 
     `of`: the forward codec. Gradients are encoded and decoded by `beside(forward frame)`.
     """
@@ -184,7 +184,9 @@ class TopKShared(Codec):
 
 
 def _largest(flat: Tensor, keep: int) -> Tensor:
-    """Positions of the `keep` largest magnitudes in each row, bool, of the shape of `flat`; of equal ones the first."""
+    """The positions of the `keep` largest magnitudes in each row, bool, of the shape of `flat`. Of equal magnitudes,
+    the first count.
+    """
     size = flat.abs().numpy()
     place = size.shape[1] - keep
     # Nonnegative floats have the same order as their bits, and selecting integers is faster.
@@ -198,7 +200,7 @@ def _largest(flat: Tensor, keep: int) -> Tensor:
 
 
 def _index_bytes(width: int, keep: int) -> int | None:
-    """Bytes of an index; None: use a bitmap, which is not larger."""
+    """Bytes of one index. None: use a bitmap, which is not larger than the indices."""
     size = 2 if width <= 1 << 16 else 4 if width <= 1 << 32 else 8
     return size if keep * size < -(-width // 8) else None
 

@@ -32,7 +32,8 @@ from swarm.codecs.codec import Codec, CodecError, Reason, bytes_on, raw_bytes
 
 
 class Uniform(Codec):
-    """Error of a value: at most 0.51 steps, that is 0.51/levels of the largest magnitude in its block.
+    """Rounds to the nearest level. Error of a value: at most 0.51 steps, that is 0.51/levels of the largest magnitude
+    in its block.
 
     Values beyond ±3.3e38 saturate there.
     """

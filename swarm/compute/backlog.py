@@ -50,10 +50,13 @@ class Backlog(Generic[Task]):
             self._changed.notify()
             return True
 
-    def pop(self, wait: bool = True) -> Task | None:
-        """Remove and return the most urgent task. None: the queue is closed, or it is empty and `wait` is False."""
+    def pop(self, until: Callable[[], bool] = lambda: False) -> Task | None:
+        """Remove and return the most urgent task. Wait for one until the queue is closed or `until` is true: then None.
+
+        Call `wake` when `until` may have become true. A task that is here already comes first.
+        """
         with self._changed:
-            while wait and not self._heap and not self._closed:
+            while not self._heap and not self._closed and not until():
                 self._changed.wait()
             if self._closed or not self._heap:
                 return None
@@ -92,6 +95,11 @@ class Backlog(Generic[Task]):
         with self._changed:
             self._heap = [entry for entry in self._heap if not unwanted(entry[3])]
             heapq.heapify(self._heap)
+
+    def wake(self) -> None:
+        """Let a waiting `pop` look at its condition again."""
+        with self._changed:
+            self._changed.notify_all()
 
     def close(self) -> list[Task]:
         """Close the queue and wake `pop`; returns the tasks that were not executed."""

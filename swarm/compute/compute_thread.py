@@ -1,8 +1,9 @@
 """The compute thread: it owns the device and executes one task after another, the most urgent first.
 
-If the device is asynchronous (a GPU), the thread works *ahead*: it launches a microbatch before it waits for the
-previous one, so the device always has work. A third thread then joins the outgoing bodies and posts the results, in
-the order of the tasks. An exception never ends the thread: the core receives it as ComputeFailed.
+If the device is asynchronous (a GPU), the thread works *ahead*: it launches a microbatch while the device computes the
+previous one, so the device always has work. It never waits for the device itself: a second thread does this for each
+launched task, so tasks that arrive meanwhile are launched at once. A third thread joins the outgoing bodies and posts
+the results, in the order of the tasks. An exception never ends the thread: the core receives it as ComputeFailed.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -28,6 +30,10 @@ from swarm.compute.turns import Turns
 from swarm.protocol.peer.io import BackwardDone, Forward, ForwardDone, PeerInput, Weights, WeightsDone
 
 _JOIN_TIMEOUT_S = 30.0
+AHEAD = 2
+"""Largest number of launched tasks that the device has not finished. More would need more memory, and a backward that
+arrives would have to wait for all forwards launched before it.
+"""
 TIMED = (ForwardDone, BackwardDone, WeightsDone)
 """Inputs of the core that report how many seconds their work took."""
 _Value = TypeVar("_Value")
@@ -48,6 +54,8 @@ class Launched:
     """The time at which the last stage switched from forward to backward, if it did."""
     body: Buffer | None
     """The body that the device is reading; it must be kept until the device has finished."""
+    reached: Future[float] = field(default_factory=Future)
+    """The time at which the device passed `end`."""
 
 
 class Executor(Protocol):
@@ -86,11 +94,12 @@ class ComputeThread:
         self.meter = Meter()
         self.waited_s = 0.0
         """Seconds that the current task waited for its turn. The executor sets it."""
-        self._launched: Launched | None = None
-        """The microbatch that the device is computing."""
+        self._launched: deque[Launched] = deque()
+        """The tasks that the device is computing, in order."""
         self._free_at = 0.0
         """The time at which the device finished its last task."""
         self._backlog: Backlog[ComputeAction | _Call] = Backlog()
+        self._landings = ThreadPoolExecutor(1, f"landings-{stage}")
         self._departures = ThreadPoolExecutor(1, f"departures-{stage}", torch.set_num_threads, (threads,))
         self._thread = threading.Thread(target=self._run, name=f"compute-{stage}", daemon=True)
 
@@ -131,6 +140,7 @@ class ComputeThread:
         """After `stop`: wait until the thread has ended."""
         if threading.current_thread() is not self._thread:
             self._thread.join(_JOIN_TIMEOUT_S)
+        self._landings.shutdown(wait=False)
         self._departures.shutdown(wait=False)  # finished work is still posted
 
     # ------------------------------------------------ the compute thread
@@ -147,29 +157,31 @@ class ComputeThread:
 
     def _work_off(self) -> None:
         while True:
-            task = self._backlog.pop(wait=self._launched is None)
-            if not isinstance(task, MicrobatchAction):
-                if self._launched is not None:
-                    self._land()
-                elif task is None:
+            task = self._backlog.pop(until=self._has_landed)
+            if task is None:
+                if not self._launched:
                     return
+                self._finish()
+                continue
+            if not isinstance(task, MicrobatchAction):
+                while self._launched:
+                    self._finish()
             if isinstance(task, Forward):
                 self._make_room()
-            if task is not None:
-                self._do(task)
+            self._do(task)
+
+    def _has_landed(self) -> bool:
+        return bool(self._launched) and self._launched[0].reached.done()
 
     def _do(self, task: ComputeAction | _Call) -> None:
-        """Execute a task; or launch it, and then finish the task launched before."""
-        before, self._launched = self._launched, self._begin(task)
-        if before is not None:
-            self._finish(before)
-
-    def _land(self) -> None:
-        """Wait until the device is idle."""
-        launched, self._launched = self._launched, None
+        """Execute a task, or launch it. Then finish tasks until the device has less than AHEAD others."""
+        launched = self._begin(task)
         if launched is not None:
-            self._finish(launched)
-            self.meter.rest()
+            self._launched.append(launched)
+            launched.reached.add_done_callback(lambda _: self._backlog.wake())
+            self._landings.submit(self._await, launched.reached, launched.end)
+        while len(self._launched) >= AHEAD:
+            self._finish()
 
     def _make_room(self) -> None:
         """Compute deferred gradients of weights first if the next forward needs their memory: recomputing that forward
@@ -193,14 +205,15 @@ class ComputeThread:
         if isinstance(done, Launched):
             return done
         turned = self._executor.turned_at()
-        self.meter.end(self.waited_s, 0.0 if turned is None else self._clock.wait(turned))
+        self.meter.end(self.waited_s, 0.0 if turned is None else self._clock.passed(turned))
         self.tell(done)
         return None
 
-    def _finish(self, launched: Launched) -> None:
-        """Wait until the device has computed a microbatch, and post the result."""
+    def _finish(self) -> None:
+        """Wait until the device has computed the task launched first, and post the result."""
+        launched = self._launched.popleft()
         try:
-            end = self._clock.wait(launched.end)
+            end = launched.reached.result()
             begun = max(self._free_at, self._clock.passed(launched.begun))
             complete = launched.finish()
             turned = 0.0 if launched.turned is None else self._clock.passed(launched.turned)
@@ -210,6 +223,9 @@ class ComputeThread:
             warn(launched.task, error)
             self.tell(failure(launched.task, error.with_traceback(None)))
             return
+        finally:
+            if not self._launched:
+                self.meter.rest()
         task, seconds = launched.task, end - begun
         self._depart(lambda: self._complete(task, complete, seconds))  # not `launched`, which holds gradients
 
@@ -219,6 +235,14 @@ class ComputeThread:
             self._departures.submit(run)
         else:
             run()
+
+    # ------------------------------------------------ the thread that waits for the device
+
+    def _await(self, reached: Future[float], end: Mark) -> None:
+        try:
+            reached.set_result(self._clock.wait(end))
+        except Exception as error:
+            reached.set_exception(error)
 
     # ------------------------------------------------ the thread that posts
 

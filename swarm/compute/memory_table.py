@@ -10,10 +10,11 @@ import math
 from dataclasses import dataclass, replace
 
 from swarm.manifest import RunManifest
+from swarm.protocol.stage_needs import ComputeKind
 
 EXACT_PACKED = 5 / 8
 """Size of packed exact sums relative to their size in memory, as measured in docs/slow-links.md."""
-DITHERED_BITS = 2.73
+DITHERED_BITS = 3.29
 """Bits of a number in sums with "dither:1", mean of parts and totals with their headers (docs/averaging.md)."""
 _GRID = 2 * 4, 8
 """Bytes of a block's grid (block_grid.py): on the device, and in the host's memory."""
@@ -42,6 +43,17 @@ class Mode:
     @property
     def half(self) -> bool:
         return self.precision != "fp32"
+
+    @property
+    def kind(self) -> ComputeKind:
+        """The part of the mode on which the memory depends, as a peer reports it to coordinators."""
+        return ComputeKind[f"{'CARD' if self.own_memory else 'HOST'}_{self.precision.upper()}"]
+
+    @classmethod
+    def of_kind(cls, kind: ComputeKind) -> Mode:
+        """A mode of this kind. Its device stands for all devices of the kind."""
+        place, precision = kind.name.split("_")
+        return cls("cuda" if place == "CARD" else "cpu", precision.lower())
 
 
 ON_CPU = Mode()

@@ -1,4 +1,4 @@
-"""Data: `prepare` converts text or images to hashed shards of ids; `CorpusReader` returns the ids of a step."""
+"""`prepare` converts text or images to hashed shards of ids. `CorpusReader` returns the ids of a step."""
 
 from swarm.data.corpus import Source, open_source, wikipedia_leads
 from swarm.data.corpus_error import CorpusError

@@ -26,7 +26,7 @@ class EndOfText:
     token: str
     number: int
     told_by: str
-    """The file that names the token."""
+    """The name of the file that names the token."""
 
 
 def marked(tree: dict[str, Any]) -> int | None:
@@ -58,7 +58,7 @@ def unmarked(raw: bytes) -> bytes:
 
 
 def told_beside(path: Path, raw: bytes) -> EndOfText | None:
-    """The end of text according to the other files in the folder of a tokenizer.json; None if they do not name it.
+    """The end of text, according to the other files in the folder of a tokenizer.json. None if they do not name it.
 
     Raises CorpusError.
     """
@@ -66,7 +66,8 @@ def told_beside(path: Path, raw: bytes) -> EndOfText | None:
 
 
 def told_in(folder: Path, raw: bytes, origin: str) -> EndOfText | None:
-    """The end of text according to the files in a model folder, in their order of precedence.
+    """The end of text, according to the files in a model folder. If several files name it, the first in their order
+    counts.
 
     A number that is not a special token is ignored, because configurations contain many unused defaults. Raises
     CorpusError if files name tokens, but none of them is a special token.

@@ -26,7 +26,7 @@ _SIDE_FOLDER = ".preparing"
 
 
 def read_corpus(directory: Path) -> DataSection:
-    """The description in a prepared folder. Raises CorpusError. The files are not checked; `CorpusReader` does this."""
+    """Read the description of the corpus in a prepared folder. Raises CorpusError. `CorpusReader` checks the files."""
     path = directory / CORPUS_FILE
     try:
         return DataSection.model_validate(json.loads(path.read_bytes()))

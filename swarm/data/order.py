@@ -57,7 +57,7 @@ class Permutation:
 
 
 class EveryStep:
-    """Each step refers to the previous step: to the same microbatch numbers, with other samples.
+    """The visits of a codec that uses the previous step: the same microbatch numbers, with other samples.
 
     `mutual`: whether both ends of a boundary use the previous visit; otherwise only the sender does.
     """

@@ -30,12 +30,12 @@ _BATCH_CHARACTERS = 1 << 20
 _LOOKED_AT_CHARACTERS = 1 << 20
 
 Progress = Callable[[str, int, int | None], None]
-"""(activity, documents done, total number of documents if known)"""
+"""Called with (activity, documents done, total number of documents if known)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Facts that people should check, to notice a wrong input before a model is trained on it."""
+    """What people should look at to notice a wrong input before a model is trained on it."""
 
     documents: int
     unknown: float

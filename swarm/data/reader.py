@@ -114,7 +114,9 @@ def step_order(manifest: RunManifest) -> StepOrder | None:
 
 
 def visits(manifest: RunManifest) -> StepOrder | EveryStep | None:
-    """Tells for each step the earlier step whose activations are its bases; None if the codec uses no bases."""
+    """The visits of this run: for each step, the earlier step whose activations are its bases. None if the codec uses
+    no bases.
+    """
     match manifest.codec.remembers:
         case "samples":
             return step_order(manifest)

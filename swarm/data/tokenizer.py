@@ -62,7 +62,7 @@ class Tokenizer:
         self.vocab_size = highest + 1
         self.end_of_text = vocabulary[ends[0]] if end is None else end
         self.guesses = () if end is not None or len(ends) < 2 else tuple(ends)
-        """Tokens that may end a text, if it is not known which of them does; otherwise empty."""
+        """Tokens that may end a text, if it is not known which of them does. Otherwise empty."""
         unknown = json.loads(raw)["model"].get("unk_token")
         self.unknown = vocabulary.get(unknown) if isinstance(unknown, str) else None
         """The id of the unknown token, which replaces text without a token; None if there is none."""

@@ -39,7 +39,9 @@ class PeerExpelled(Event):
 
 @dataclass(frozen=True, slots=True)
 class StateDrifted(Event):
-    """Replicas computed a step with different states. The peers in `reload` load the state again; the step repeats."""
+    """Replicas computed a step with different states. The peers in `reload` load the state again, and the step is
+    repeated.
+    """
 
     severity: ClassVar[Severity] = "warning"
 
@@ -60,7 +62,7 @@ class StateDrifted(Event):
 class StateCompared(Event):
     """The state of a new replica was compared with its siblings' before it got work.
 
-    If not `equal`, it loads it again.
+    If the states are not `equal`, the new replica loads its state again.
     """
 
     actor: str
@@ -92,9 +94,9 @@ class CheckpointsDiffer(Event):
 
 @dataclass(frozen=True, slots=True)
 class RoundsOtherwise(Event):
-    """This device failed the self-test at start: it rounds optimizer steps differently.
+    """This device failed the self-test at the start, because it rounds optimizer steps in another way.
 
-    The CPU computes them instead.
+    The CPU computes the optimizer steps instead.
     """
 
     severity: ClassVar[Severity] = "warning"

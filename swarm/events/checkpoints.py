@@ -66,7 +66,7 @@ class CheckpointRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class StateFetched(Event):
-    """The state of a stage came from another replica, the archive, or several replicas."""
+    """A peer has loaded the state of a stage. It came from another replica, the archive, or several replicas."""
 
     stage: int
     version: int
@@ -89,18 +89,18 @@ class Gathered(Event):
     resumed: int
     """Number of pieces that an earlier, interrupted download had fetched."""
     index_s: float
-    """Seconds until the index was known."""
+    """Seconds until the list of pieces (the index) was known."""
     pieces_s: float
     by_donor: dict[str, int]
-    """Bytes from each donor."""
+    """Bytes from each donor, by the donor's name."""
     received: int
-    """Bytes transferred: the pieces of a state are compressed for the transfer."""
+    """Bytes transferred. The pieces of a state are compressed for the transfer, so this is less than their size."""
     refetched: int
     """Number of pieces that arrived with a wrong hash and were fetched again."""
 
     def sentence(self) -> str:
         seconds = self.index_s + self.pieces_s
-        size = f"{amount(self.nbytes)} ({amount(self.received)} on the line)"
+        size = f"{amount(self.nbytes)} ({amount(self.received)} sent over the network)"
         return f"stage {self.stage}: {self.what} from {len(self.by_donor)} peers: {size} in {seconds:.1f} s"
 
 
@@ -117,9 +117,10 @@ class PieceRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class CatchUpForecast(Event):
-    """Whether a new peer can catch up: the time in which its link transfers the sums of a step, and the time of a step.
+    """A forecast whether a new peer can catch up. It compares the time in which the peer's link transfers the sums of a
+    step with the time of a step.
 
-    The new peer and the coordinator log it, if link and step were measured.
+    The new peer and the coordinator log it if both link and step were measured.
     """
 
     actor: str
@@ -127,7 +128,7 @@ class CatchUpForecast(Event):
     nbytes: int
     """Size of the sums of a step."""
     sums_s: float
-    """Seconds to transfer the sums if they have the whole link."""
+    """Seconds to transfer the sums if nothing else uses the link."""
     step_s: float
     can: bool
 
@@ -146,7 +147,7 @@ class CatchUpForecast(Event):
 
 @dataclass(frozen=True, slots=True)
 class CatchUpFailed(Event):
-    """A new peer cannot get the sums of a step any more. It loads a newer version."""
+    """A new peer cannot get the sums of a step any more. It loads a newer version instead."""
 
     stage: int | None
     step: int

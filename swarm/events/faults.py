@@ -1,4 +1,4 @@
-"""Events of faults: peers that leave a pass, work that is repeated, and its cost."""
+"""Events of faults: peers that leave a pass, work that is repeated, and what a fault costs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PeerFenced(Event):
     stage: int
     pass_id: str
     finished: list[int]
-    """Microbatches that it had accumulated: this work is void and is repeated."""
+    """Microbatches that the process had accumulated. Others repeat this work."""
     unfinished: list[int]
     reason: str
 
@@ -32,9 +32,9 @@ class PeerFenced(Event):
 
 @dataclass(frozen=True, slots=True)
 class StageAmended(Event):
-    """A stage has a new assignment table: the microbatches in `moved` change their peer.
+    """A stage has a new assignment table: the microbatches in `moved` go to another peer.
 
-    `entrant`: a peer that joins.
+    `entrant`: a peer that joins the stage with this table.
     """
 
     pass_id: str
@@ -51,7 +51,7 @@ class StageAmended(Event):
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchesReleased(Event):
-    """A slow peer gave up microbatches that it had not accumulated."""
+    """A slow peer gave up microbatches whose gradients it had not accumulated."""
 
     pass_id: str
     actor: str
@@ -88,7 +88,7 @@ class StepAborted(Event):
 
 @dataclass(frozen=True, slots=True)
 class RolledBack(Event):
-    """All stages went back to a checkpoint, because the last copy of a stage was lost or the run diverged."""
+    """All stages went back to a checkpoint, because the last copy of a stage was lost or because the run diverged."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -129,7 +129,8 @@ class StageDoubted(Event):
 class RunDiverged(Event):
     """The run has diverged: several steps in a row were skipped, or parameters are not finite.
 
-    It goes back to `version` and continues with `rate` times the scheduled learning rate. `rate` null: it stops.
+    The run goes back to `version` and continues with `rate` times the scheduled learning rate. If `rate` is null, it
+    stops.
     """
 
     severity: ClassVar[Severity] = "warning"
@@ -140,10 +141,10 @@ class RunDiverged(Event):
     version: int
     """The newest checkpoint that is known to be good, to which the run goes back; 0: the start of the run."""
     rate: float | None
-    """Factor on the scheduled learning rate from there on; None: the run stops."""
+    """Factor on the scheduled learning rate from then on. None: the run stops."""
 
     def sentence(self) -> str:
-        where = f"version {self.version}, the newest checkpoint that is good"
+        where = f"version {self.version}, the newest good checkpoint"
         if self.rate is None:
             return f"the run has diverged: {self.reason}; it stops. Kept: {where}"
         return (
@@ -155,7 +156,7 @@ class RunDiverged(Event):
 class OutOfMemory(Event):
     """A peer ran out of memory for `what`. It repeats the work, and keeps at most `now` graphs instead of `before`.
 
-    The second time, it leaves (`leaves`).
+    When this happens for the second time, the peer leaves (`leaves`).
     """
 
     severity: ClassVar[Severity] = "warning"
@@ -191,14 +192,14 @@ class FaultCosted(Event):
     microbatches: int
     """Number of repeated microbatches, over all stages."""
     seconds: float
-    """Seconds by which the step, with its aborted attempts, took longer than usual; not negative."""
+    """By how many seconds the step, with its aborted attempts, took longer than usual. Not negative."""
     usual_s: float
     """Median seconds of the last undisturbed steps, at most eight; 0 if there was none."""
     tokens: int
-    """Tokens that the swarm usually trains in these seconds."""
+    """Number of tokens that the swarm usually trains in these seconds."""
     reason: str
     reasons: list[str] = field(default_factory=list)
-    """The reason for each of the first of `actors`."""
+    """For each of the first of `actors`, the reason why it is listed."""
 
     def sentence(self) -> str:
         again = f"{self.microbatches} microbatches were repeated"

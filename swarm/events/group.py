@@ -10,7 +10,7 @@ from swarm.events.event import Event, Severity
 
 @dataclass(frozen=True, slots=True)
 class LeadershipTaken(Event):
-    """This coordinator leads its group."""
+    """This coordinator now leads its group."""
 
     actor: str
     ballot: int
@@ -20,7 +20,7 @@ class LeadershipTaken(Event):
 
     def sentence(self) -> str:
         reached = f"{self.reached} of {self.members} coordinators can be reached"
-        return f"{self.actor}, this coordinator, leads under ballot {self.ballot}: {reached}"
+        return f"{self.actor}, this coordinator, leads, elected under ballot number {self.ballot}: {reached}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class LeadershipLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class LeaderFollowed(Event):
-    """Another coordinator leads. In a peer's log: the peer now follows this coordinator."""
+    """Another coordinator now leads. In a peer's log: the peer now follows this coordinator."""
 
     leader: str
     ballot: int
-    """The ballot under which it leads; in a peer's log, the term."""
+    """The number of the election (the ballot) that made it the leader. In a peer's log, the term."""
 
     def sentence(self) -> str:
         return f"coordinator {self.leader} leads now"
@@ -67,7 +67,7 @@ class MajorityMissing(Event):
 class DecisionRecorded(Event):
     """A coordinator that does not lead has written the decision to its disk.
 
-    It has the content of StepDecided, because the last lines of the leader's log may be lost with the leader.
+    The event has the content of StepDecided, because the last lines of the leader's log may be lost with the leader.
     """
 
     term: int

@@ -55,9 +55,9 @@ class PeerMoved(Event):
     source: int
     stage: int
     gain: float
-    """Microbatches that the swarm gains, for the expected life of the arrangement."""
+    """Number of microbatches that the swarm gains while the new arrangement is expected to last."""
     cost: float
-    """Microbatches that the swarm loses while the peer downloads its new stage."""
+    """Number of microbatches that the swarm loses while the peer downloads its new stage."""
     reason: str
 
     def sentence(self) -> str:
@@ -72,7 +72,7 @@ class PeerLeaving(Event):
     stage: int | None
     reason: str
     leaves_in_s: float
-    """Seconds at most; the peer leaves earlier if nothing depends on it any more."""
+    """Seconds after which the peer ends at the latest. It leaves earlier if nothing depends on it any more."""
 
     def sentence(self) -> str:
         return (
@@ -103,7 +103,7 @@ class PeerResumed(Event):
     actor: str
     stage: int | None
     reason: str
-    """The last reported reason of the pause."""
+    """The reason of the pause, as last reported."""
 
     def sentence(self) -> str:
         return f"{self.actor} of {stage_name(self.stage)} works again; it was paused: {self.reason}"
@@ -136,7 +136,7 @@ class PeerLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeerRefused(Event):
-    """The handshake refused a connection. The 1st to 10th refusal of a peer, the 100th, the 1000th, … are logged."""
+    """The handshake refused a connection. Logged for the 1st to 10th refusal of a peer, the 100th, the 1000th, …"""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -150,8 +150,8 @@ class PeerRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class MemberSlowed(Event):
-    """The devices of one pass exceed the message rate of a pass. The 1st to 10th time of an actor, the 100th, … are
-    logged.
+    """The devices of one pass send more messages than a pass may send. Logged for the 1st to 10th time of an actor, the
+    100th, …
     """
 
     severity: ClassVar[Severity] = "warning"
@@ -177,7 +177,7 @@ class DuplicateIdentity(Event):
     older: str
     """The process that must leave."""
     newer: str | None
-    """None if the older process logs this event and does not know the newer one."""
+    """The process that stays. None if the older process logs this event and does not know the newer one."""
 
     def sentence(self) -> str:
         return (
@@ -211,7 +211,9 @@ class ManyReplicas(Event):
 
 @dataclass(frozen=True, slots=True)
 class SeatAsked(Event):
-    """A stage has no peer and no free peer can take it, so the process of a peer is asked to host another peer."""
+    """A stage has no peer and no free peer can take it. So a peer's process is asked to run one more peer, in another
+    seat.
+    """
 
     actor: str
     stage: int
@@ -235,7 +237,7 @@ class SeatTaken(Event):
 
 @dataclass(frozen=True, slots=True)
 class SeatLeft(Event):
-    """A hosted peer has ended. The other peers of this process continue."""
+    """A peer in an additional seat has ended. The other peers of this process continue."""
 
     seat: int
     reason: str
@@ -246,7 +248,7 @@ class SeatLeft(Event):
 
 @dataclass(frozen=True, slots=True)
 class TableChanged(Event):
-    """The peers that serve a stage, and their weights. Logged when peers or weights have changed."""
+    """A table of a stage: the peers that serve it, and their weights. Logged when peers or weights have changed."""
 
     pass_id: str
     stage: int
@@ -254,7 +256,7 @@ class TableChanged(Event):
     """Number of the table (StageTable.number)."""
     roster: list[str]
     weights: list[float]
-    """Relative speed of each roster member; microbatches are divided in this ratio. Four significant digits."""
+    """Relative speed of each roster member. Microbatches are divided in this ratio. Four significant digits."""
     rates: list[float]
     """Microbatches/s of each roster member in this stage, as the planner estimates. Three significant digits."""
     reason: str
@@ -266,7 +268,9 @@ class TableChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class ShareChanged(Event):
-    """A replica is at least twice as fast or slow as when this event was last logged, and its share has changed."""
+    """A replica's time per microbatch has at least doubled or halved since this event was last logged, and its share
+    has changed.
+    """
 
     actor: str
     stage: int
@@ -274,7 +278,7 @@ class ShareChanged(Event):
     """Seconds per microbatch when this event was last logged."""
     seconds: float
     microbatches: int
-    """Its share of the new step."""
+    """Number of microbatches that the replica computes in the new step."""
 
     def sentence(self) -> str:
         share = f"now does {self.microbatches} microbatches of stage {self.stage}"
@@ -283,7 +287,9 @@ class ShareChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class PlannerLooked(Event):
-    """The planner's result: rates by stage, the slowest stage, and the planned move. Logged when `reason` changes."""
+    """The planner's result: the rates of the stages, the slowest stage, and the planned move. Logged when `reason`
+    changes.
+    """
 
     slowest: int
     """The stage that limits the swarm."""
@@ -295,7 +301,7 @@ class PlannerLooked(Event):
     source: int = -1
     stage: int = -1
     gain: float = 0.0
-    """Additional microbatches within the planner's horizon."""
+    """Number of additional microbatches that the move gives within the period that the planner considers."""
 
     def sentence(self) -> str:
         return f"planner: {self.reason}"

@@ -10,7 +10,9 @@ from swarm.events.event import Event, Severity
 
 @dataclass(frozen=True, slots=True)
 class FrameRefused(Event):
-    """A frame was refused. The 1st to 10th refused frame of a sender, the 100th, the 1000th, … are logged."""
+    """A frame (an encoded activation or gradient) was refused. Logged for the sender's 1st to 10th, 100th, 1000th, …
+    refused frame.
+    """
 
     severity: ClassVar[Severity] = "warning"
 
@@ -38,7 +40,7 @@ class StreamBroken(Event):
 
 @dataclass(frozen=True, slots=True)
 class MessagesDropped(Event):
-    """Messages to an unreachable actor were dropped. Necessary ones are requested again."""
+    """Messages to an unreachable actor were dropped. If a message is still needed, the actor requests it again."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -52,7 +54,7 @@ class MessagesDropped(Event):
 
 @dataclass(frozen=True, slots=True)
 class RouteChanged(Event):
-    """Frames to `other` go through `via`, because the two cannot reach each other."""
+    """Frames to `other` are forwarded by `via`, because the sender and `other` cannot reach each other."""
 
     other: str
     via: str

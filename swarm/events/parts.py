@@ -93,12 +93,12 @@ class WholeLog:
     """The bytes of a log over all its parts, as they are when this object is created."""
 
     def __init__(self, log: Path) -> None:
-        """Raises OSError."""
+        """Read the sizes of all parts. Raises OSError."""
         self._parts = [(path, path.stat()) for path in whole_log(log)]
         self.size = sum(stat.st_size for _, stat in self._parts)
 
     def read(self, offset: int, most: int) -> bytes:
-        """At most `most` bytes from `offset` on. Raises OSError, also if a part was renamed meanwhile."""
+        """Read at most `most` bytes from `offset` on. Raises OSError, also if a part was renamed meanwhile."""
         found, begin = bytearray(), 0
         for path, stat in self._parts:
             start = max(offset + len(found) - begin, 0)

@@ -25,7 +25,9 @@ class PassOpened(Event):
 
 @dataclass(frozen=True, slots=True)
 class PassProgress(Event):
-    """Progress of the open training pass. Logged at each heartbeat if it has changed; less often in large swarms."""
+    """Progress of the open training pass. Logged at each heartbeat if it has changed, and less often in large
+    swarms.
+    """
 
     pass_id: str
     stages: list[list[int]]
@@ -51,7 +53,7 @@ class MicrobatchForwarded(Event):
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchAccumulated(Event):
-    """The gradient of a microbatch was added to the peer's sums."""
+    """The gradient of a microbatch was added to the sums of the peer."""
 
     pass_id: str
     microbatch: int
@@ -62,7 +64,7 @@ class MicrobatchAccumulated(Event):
 
 @dataclass(frozen=True, slots=True)
 class ReduceStarted(Event):
-    """The reduction of a stage begins, or continues under a new table with the parts that remain valid.
+    """A stage begins to add up its gradients, or continues under a new table with the parts that remain valid.
 
     `microbatches`: the microbatches in this peer's sums.
     """
@@ -76,7 +78,7 @@ class ReduceStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class ReduceCancelled(Event):
-    """An attempt to reduce is cancelled; another one follows."""
+    """An attempt to add up a stage's gradients is cancelled. Another attempt follows."""
 
     attempt: str
     reason: str
@@ -87,7 +89,7 @@ class ReduceCancelled(Event):
 
 @dataclass(frozen=True, slots=True)
 class StagePrepared(Event):
-    """A replica has the whole reduced gradient; `digest` is its digest."""
+    """A replica has the whole summed gradient of its stage. `digest` is the hash of this gradient."""
 
     attempt: str
     digest: str
@@ -98,7 +100,7 @@ class StagePrepared(Event):
 
 @dataclass(frozen=True, slots=True)
 class StepDecided(Event):
-    """The decision about the step is on disk. From here on it is final, whichever actor dies."""
+    """The decision about the step is on disk. From then on it is final, whichever actor dies."""
 
     term: int
     step: int
@@ -108,13 +110,17 @@ class StepDecided(Event):
     tokens: int
     outcomes: list[str]
     without: list[str]
-    """Actors that died after the others were ready to apply: the step was decided without them."""
+    """Actors that died after the others had the whole gradient. The step was decided without them."""
     key_frames: list[str] = field(default_factory=list)
-    """By boundary 1, 2, …, hex: bit m is set if microbatch m crossed as a key frame. Empty if the codec has none."""
+    """For each boundary 1, 2, …, a hexadecimal number. Bit m is set if microbatch m was sent as a key frame. Empty if
+    the codec has no key frames.
+    """
     leader: str = ""
-    """The deciding coordinator, in a run with a group of coordinators."""
+    """The coordinator that decided, in a run with a group of coordinators."""
     assignments: list[list[int]] = field(default_factory=list)
-    """For each stage and microbatch: the replica that added it, an index into the stage's last TableChanged roster."""
+    """For each stage and microbatch, the replica that added it, as an index into the roster of the stage's last
+    TableChanged.
+    """
     rate: float = 1.0
     """The organiser's factor on the scheduled learning rate."""
 
@@ -124,14 +130,14 @@ class StepDecided(Event):
 
 @dataclass(frozen=True, slots=True)
 class CodecChosen(Event):
-    """The codec of a boundary from `step` on, in a run with `codec = "auto"`. `before` is empty at the start."""
+    """The codec of a boundary from `step` on, in a run with `codec = "auto"`. `before`: the previous codec."""
 
     step: int
     boundary: int
     direction: str
     codec: str
     before: str
-    """The previous codec; empty for the first choice since the coordinator started."""
+    """The previous codec. Empty for the first choice since the coordinator started."""
     reason: str
 
     def sentence(self) -> str:
@@ -143,11 +149,11 @@ class CodecChosen(Event):
 
 @dataclass(frozen=True, slots=True)
 class StepApplied(Event):
-    """A peer has applied the step. `digest` chains all steps so far."""
+    """A peer has applied the step. `digest` is a hash over the digests of all steps so far."""
 
     step: int
     digest: str
-    """The digest chain after this step."""
+    """The hash over the digests of all steps up to this one."""
 
     def sentence(self) -> str:
         return f"step {self.step + 1} applied, digest {self.digest[:16]}"
@@ -172,28 +178,32 @@ class StepMeasured(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeerWorked(Event):
-    """A peer's own measurement of its work in one pass: one event per step and peer."""
+    """A peer's own measurement of its work in one pass. There is one event per step and peer."""
 
     actor: str
     stage: int
     pass_id: str
     seconds: dict[str, float]
-    """Seconds of forward, backward, waiting, reducing, applying and recovering; their sum is the peer's whole step.
+    """Seconds of forward, backward, waiting, reducing, applying and recovering. Together they make up the peer's whole
+    step.
 
-    `waiting`: for input; `recovering`: work repeated after a fault.
+    `waiting`: waiting for input. `recovering`: work repeated after a fault.
     """
     spans: list[list[int | str]] = field(default_factory=list)
-    """At most 64 of [kind, first microbatch (−1: none), start, length]; times in ms since this peer received `Open`.
+    """At most 64 of [kind, first microbatch (−1: none), start, length]. Times are milliseconds since this peer received
+    `Open`.
 
-    Kinds as in `seconds`. Adjacent spans of one kind are merged. Empty on slow links and in large swarms.
+    The kinds are those of `seconds`. Adjacent spans of one kind are merged. Empty on slow links and in large swarms.
     """
     usage: dict[str, float] = field(default_factory=dict)
-    """cpu (cores in use), resident and gpu_memory (bytes), temperature (°C), power (W), as far as they can be read."""
+    """Use of the machine: cpu (cores in use), resident and gpu_memory (bytes), temperature (°C), power (W). Values that
+    cannot be read are missing.
+    """
     links: list[dict[str, str | float | dict[str, int]]] = field(default_factory=list)
     """At most 32 of {other, rate (bytes/s), rtt_s, via, sent: {kind: bytes since the last report}}.
 
-    Kinds: forward, backward, sums, state, control. Keys without a value are missing. The other actor measures `rate`,
-    the rate towards itself, so a peer's own log does not contain it.
+    Kinds: forward, backward, sums, state, control. Keys without a value are missing. `rate` is the rate towards
+    `other`, which measures it. So a peer's own log does not contain it.
     """
 
     def sentence(self) -> str:
@@ -224,7 +234,7 @@ class EvaluationDropped(Event):
     version: int
     reason: str
     who: list[str]
-    """Actors that had unfinished work in it at the end, and had finished nothing."""
+    """Actors that had work in it and finished none of it."""
 
     def sentence(self) -> str:
         late = f"; {', '.join(self.who)} had unfinished work" if self.who else ""

@@ -27,7 +27,9 @@ class ProcessStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class LogContinued(Event):
-    """The first event in each part of a log but the first: the process that writes the log, as in ProcessStarted."""
+    """The first event in each part of a log except the first part. It names the process that writes the log, as
+    ProcessStarted does.
+    """
 
     role: str
     actor: str
@@ -61,13 +63,13 @@ class MachineMeasured(Event):
     capacity: float
     """Microbatches/s, forward and backward, through the whole model."""
     forward_s: float | None
-    """None: the capacity was given, not measured."""
+    """Seconds of a forward pass. None: the capacity was given, not measured."""
     backward_s: float | None
     memory: int
     uplink: float | None
     downlink: float | None
     kept: bool
-    """Whether the speed was measured at an earlier start."""
+    """True if the values come from a measurement at an earlier start."""
 
     def sentence(self) -> str:
         layer = ""
@@ -88,7 +90,7 @@ class CoordinatorStarted(Event):
 
     term: int
     decided: int
-    """Last decided step in the decision record; −1: none."""
+    """The last decided step in the decision record; −1 if there is none."""
 
     def sentence(self) -> str:
         found = f"step {self.decided + 1} is decided" if self.decided >= 0 else "a new run"
@@ -97,9 +99,9 @@ class CoordinatorStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class StateChanged(Event):
-    """The coordinator's state in one word, with a reason. Logged when either changes.
+    """What the coordinator does, in one word, with a reason. Logged when either changes.
 
-    `starting` is logged when a coordinator starts or begins to lead a group: it then has no members yet.
+    `starting` is logged when a coordinator starts or begins to lead a group, because it has no members at that moment.
     """
 
     state: str
@@ -137,7 +139,7 @@ class RunFinished(Event):
 class RecordOutdated(Event):
     """The decision record was replaced by an older copy: peers have seen later terms than it contains.
 
-    `term` is the record's last term, `next_term` the term from now on.
+    `term` is the record's last term. `next_term` is the term from now on.
     """
 
     severity: ClassVar[Severity] = "warning"
@@ -145,7 +147,7 @@ class RecordOutdated(Event):
     term: int
     """The record's last term."""
     next_term: int
-    """The term from now on, higher than the peers' terms."""
+    """The term from now on. It is higher than all terms that peers know."""
 
     def sentence(self) -> str:
         return (
@@ -189,7 +191,7 @@ class ControlRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class TrafficMeasured(Event):
-    """Bytes sent and received by channel, with headers, and the rates of incoming links."""
+    """Bytes sent and received, by channel and including headers, and the rates of incoming links."""
 
     sent: dict[str, int]
     """Bytes by channel since the process started."""
@@ -214,7 +216,7 @@ class LayersRecomputed(Event):
     whole: int
     room: int
     not_compiled: bool = False
-    """Whether --compile therefore has no effect: torch does not compile recomputed layers."""
+    """True if --compile has no effect for this reason: torch does not compile recomputed layers."""
 
     def sentence(self) -> str:
         return (
@@ -245,7 +247,7 @@ class FreedMemoryReturned(Event):
 
 @dataclass(frozen=True, slots=True)
 class ResourcesMeasured(Event):
-    """The resources that a peer has used so far. Logged when its state is loaded and after each step."""
+    """The resources that a peer has used since its start. Logged when its state is loaded and after each step."""
 
     version: int
     cpu_seconds: float
@@ -257,7 +259,7 @@ class ResourcesMeasured(Event):
     peak_retained_bytes: int
     """Largest size of the encoded frames kept for one pass, in memory and on disk together."""
     tasks: int = 0
-    """Number of tasks in its event loop."""
+    """Number of tasks in the event loop of its process."""
 
     def sentence(self) -> str:
         cpu = f"{self.cpu_seconds:.1f} s of CPU, daemon {self.daemon_cpu_seconds:.1f} s"

@@ -11,10 +11,14 @@ from pydantic import Field, model_validator
 from swarm.manifest.section import Positive, Section
 
 _SUBSPACE = "U = the first k channels; F = uniform lanes of splitmix64; version 1"
-"""How swarm/models/subspace.py makes U and F. Change this text whenever their values change."""
+"""Names the algorithm with which swarm/models/subspace.py makes U and F. Change this text whenever their values
+change.
+"""
 
 _BOUNDARY = "F = uniform lanes of splitmix64 from 0; retraction by Newton-Schulz on multiples of 2^-24; version 1"
-"""The algorithm of swarm/models/boundary.py. Change this text whenever its results change for the same parameters."""
+"""Names the algorithm of swarm/models/boundary.py. Change this text whenever its results change for the same
+parameters.
+"""
 
 
 TOKEN_MEANS_GRID_BITS = 16
@@ -242,7 +246,7 @@ class ModelSection(Section):
 
     @property
     def residual_width(self) -> int:
-        """Values per token in the residual: its activation, or its coefficients in the subspace."""
+        """Values per token in the residual: those of the activation, or its coefficients in the subspace."""
         return self.subspace_dim if self.residual == "subspace" else self.dim
 
     @property

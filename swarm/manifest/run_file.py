@@ -61,7 +61,9 @@ def load_run_file(path: Path, overrides: Iterable[str] = ()) -> RunFile:
 
 
 def read_run_tree(tree: dict[str, Any], where: str, overrides: Iterable[str] = ()) -> RunFile:
-    """The run file from nested tables and `overrides`. `where`: its name in error messages. Raises ManifestError."""
+    """Make the run file from nested tables and `overrides`. `where`: its name in error messages. Raises
+    ManifestError.
+    """
     apply_overrides(tree, overrides)
     _reject_unknown_keys(tree, RunFile, where)
     try:

@@ -19,7 +19,9 @@ class BatchSection(Section):
     sequences: Positive = Field(default=4, le=65_535)
     sequence_length: Positive = Field(default=128, le=1 << 20)
     order: Literal["samples", "steps"] = "samples"
-    """What each epoch shuffles. "steps": each step keeps its samples in every epoch, as the codec `delta` needs."""
+    """What each epoch shuffles: samples, or steps. "steps": a step has the same samples in every epoch, as the codec
+    `delta` needs.
+    """
 
     @property
     def tokens_per_microbatch(self) -> int:
@@ -49,7 +51,7 @@ class OptimizerSection(Section):
 
 
 AUTO = "auto"
-"""In place of a codec's name: the coordinator chooses the codec during the run."""
+"""A value of `forward` and `backward` in place of a codec's name: the coordinator chooses the codec during the run."""
 
 
 class CodecSection(Section):
@@ -65,7 +67,7 @@ class CodecSection(Section):
 
     @property
     def remembers(self) -> Literal["", "samples", "places"]:
-        """From which earlier activation a frame codes the change; "": none.
+        """The kind of earlier activation relative to which a frame encodes a change; "" if there is none.
 
         "samples": the last visit of the same samples; "places": the same microbatch of the previous step.
         """
@@ -74,7 +76,7 @@ class CodecSection(Section):
 
     @property
     def mutual(self) -> bool:
-        """True: sender and receiver keep the base. False: only the sender does."""
+        """True if sender and receiver keep the base. False if only the sender does."""
         return self.forward.partition(":")[0] in ("delta", "ef21")
 
 
@@ -140,7 +142,7 @@ class CheckpointSection(Section):
 
 
 class DivergenceSection(Section):
-    """When a run counts as diverged, and the reaction (docs/faults.md)."""
+    """When a run counts as diverged, and what happens then (docs/faults.md)."""
 
     skips: Count = 3
     action: Literal["stop", "go_back"] = "stop"
@@ -162,7 +164,7 @@ class SwarmSection(Section):
     """
 
     replicas: Positive = Field(default=2, le=65_535)
-    max_replicas: int = Field(default=0, ge=0, le=65_535, description="0: as many as are of use")
+    max_replicas: int = Field(default=0, ge=0, le=65_535, description="0: as many as are useful")
     start_timeout_s: float = Field(
         default=600.0,
         gt=0,
@@ -311,7 +313,7 @@ class Tables(Section):
 
     @property
     def audit_steps(self) -> int:
-        """Every how many steps one is audited, if each stage has swarm.replicas peers; 0: no audits."""
+        """The number of steps of which one is audited, if each stage has swarm.replicas peers. 0: no audits."""
         if not self.audit.every or self.prevents_audits:
             return 0
         every, least = (AUTO_EVERY, AUTO_STEPS) if self.audit.every == "auto" else (self.audit.every, 1)
@@ -319,14 +321,16 @@ class Tables(Section):
 
     @property
     def prevents_audits(self) -> str:
-        """The setting because of which other peers would get a different result for the same step; empty: none."""
+        """The setting that makes the result of a step depend on the peers that compute it, so that audits are
+        impossible. Empty if there is none.
+        """
         if self.codec.remembers:
             return f'codec.forward = "{self.codec.forward}"'
         return f'sums.averaging = "{self.sums.averaging}"' if self.sums.compresses else ""
 
     @property
     def outlines(self) -> bool:
-        """Whether audits compare sums that may differ between honest peers."""
+        """True if audits compare sums that may differ slightly between honest peers."""
         return self.audit_steps > 0 and self.audit.tolerance > 0
 
     @property

@@ -8,13 +8,14 @@ model.boundary chooses how they narrow the residual:
   step (retraction.py).
 * `maxout` (SWARM): z is the normalised maximum of each group of d/k channels of the normalised residual, x' = Up·z.
 
-In addition, the receiving stage may change the received residual, also if it is not narrowed (for control runs):
+In addition, the receiving stage may change the received residual, even if it is not narrowed (for control runs):
 
 * a token table of low rank: x' ← x' + B·A[t] (like MAPL's factorised anchors). In a subspace, B·A[t] is added to the
   anchor with which this stage reads, so the coefficients and the frames stay unchanged.
 * a refinement: x' ← x' + W·silu(V·norm(x')). In a subspace it writes coefficients, like all other writers.
 
-Initially, both add zero. Token means (token_means.py) change what is sent, but not what the receiver computes with.
+At first, both additions are zero. Token means (token_means.py) change what is sent, but not what the receiver computes
+with.
 
 F is the frozen token anchor of subspace.py, which every stage generates. It is also added to the embedding, so a
 boundary carries only what the layers have computed. All modules here have ordinary parameters, which belong to their
@@ -61,7 +62,7 @@ def initial_boundary_value(name: str, shape: torch.Size, model: ModelSection) ->
 
 
 class Boundaries(nn.Module):
-    """The boundary modules of the stage with `layers`. At the ends of the model there are none.
+    """The boundary modules of the stage with `layers`. There are none at the ends of the model.
 
     The keys of [model] choose the modules.
     """
@@ -81,8 +82,8 @@ class Boundaries(nn.Module):
         self.sent_means = nn.ModuleDict({cut: SentMeans(*size) for cut in left if model.token_means})
 
     def before(self, x: Tensor, frozen: Tensor | None, tokens: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The input of the stage's layers, computed from the received residual; and in a subspace, the anchor with
-        which they read it, else None.
+        """Compute the input of the stage's layers from the received residual. In a subspace, also return the anchor
+        with which the layers read it; otherwise None.
 
         x: (batch, time, model.boundary_width) → (batch, time, model.residual_width). `frozen`: the tokens' anchor.
         """
@@ -162,7 +163,7 @@ class _MaxoutReceiver(nn.Module):
 
 
 class _TokenTable(nn.Module):
-    """B·A[t].
+    """A trained token table of low rank: B·A[t] for token t.
 
     A is trained like an embedding, without weight decay; B is random at first, so that all rows of A learn.
     """

@@ -16,7 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 AT_ONCE = 1 << 25
-"""Largest number of logits at once: 128 MiB in fp32. It is part of the definition, since it splits sums."""
+"""Largest number of logits that are computed at once: 128 MiB in fp32. The result depends on it in the last bits, since
+it determines where sums are split.
+"""
 
 
 def summed_cross_entropy(x: Tensor, project: Callable[[Tensor], Tensor], weight: Tensor, labels: Tensor) -> Tensor:

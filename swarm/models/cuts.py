@@ -71,7 +71,9 @@ def flop_costs(model: ModelSection, sequence_length: int) -> Costs:
 
 
 def _balance(costs: Sequence[float], parts: int) -> tuple[int, ...]:
-    """Starts of parts 1, 2, … of the contiguous partition with the least maximum cost, then least sum of squares."""
+    """The starts of parts 1, 2, … of the best division into contiguous parts: the one with the least maximum cost, then
+    the least sum of squares.
+    """
     total = (0.0, *itertools.accumulate(costs))
     count = len(costs)
     infinity = float("inf")

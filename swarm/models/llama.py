@@ -52,7 +52,9 @@ def initial_value(name: str, shape: torch.Size, model: ModelSection, seed: int) 
 
 
 class LlamaStage(StageModule):
-    """One stage. The first stage also has the embedding; the last one also has the final norm and the head."""
+    """One stage of the model. The first stage also has the embedding; the last one also has the final norm and the
+    head.
+    """
 
     _cos: Tensor
     _sin: Tensor
@@ -147,7 +149,7 @@ class LlamaStage(StageModule):
 
 
 class _Trunk(nn.Module):
-    """The parts besides the layers: `embed_tokens` in the first stage, `norm` in the last."""
+    """The modules of a stage besides its layers: `embed_tokens` in the first stage, `norm` in the last."""
 
     embed_tokens: Embedding
     layers: nn.ModuleDict

@@ -19,7 +19,8 @@ from swarm.models.stage_module import StageModule
 
 
 class ResNetStage(StageModule):
-    """One stage. The first one also has the stem; the last one also has the final norm, the pooling and the head.
+    """One stage of the classifier. The first one also has the stem; the last one also has the final norm, the pooling
+    and the head.
 
     Logits are (B, classes).
     """
@@ -68,7 +69,7 @@ def initial_value(name: str, shape: torch.Size, model: ModelSection, seed: int) 
 
 
 class _Trunk(nn.Module):
-    """The parts besides the blocks: `stem` in the first stage, `norm` in the last."""
+    """The modules of a stage besides its blocks: `stem` in the first stage, `norm` in the last."""
 
     stem: nn.Conv2d
     layers: nn.ModuleDict

@@ -50,7 +50,7 @@ class SplitBackward:
 
     @contextmanager
     def splitting(self) -> Iterator[list[Kept]]:
-        """A backward inside this context fills the list, and computes no gradients of these weights.
+        """While this context is open, a backward fills the list and computes no gradients of these weights.
 
         autograd returns None for them, so allow_unused must be set.
         """

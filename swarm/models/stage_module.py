@@ -21,11 +21,11 @@ class StageModule(nn.Module, abc.ABC):
         self.first = stage == 0
         self.last = stage == model.stages - 1
         self.shared = int(model.shares_embedding and (self.first or self.last))
-        """Number of its parameters that another stage has too. They come first, in the same order in both stages."""
+        """Number of parameters that another stage has too. They come first, in the same order in both stages."""
         self.recomputes_layers = False
         """Whether each layer uses activation checkpointing: a graph keeps its input, and a backward recomputes it."""
         self.recomputes_within: Callable[[], AbstractContextManager[object]] = nullcontext
-        """The context for recomputing a layer, because torch does not restore function modes."""
+        """The context in which a layer is recomputed. It is needed because torch does not restore function modes."""
 
     @abc.abstractmethod
     def forward(self, x: Tensor, tokens: Tensor | None = None) -> Tensor:

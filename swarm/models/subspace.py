@@ -40,7 +40,9 @@ def anchor(tokens: Tensor, model: ModelSection) -> Tensor:
 
 
 def lift(residual: Tensor, anchored: Tensor | None) -> Tensor:
-    """x (…, dim) from coefficients (…, k) and the tokens' anchor (…, dim); `residual` itself if there is no anchor."""
+    """The residual x (…, dim), computed from coefficients (…, k) and the tokens' anchor (…, dim). If there is no
+    anchor, the result is `residual` itself.
+    """
     if anchored is None:
         return residual
     width = residual.shape[-1]

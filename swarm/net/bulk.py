@@ -1,8 +1,8 @@
-"""Bulk transfers: a small request and an answer of any size, on a stream of their own.
+"""Bulk transfers: a small request and an answer of any size, on a separate stream for each.
 
-They carry state, checkpoints and the signed manifest. The answer announces its size first. Errors, also those in the
-middle of a transfer, are reported on the same stream. A guest, which has only a pass, may ask for the manifest and for
-its certificate.
+They carry states, sums, checkpoints and the signed manifest. The answer announces its size first. Errors, even those in
+the middle of a transfer, are reported on the same stream. A guest, which has only a pass, may ask for the manifest and
+for its certificate.
 """
 
 from __future__ import annotations
@@ -39,23 +39,26 @@ IDLE_TIMEOUT_S = 60.0
 LEAST_RATE = 50.0
 """Lowest accepted average rate of an answer after the first IDLE_TIMEOUT_S, bytes/s.
 
-It is what one of several answers gets on the slowest supported uplink."""
+An answer gets this rate on the slowest supported uplink if it shares the uplink with other answers.
+"""
 STARTING_S = 20.0
 """Seconds for which a requester waits for a starting process: its daemon answers before the process itself does."""
 MAX_ANSWERS = 16
 """Largest number of simultaneous answers; each may hold a copy of a state, or an open file."""
 MAX_ANSWERS_PER_PEER = 4
-"""Two downloads of state pieces, and two of the sums that are decided during the download of the state."""
+"""Largest number of simultaneous answers to one peer: two downloads of state pieces, and two of the sums that are
+decided during the download of the state.
+"""
 MAX_SHOWN = 8
 """Largest number of simultaneous answers to observers. They have their own limit, so they never delay members."""
 MAX_SHOWN_PER_PEER = 2
 MAX_DETOURS = 32
-"""Largest number of simultaneously forwarded requests; each holds a piece of the answer in memory."""
+"""Largest number of simultaneously forwarded requests. For each, a piece of the answer is in memory."""
 MAX_DETOURS_PER_PEER = 8
 MAX_ADDRESS_ANSWERS = 64
-"""Largest number of simultaneous answers to address requests: they are small, and training needs them to start."""
+"""Largest number of simultaneous answers to address requests. These are small, and training needs them to start."""
 LEAST_TAKEN = 4096.0
-"""Lowest average rate at which a requester must read, bytes/s, besides IDLE_TIMEOUT_S in which it may read nothing."""
+"""Lowest average rate at which a requester must read, bytes/s. In addition, it may read nothing for IDLE_TIMEOUT_S."""
 FAIR_RATE = 64 * 1024.0
 PATIENCE_S = 600.0
 """Seconds after which an answer slower than FAIR_RATE (bytes/s) may be ended to make room for another request."""
@@ -180,9 +183,10 @@ class Answers:
         gone.stream.abort()
 
     def _beyond_its_share(self, serial: bytes) -> _Answer | None:
-        """The newest answer to the pass with the most answers, if it has at least two more than the pass `serial`.
+        """The newest answer to the pass with the most answers, if this pass has at least two more than the pass
+        `serial`.
 
-        None otherwise, so also if all requesters have the same pass: then only the limit of each device applies.
+        Otherwise None. So if all requesters have the same pass, only the limit of each device applies.
         """
         those = [each for each in self._under_way if each.peer_id not in self.favoured]
         answers = Counter(each.serial for each in those)
@@ -193,7 +197,9 @@ class Answers:
 
 
 def is_overdue(seconds: float, rate: float) -> bool:
-    """Whether an answer may be ended for another request. `seconds`: its age; `rate`: its average rate, bytes/s."""
+    """Whether an answer may be ended to make room for another request. `seconds`: its age; `rate`: its average rate,
+    bytes/s.
+    """
     return seconds > PATIENCE_S and rate < FAIR_RATE
 
 

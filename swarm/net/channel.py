@@ -33,13 +33,17 @@ WEIGHTS: dict[Channel, float | None] = {
     Channel.REDUCE: 3.0,
     Channel.BULK: 1.0,
 }
-"""Weight of each channel on a limited uplink (see uplink.py); None: urgent.
+"""Weight of each channel on a limited uplink (see uplink.py). None: urgent.
 
-Gradients have a high weight because a gradient frees a slot two hops further on. State transfers have the lowest."""
+Gradients have a high weight because a gradient allows the peer two stages further to begin another microbatch. State
+transfers have the lowest weight.
+"""
 
 
 def lanes_of(uplink: Uplink | None) -> dict[Channel, Lane]:
-    """The lane of each channel, which decides when a piece of its frames is written. `uplink` None: no rate limit."""
+    """The lane of each channel. It decides when a piece of the channel's frames is written. `uplink` None: no rate
+    limit.
+    """
     if uplink is not None:
         return {channel: uplink.lane(weight) for channel, weight in WEIGHTS.items()}
     courtesy = Courtesy()
@@ -241,7 +245,9 @@ class Outgoing:
 
 
 def _identity(message: m.Message) -> Hashable:
-    """A key that is equal for two messages with the same content and receiver; None if the content may vary."""
+    """A key that is equal for two messages with the same content and receiver. None if messages of this kind may differ
+    in content.
+    """
     match message:
         case m.Relay(destination=destination, message=m.Frame() | m.ReducePart() | m.ReducedPart() as inner):
             return destination, inner.key

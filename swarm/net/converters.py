@@ -13,20 +13,20 @@ from swarm.protocol.ids import Actor
 
 
 class Numbers(Protocol):
-    """What the sender of a stream needs of its actor table: the number of an actor."""
+    """The part of an actor table that the sender of a stream needs: the number of an actor."""
 
     def number(self, actor: Actor) -> int: ...
 
 
 class Actors(Protocol):
-    """What the receiver of a stream needs of its actor table: the actor with a number."""
+    """The part of an actor table that the receiver of a stream needs: the actor with a number."""
 
     def actor(self, number: int) -> Actor: ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Converter:
-    """Python value ↔ protobuf value of one field."""
+    """Converts one field between its Python value and its protobuf value."""
 
     encode: Callable[[Any, Numbers], Any]
     decode: Callable[[Any, Actors, Buffer], Any]

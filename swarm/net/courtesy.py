@@ -1,9 +1,9 @@
-"""Courtesy: state transfers yield to training traffic when the uplink rate is unknown.
+"""Lets state transfers yield to training traffic when the uplink rate is unknown.
 
 If the write of a training message blocks, the uplink is usually full; but the receiver's link may be full instead, or
 the receiver gone. So other traffic does not stop completely: while such a write is in progress, it gets a quarter of
-the highest recent sending rate of this process. That is its share beside a reduction on a limited uplink (see
-uplink.py).
+the highest recent sending rate of this process. On an uplink with a known limit, it would get the same share beside a
+reduction (see uplink.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Courtesy:
         self._held = 0
         """Number of training pieces that are being written."""
         self._free = asyncio.Event()
-        """Set when no training piece is being written any more."""
+        """An event that is set while no training piece is being written."""
         self._next_at = clock()
         """Time at which other traffic may send its next piece although training pieces are being written."""
 
@@ -109,5 +109,5 @@ class Speed:
 
     @property
     def fastest(self) -> float:
-        """That rate, bytes/s."""
+        """The sending rate in the fastest window, bytes/s."""
         return max(self._sent) / WINDOW_S

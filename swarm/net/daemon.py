@@ -31,7 +31,9 @@ from swarm.net.sockets import SocketFolder
 from swarm.net.stream import Stream, StreamClosed
 
 MEMBER_WEIGHT = 100
-"""Weight of members' connections in the daemon's connection manager; the others have weight 0 and are closed first."""
+"""Weight of members' connections in the daemon's connection manager. Other connections have weight 0 and are closed
+first.
+"""
 CONTROL_S = 5.0
 """Seconds within which the daemon must answer a control request."""
 LINGER_S = 10.0

@@ -32,7 +32,7 @@ _READERS = (
 )
 """hivemind's modules that have imported `get_dht_time` by name, so that it must be replaced in each of them."""
 LEAST_CORRECTION_S = 1.0
-"""Smaller differences, in seconds, are ignored: they are network delay, and hivemind tolerates three seconds."""
+"""Smaller differences, in seconds, are ignored: they may be network delay, and hivemind tolerates three seconds."""
 
 
 def _steady() -> float:
@@ -57,7 +57,7 @@ class DhtClock:
         self._nodes += 1
 
     def leave(self) -> None:
-        """Call when a node is closed."""
+        """A node was closed: count it no longer as one that uses the clock."""
         self._nodes -= 1
 
     def _restart(self) -> None:

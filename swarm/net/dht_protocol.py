@@ -39,7 +39,9 @@ MAX_NEAREST = 64
 MAX_KEPT = 4096
 """Largest number of records that a node stores."""
 KEPT_OF_ONE = 2
-"""Stored records per sender: one for its current run, and one for an earlier run that has not expired."""
+"""Largest number of stored records of one sender: one for its current run, and one for an earlier run that has not
+expired.
+"""
 OWNERS_OF_ONE = 4
 """Largest number of senders that have a record under the same key."""
 MAX_NODES = 4096
@@ -74,7 +76,7 @@ class Allowance:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._left: dict[str, tuple[float, float]] = {}
-        """By sender: (remaining requests, time of that count)."""
+        """For each sender, (remaining requests, time of that count)."""
 
     def take(self, sender: str) -> None:
         """Count one request of a sender. Raises TooMany above its limit."""
@@ -98,7 +100,7 @@ class SwarmProtocol(DHTProtocol):
         super().__init__(_initialized_with_create=_initialized_with_create)
         self._allowance = Allowance()
         self._kept: dict[str, dict[DHTID, float]] = {}
-        """By sender: the keys of its stored records, with their expiry times."""
+        """For each sender, the keys of its stored records, with their expiry times."""
 
     def get_stub(self, peer: PeerID) -> Any:
         return _Stub(super().get_stub(peer), peer, self.record_validator, self.p2p.peer_id)
@@ -209,7 +211,9 @@ class SwarmProtocol(DHTProtocol):
 
 
 class _Stub:
-    """Sends requests with our token to another node, and rejects answers with more entries than were requested."""
+    """Sends requests to another node with the token of this node, and rejects answers with more entries than were
+    requested.
+    """
 
     def __init__(self, stub: Any, peer: PeerID, guard: RecordGuard, me: PeerID) -> None:
         self._stub = stub

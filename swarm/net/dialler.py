@@ -57,9 +57,9 @@ class Dialler:
         self._certificate = certificate
         self._has_link = has_link
         self._arrivals: dict[str, asyncio.Event] = {}
-        """By peer id: set when the peer reaches us while we wait for its dial."""
+        """For each peer id, an event that is set when the peer reaches us while we wait for its dial."""
         self._sought: dict[str, asyncio.Event] = {}
-        """By peer id: set when we learn the peer's addresses, or when the peer reaches us."""
+        """For each peer id, an event that is set when we learn the peer's addresses, or when the peer reaches us."""
 
     async def reach(self, actor: Actor, channel: Channel) -> Stream:
         """Wait for our turn, then open a stream. Raises DialError, Refused, StreamClosed, TimeoutError."""

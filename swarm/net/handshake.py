@@ -33,9 +33,11 @@ class Role(enum.Enum):
     PEER = "peer"
     COORDINATOR = "coordinator"
     GUEST = "guest"
-    """A new device with a pass. It may request the manifest and its certificate, nothing else."""
+    """The role of a new device with a pass. It may request the manifest and its certificate, nothing else."""
     OBSERVER = "observer"
-    """May request from a coordinator what it shows of the run. No actor accepts other messages from an observer."""
+    """The role of a device that only observes. It may request from a coordinator what the coordinator shows of the run.
+    No actor accepts other messages from it.
+    """
 
 
 class Channel(enum.Enum):
@@ -49,7 +51,7 @@ class Channel(enum.Enum):
 
 
 class Refusal(enum.Enum):
-    """Why a stream is not accepted."""
+    """The reason why a stream is not accepted."""
 
     MALFORMED = "malformed hello"
     OTHER_VERSION = "other protocol version"
@@ -78,7 +80,9 @@ class Refused(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """The data of the opener in a Hello. `target_incarnation` None: any incarnation may answer."""
+    """What the opener of a stream says about itself in a Hello. `target_incarnation` None: any incarnation may
+    answer.
+    """
 
     run_hash: str
     sender: Actor

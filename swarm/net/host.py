@@ -69,7 +69,7 @@ class Host:
         self.peer_id = identity.peer_id
         self.dht = dht
         self.key = guard.key
-        """The key of the run to which this host's DHT node belongs; None: of no run."""
+        """The key of the run to which this host's DHT node belongs. None: the node belongs to no run."""
         self.died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Resolves with the reason when the daemon ends or becomes unreachable without a call of `close`."""
         self.clock_correction_s = 0.0

@@ -36,9 +36,9 @@ class InviteError(ValueError):
 
 @dataclass(frozen=True)
 class Invite:
-    """`addresses`: where to start, each ending in /p2p/…; `coordinator`: its peer id.
+    """The content of an invite. `addresses`: where to start, each ending in /p2p/…; `coordinator`: its peer id.
 
-    Only tokens have the other fields.
+    The other fields are empty if the invite is only an address.
     """
 
     addresses: tuple[str, ...]
@@ -47,7 +47,7 @@ class Invite:
     fingerprint: str | None = None
     ticket: Ticket | None = None
     key: RunKey | None = None
-    """None for an observer, which must not see the addresses of members."""
+    """The run key. None for an observer, which must not see the addresses of members."""
 
     @property
     def observes(self) -> bool:

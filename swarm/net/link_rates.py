@@ -23,7 +23,9 @@ MOST_SENDERS = 256
 
 
 class LinkRates:
-    """Rates by sender, over its last timeouts.WINDOW frames. Above MOST_SENDERS senders, the oldest is forgotten."""
+    """The rates of the links from all senders, each over its last timeouts.WINDOW frames. If there are more than
+    MOST_SENDERS senders, the oldest is forgotten.
+    """
 
     def __init__(self) -> None:
         self._seconds_per_byte: dict[Actor, Observed] = {}

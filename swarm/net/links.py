@@ -53,7 +53,9 @@ class Link:
         grace_s: float,
         lanes: Mapping[Channel, Lane] | None = None,
     ) -> None:
-        """`lanes`: the lane of each channel; None: no rate limit. `grace_s`: seconds as in the module docstring."""
+        """`lanes`: the lane of each channel; None: no rate limit. `grace_s`: seconds for which messages stay queued
+        while the link is lost.
+        """
         self.actor = actor
         self.hopeless: str | None = None
         """The reason why this actor will never be reached again: it was replaced, or it refuses us; None otherwise."""

@@ -43,12 +43,12 @@ class MessageAllowance:
 
 
 class _Buckets:
-    """Token buckets, which may be overdrawn, by device or pass."""
+    """Token buckets, one for each device or pass. A bucket may be overdrawn."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
         self._of: dict[str | bytes, TokenBucket] = {}
-        """By peer id or serial, in order of use: the most recently used bucket is last."""
+        """The bucket of each peer id or serial, in order of use: the most recently used bucket is last."""
 
     def __len__(self) -> int:
         return len(self._of)

@@ -539,11 +539,13 @@ class Network:
 
 
 _BY_KIND = (Channel.ACTIVATION, Channel.GRADIENT, Channel.REDUCE, Channel.BULK, Channel.CONTROL)
-"""The channels in the order of LINK_KINDS."""
+"""The channels, in the order in which LINK_KINDS names their traffic."""
 
 
 def _in_whose_name(sender: Actor, message: m.Message, me: Actor) -> Actor:
-    """The actor that a message claims as its author. For a relayed message to `me`, the relaying sender is trusted."""
+    """The actor that a message names as its author. A relayed message to `me` counts as a message of the actor that
+    relays it.
+    """
     match message:
         case m.Join(actor=actor) | m.Status(actor=actor) | m.Leave(actor=actor) | m.Telemetry(actor=actor):
             return actor

@@ -28,7 +28,7 @@ MAX_BYTES = 1024
 MAX_DEVICES = 100_000
 SERIAL_BYTES = 16
 NEVER = 2**40
-"""Largest allowed expiry time, Unix seconds. A pass with this expiry never expires."""
+"""The expiry time, in Unix seconds, of a pass that never expires. It is the largest allowed expiry time."""
 _KEY_BYTES = 32
 _RUN_BYTES = 32
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
@@ -48,7 +48,7 @@ class PassError(ValueError):
 class Pass:
     """The content of a pass.
 
-    `run_hash`: hex; `serial`: its unique id; `devices`: how many; `expires_at`: Unix seconds.
+    `run_hash`: hex; `serial`: its unique id; `devices`: how many devices may join with it; `expires_at`: Unix seconds.
     """
 
     run_hash: str
@@ -79,7 +79,9 @@ class Pass:
         return pb.Sealed(body=body, signature=organiser.sign(_PASS + body)).SerializeToString()
 
     def of_device(self, peer: str) -> Pass:
-        """The pass that applies to a device: this one, or if it is open, a derived pass for this device only."""
+        """The pass that applies to a device: this one, or, if this pass is open, a derived pass for this device
+        only.
+        """
         if not self.open:
             return self
         serial = hashlib.sha256(_OWN + self.serial + peer.encode()).digest()[:SERIAL_BYTES]
@@ -165,7 +167,7 @@ class Certificate:
     issued_at: int
     expires_at: int
     observes: bool = False
-    """As in the pass: whether the device observes the run instead of taking part."""
+    """True if the device observes the run, False if it takes part. The pass says the same."""
 
     def sealed(self, coordinator: Identity) -> bytes:
         """The certificate, signed by `coordinator`, which must be `issuer`.

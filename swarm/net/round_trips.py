@@ -1,6 +1,7 @@
-"""Round-trip times of pings to other actors, including the time that the other process needs to answer.
+"""Round-trip times of pings to other actors. They include the time that the other process needs to answer.
 
-The result is the minimum of the last few pings: a busy process, or a frame ahead in the queue, only makes one longer.
+The result is the minimum of the last few pings. If a process is busy, or frames are queued before a ping, this ping
+takes longer, but the minimum stays.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class SocketFolder:
     """A new private folder with a short path, for one daemon."""
 
     def __init__(self) -> None:
-        """Raises NoSocketFolder."""
+        """Make the folder. Raises NoSocketFolder."""
         self.path = Path(_made())
 
     def remove(self) -> None:

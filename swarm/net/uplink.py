@@ -5,8 +5,8 @@ bytes. A lane is a kind of traffic with a weight. Lanes with data to send share 
 share goes to the others. The frames of a lane are sent one after another, so that a later frame does not slow down an
 earlier one. The urgent lane never waits; its bytes are subtracted from the rate of the others.
 
-Frames are written in pieces that take a fortieth of a second, and waiting data is not given to the socket. So the
-buffers of socket and router stay empty, and urgent messages and other users of the link find them so.
+Frames are written in pieces that take a fortieth of a second, and data that must wait is not given to the socket. So
+the buffers of socket and router stay empty, and urgent messages and other users of the link are not delayed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from swarm.net.token_bucket import TokenBucket
 LEAST_RATE = 8000
 """Lowest supported rate, bytes/s. A lower one is not enough even for heartbeats and address lists."""
 BURST_S = 0.1
-"""Size of a burst, in seconds of the rate: this process can pause for so long without losing a part of the rate."""
+"""Size of a burst, in seconds of the rate. If this process pauses for at most this time, it can still use the whole
+rate.
+"""
 
 _LEAST_BURST = 4096
 _PIECES = 4  # in a burst
@@ -57,7 +59,7 @@ class Line(Generic[Item]):
     def __init__(self) -> None:
         self._waiting: dict[Hashable, list[Waiting[Item]]] = {}
         self._start: dict[Hashable, float] = {}
-        """By waiting lane: the virtual start time of its next request."""
+        """For each waiting lane, the virtual start time of its next request."""
         self._finish: dict[Hashable, float] = {}
         self._virtual = 0.0
         self._arrivals = itertools.count()

@@ -1,9 +1,10 @@
 """Chooses which replica of a stage sums each bucket of its gradients. Replicas with slower links sum fewer buckets.
 
-A replica sends its own part of each bucket that another replica sums, and sends the sum of each bucket that it sums
-itself to all others. If it sums `n` of `B` buckets among `R` replicas, it sends B + n·(R − 2) buckets: about 2·B with
-equal shares, B if it sums none. So a replica with a slow link sums nothing, if the others' links allow it, and the
-reduction takes half as long. (Of two replicas, each sends the same, however many buckets it sums.)
+A replica sends its own part of each bucket to the replica that sums this bucket. A replica that sums a bucket sends the
+result to all others. With `B` buckets and `R` replicas, a replica that sums `n` buckets sends B + n·(R − 2) buckets in
+all: about 2·B with equal shares, B if it sums none. So a replica with a slow link sums no buckets, if the others' links
+allow it, and the reduction takes half as long. (With two replicas, each sends the same amount, however many buckets it
+sums.)
 
 This is possible only for exact sums, whose bytes do not depend on the replica that sums. Compressed sums leave a
 residual at the replica that sums.
@@ -23,9 +24,9 @@ UNIT = 1000.0
 
 
 def lines_of(rates: Sequence[float]) -> tuple[int, ...]:
-    """The link rates of the members for a table, in kB/s. Empty: they are equal, or irrelevant.
+    """The link rates of the members for a table, in kB/s. Empty if all rates are nearly equal or do not matter.
 
-    `rates`: bytes/s that each member can send and receive; infinite if unknown, which counts as the median.
+    `rates`: bytes/s that each member can send and receive. An unknown rate is infinite, and counts as the median.
     """
     known = [rate for rate in rates if math.isfinite(rate)]
     if len(rates) < 3 or not known:

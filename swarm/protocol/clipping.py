@@ -1,4 +1,4 @@
-"""The scale in a decision: the factor for every gradient sum."""
+"""The scale of a decided step: the factor by which every peer multiplies its gradient sum."""
 
 from __future__ import annotations
 

@@ -22,25 +22,30 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class CodecLadders:
-    """The same for all boundaries of a run, because all frames have one shape. `of` drops codecs that do not save
-    bytes.
+    """The codecs that a run may use, for each direction. They hold for all boundaries, because all frames have one
+    shape.
+
+    `of` leaves out codecs that do not save bytes.
     """
 
     forward: tuple[Rung, ...]
     backward: tuple[Rung, ...]
     start: CodecPair
-    """Used until the links are measured."""
+    """The codecs in use until the links are measured."""
 
     @classmethod
     def of(cls, forward: Iterable[Rung], backward: Iterable[Rung], start: CodecPair) -> CodecLadders:
-        """`forward` and `backward`: gentlest first. `start` is kept even if it does not save bytes."""
+        """The ladders of these codecs. `forward` and `backward`: codecs, gentlest first.
+
+        `start` stays on the ladder even if it does not save bytes.
+        """
         return cls(_steps(forward, start.forward), _steps(backward, start.backward), start)
 
     def rungs(self, direction: Direction) -> tuple[Rung, ...]:
         return self.forward if direction is Direction.FORWARD else self.backward
 
     def place(self, direction: Direction, codec: str) -> int | None:
-        """The rung of a codec; None: the codec is not on the ladder."""
+        """The position of a codec on its ladder, from 0. None if the codec is not on the ladder."""
         return next((i for i, rung in enumerate(self.rungs(direction)) if rung.codec == codec), None)
 
     def has(self, codecs: tuple[CodecPair, ...]) -> bool:
@@ -49,7 +54,7 @@ class CodecLadders:
 
 
 def _steps(rungs: Iterable[Rung], start: str) -> tuple[Rung, ...]:
-    """The rungs that take fewer bytes than the one before."""
+    """The rungs that take fewer bytes than the rung before, and the rung of the codec `start`."""
     kept: list[Rung] = []
     for rung in rungs:
         if rung.codec == start:

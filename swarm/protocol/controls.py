@@ -29,9 +29,9 @@ MOST_RATE = 1e6
 REQUESTS = 64
 """Number of requests that are remembered, so that a repeated request causes only one command."""
 EXPELLED_OF_A_PASS = 2
-"""If this number of devices of a pass is expelled, no further device may join with that pass."""
+"""If so many devices of a pass have been expelled, no further device may join with that pass."""
 EXCUSED = 256
-"""Number of dismissed peers that are remembered. A peer that has not left by then was absent anyway."""
+"""Number of dismissed peers that are remembered. A peer dismissed before those was absent or has left long ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +39,16 @@ class Retreat:
     """The value of a `go_back` command."""
 
     version: int
-    """The version from which the history continues."""
+    """The version to which the run returns."""
     term: int
-    """The term that ordered it. It is complete once the record contains a rollback of a later term."""
+    """The term in which the return was ordered. It has taken place once the record contains a rollback of a later term.
+    """
     rate: float
     """The factor of the learning rate from then on, as in the command `rate`."""
 
     @property
     def value(self) -> str:
-        """The text in the command."""
+        """The value as text, as the command contains it."""
         return f"{self.version} {self.term} {self.rate!r}"
 
     @classmethod
@@ -71,7 +72,7 @@ class Device:
 
     @property
     def value(self) -> str:
-        """The text in the command."""
+        """The value as text, as the command contains it."""
         return f"{self.serial} {self.devices} {self.peer}"
 
     @classmethod
@@ -100,19 +101,19 @@ class Controls:
     checkpoint: int = 0
     """This version or a later one should be archived; 0: only the manifest's checkpoints."""
     expelled: tuple[Command, ...] = ()
-    """`value`: the id of a peer that is excluded from the run."""
+    """The `expel` commands. Their `value` is the id of a peer that is excluded from the run."""
     excused: tuple[Command, ...] = ()
-    """`value`: as in `life`, of a peer that must leave."""
+    """The `dismiss` commands. Their `value` names one incarnation of a peer that must leave, as `life` writes it."""
     admitted: tuple[Device, ...] = ()
     """The admitted devices with their passes. If a device joined with several passes, the last one counts."""
     revoked: tuple[Command, ...] = ()
-    """`value`: the serial number of a pass that is no longer valid."""
+    """The `revoke` commands. Their `value` is the serial number of a pass that is no longer valid."""
     banned_at: int = 0
     """Number of the last command that changed `banned`; 0: none."""
     retreat: Retreat | None = None
     """The last return to an earlier version because of a divergence."""
     retreats: int = 0
-    """Number of such returns."""
+    """How often the run has returned to an earlier version because of a divergence."""
     requests: tuple[tuple[str, int], ...] = ()
     """The newest requests with the numbers of their commands."""
 
@@ -121,7 +122,7 @@ class Controls:
         return reduce(cls.after, commands, cls())
 
     def after(self, command: Command) -> Controls:
-        """The effect after one more command, which has passed `check`."""
+        """The combined effect after one more command. The command must have passed `check`."""
         requests = (*self.requests, (command.request, command.number))[-REQUESTS:]
         controls = replace(self, count=command.number, requests=requests)
         match command.name:
@@ -174,7 +175,7 @@ class Controls:
         return last.get(device.peer) == device.serial
 
     def objection(self, device: Device) -> str:
-        """Why a device may not join with this pass, as text; empty: it may."""
+        """The reason why a device may not join with this pass, as text; empty: it may."""
         there = self.came_with(device.serial)
         expelled = {command.value for command in self.expelled}
         if device.peer in expelled:
@@ -201,7 +202,7 @@ def life(actor: Actor) -> str:
 
 
 def check(command: Command) -> None:
-    """Raises ValueError for a command that no coordinator would write."""
+    """Check that a coordinator could have written this command. Raises ValueError if not."""
     if command.number < 1 or command.name not in (*NAMES, ADMIT, REVOKE, GO_BACK):
         raise ValueError(f"there is no command {command.name!r} with number {command.number}")
     match command.name:

@@ -18,7 +18,9 @@ _Answer = TypeVar("_Answer", bound=Hashable)
 
 
 class Verdict(NamedTuple):
-    """The answer that most people among the donors give, relative to all people that the order names."""
+    """The answer that most people among the donors give. It is compared with the number of all people that the order
+    names.
+    """
 
     tellers: frozenset[Actor]
     """The donors that give this answer."""
@@ -33,8 +35,8 @@ class Verdict(NamedTuple):
 def verdict(answers: Mapping[Actor, _Answer], donors: Sequence[Donor]) -> Verdict:
     """Judge at least one answer. Each person has one vote, divided among the person's devices in `donors`.
 
-    If two answers have equally many votes, the one of the donor named first is believed: the donor that has been in the
-    stage for longest. The coordinator believes the same one when replicas differ (`drift_of`).
+    If two answers have equally many votes, the answer of the donor that is named first is believed: this donor has been
+    in the stage for longest. The coordinator decides in the same way when replicas differ (`drift_of`).
     """
     devices = Counter(donor.person for donor in donors)
     votes: dict[Hashable, Fraction] = {}

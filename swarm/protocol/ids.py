@@ -13,7 +13,7 @@ StepNumber = NewType("StepNumber", int)
 Microbatch = NewType("Microbatch", int)
 Term = NewType("Term", int)
 NEVER = Term(0)
-"""The term before the first one. It stands for an event that has not happened."""
+"""A term before the first one. It is the term of an event that has not happened."""
 
 
 COORDINATOR_INCARNATION = 0
@@ -34,7 +34,7 @@ class Actor:
 
 
 Pair = frozenset[Actor]
-"""Two actors."""
+"""Two actors, in any order."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -104,7 +104,7 @@ class Attempt:
     """Number of the other stage's table; −1 if no parameters are shared."""
 
     def of_partner(self, stage: StageIndex) -> Attempt:
-        """The attempt of the other stage that belongs to this one."""
+        """The attempt of the other stage with which this attempt is reduced."""
         return Attempt(self.pass_id, stage, self.partner, self.number)
 
     def ends(self, other: Attempt) -> bool:
@@ -139,9 +139,7 @@ Key = FrameKey | PartKey | SumKey
 
 
 class End(enum.IntEnum):
-    """The end of a boundary at which a peer keeps a reconstructed activation: it received the activation, or sent
-    it.
-    """
+    """One end of a boundary. The peer there keeps an activation that it has received or sent."""
 
     RECEIVED = 0
     SENT = 1
@@ -149,7 +147,7 @@ class End(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class BaseKey:
-    """The key of a reconstruction that a peer keeps, received or sent: microbatch `m` of the step `visit`."""
+    """The key of an activation that a peer keeps, received or sent: microbatch `m` of the step `visit`."""
 
     visit: StepNumber
     microbatch: Microbatch

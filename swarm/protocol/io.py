@@ -24,7 +24,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class LinkLost:
-    """The connection to `other` broke and an immediate redial failed, or the other process is gone."""
+    """The connection to `other` broke and could not be opened again at once, or the other process is gone."""
 
     other: Actor
 

@@ -1,12 +1,12 @@
-"""How the frames of one peer in one training pass depend on earlier visits.
+"""How the frames of one peer in one training pass depend on earlier visits to the same samples.
 
-A key frame does not depend on an earlier visit. Other frames are the change relative to the base: the reconstruction of
-the visit before, which both ends kept. Whether a frame is a key frame depends on its sender's memory alone. The
-receiver names its base in the Want; if the sender has another base, it sends the same reconstruction as a whole frame.
-So a repeated frame, to any receiver, never changes the computed result.
+A key frame does not depend on an earlier visit. Any other frame is the change relative to its base: the activation of
+the visit before, as the receiver decoded it, which both ends keep. Only the sender's memory decides whether a frame is
+a key frame. The receiver names its base in the Want. If the sender has another base, it sends the same values as a
+whole frame. So a repeated frame, to any receiver, never changes the computed result.
 
 Peers with different bases compute different results, and a step must not mix them: if two neighbours die in one step,
-the second may have computed with another copy of an activation than the first. The receipts detect it: stages that
+the second may have computed with another copy of an activation than the first. The receipts detect this: stages that
 computed with the same copies have matching receipts (`mismatch`).
 """
 
@@ -25,9 +25,9 @@ _NONE = Lineage()
 
 
 class Crossings:
-    """`received`, `sent`: digests of the bases of the visit before, by microbatch. Both are empty in a run without
-    bases.
+    """The lineage of one peer's frames in one pass.
 
+    `received`, `sent`: digests of the bases of the visit before, by microbatch. Both are empty in a run without bases.
     `mutual` False: only the sender uses the bases, and every frame is whole.
     """
 
@@ -52,7 +52,9 @@ class Crossings:
     # ------------------------------------------------------------ frames that come
 
     def hints(self, keys: Sequence[Key]) -> tuple[int, ...]:
-        """The bases to name in a Want of these keys, 0 for none: the sender may send the change relative to them."""
+        """The bases to name in a Want of these keys, 0 for none. The sender may send the change relative to the named
+        base.
+        """
         known = self._bases[End.RECEIVED]
         hints = tuple(
             known.get(key.microbatch, 0) if isinstance(key, FrameKey) and key.direction is Direction.FORWARD else 0
@@ -61,7 +63,7 @@ class Crossings:
         return hints if any(hints) else ()
 
     def accepts(self, m: Microbatch, lineage: Lineage | None) -> bool:
-        """Return True if an activation is whole, or relative to the base that is held here."""
+        """Return True if an activation is whole, or relative to the base that this peer has."""
         return lineage is None or lineage.base in (0, self._bases[End.RECEIVED].get(m, 0))
 
     def arrived(self, m: Microbatch, lineage: Lineage | None) -> None:
@@ -74,11 +76,11 @@ class Crossings:
     # ------------------------------------------------------------ orders to the compute thread
 
     def decoded_with(self, m: Microbatch) -> BaseKey | None:
-        """The base that the activation of `m` is relative to; None: it is whole."""
+        """The base to which the activation of `m` is relative. None: the activation is whole."""
         return self._key(m, End.RECEIVED) if self._inputs.get(m, _NONE).base else None
 
     def encoded_with(self, m: Microbatch) -> BaseKey | None:
-        """The base to encode the output of `m` relative to; None: a key frame."""
+        """The base relative to which the output of `m` is encoded. None: it is encoded as a key frame."""
         return self._key(m, End.SENT) if m in self._bases[End.SENT] else None
 
     def _key(self, m: Microbatch, end: End) -> BaseKey:
@@ -88,7 +90,9 @@ class Crossings:
     # ------------------------------------------------------------ results of the compute thread
 
     def forwarded(self, m: Microbatch, received: int, sent: int) -> Lineage | None:
-        """The lineage of the computed activation. `received`, `sent`: digests of input and output reconstruction."""
+        """The output of `m` is computed; return its lineage. `received`, `sent`: digests of the input and of the output
+        as the next stage decodes it.
+        """
         if not sent:
             return None
         self._sent[m] = sent
@@ -122,7 +126,7 @@ class Crossings:
             known.pop(m, None)
 
     def left(self) -> Mapping[tuple[End, Microbatch], int]:
-        """Digests of the bases for the next visit."""
+        """The digests of the frames of this pass, which become the bases for the next visit."""
         return self._left
 
 

@@ -11,7 +11,9 @@ RELAYED = Want | WithPayload
 
 
 class Outbox:
-    """`routes[other]`: the actor that forwards messages to `other` while the direct connection is broken."""
+    """The actions of a core. `routes[other]`: the actor that forwards messages to `other` while the direct connection
+    is broken.
+    """
 
     def __init__(self, me: Actor) -> None:
         self._me = me
@@ -33,7 +35,7 @@ class Outbox:
             self.emit(RouteChanged(str(other), str(via), reason))
 
     def straight(self, other: Actor) -> None:
-        """An actor is directly reachable again."""
+        """The actor can be reached directly again."""
         self.routes.pop(other, None)
         self._told.pop(other, None)
 

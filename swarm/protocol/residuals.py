@@ -1,13 +1,13 @@
-"""Residuals: the error of compressed averaging in one step, and which residuals enter the next step.
+"""Residuals: what compressed averaging has lost in one step, and which residuals are added in the next step.
 
-A replica compresses its share of every bucket, and the bucket's reducer compresses the sum. Both add the error to the
-same place of the next step (error feedback on both sides: Tang et al., DoubleSqueeze, arXiv 1905.05957; Tang et al.,
-1-bit Adam, arXiv 2102.02888). So the bytes of a step depend on which replica compressed which share and which sum,
+A replica compresses its share of every bucket, and the bucket's reducer compresses the sum. Each adds what it has lost
+to the same place of the next step (error feedback on both sides: Tang et al., DoubleSqueeze, arXiv 1905.05957; Tang et
+al., 1-bit Adam, arXiv 2102.02888). So the bytes of a step depend on which replica compressed which share and which sum,
 in this step and in the steps before. All actors know this: the table of a pass gives each member's place in the roster
-that decided the step before, and the decision records it.
+of the decided step before, and the decision records it.
 
-A residual counts if the step before was decided in the same term, by a roster with the same actor in it, and was not
-skipped. The residual of a reduced bucket counts if that actor also reduced it then. Otherwise residuals are empty.
+A residual counts if the step before was decided in the same term, was not skipped, and had the same actor in its
+roster. The residual of a sum counts if that actor also reduced this bucket then. Otherwise residuals are empty.
 """
 
 from __future__ import annotations
@@ -68,11 +68,13 @@ class Rosters:
         ]
 
     def in_order(self, pass_id: PassId, rosters: Sequence[Sequence[Actor]]) -> list[list[Actor]]:
-        """The same rosters, each ordered as in the step before where possible, so that buckets keep their reducers."""
+        """The same rosters, each in the order of the step before as far as possible, so that buckets keep their
+        reducers.
+        """
         return [self._in_order(self._of(pass_id, stage), roster) for stage, roster in enumerate(rosters)]
 
     def carried(self, pass_id: PassId, stage: int, roster: Iterable[Actor]) -> tuple[int, ...]:
-        """The value of `StageTable.carried`."""
+        """The value of `StageTable.carried` for these rosters."""
         known = self._of(pass_id, stage)
         return tuple(known.get(actor, -1) for actor in roster)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from swarm.manifest import DivergenceSection, OptimizerSection, RunManifest
 from swarm.protocol.ids import StageIndex, StepNumber
+from swarm.protocol.stage_needs import Needs
 from swarm.protocol.update import Update, update_of
 
 
@@ -37,12 +38,10 @@ class Settings:
     """If a broken connection is not restored within these seconds, its actor counts as dead."""
     leave_s: float = 8.0
     """Longest stay in seconds of a peer that was asked to leave. Its process needs up to two more seconds to end."""
-    stage_memory: tuple[int, ...] = ()
-    """For each stage, the bytes of memory that a peer needs. Only coordinators know them; empty: memory is not
+    stage_needs: Needs = field(default_factory=dict)
+    """For each kind of peer, the memory that it needs for each stage. Only coordinators know it; empty: memory is not
     checked.
     """
-    stage_least: tuple[int, ...] = ()
-    """The same for a peer that recomputes its layers one by one. Empty: as `stage_memory`."""
     stage_sums: tuple[int, ...] = ()
     """For each stage, the usual encoded size in bytes of a step's sums; empty: no forecast."""
     stage_frames: tuple[float, ...] = ()
@@ -50,7 +49,7 @@ class Settings:
     ignored.
     """
     slots: int = 0
-    """Largest number of microbatches that a peer works on at once. 0: chosen by the pipeline's depth (`Slots`)."""
+    """Largest number of microbatches on which a peer works at once. 0: chosen by the pipeline's depth (`Slots`)."""
     averages_compressed: bool = False
     """True if replicas average compressed gradients, so that residuals enter the next step (`residuals.py`)."""
     imported: bool = False
@@ -76,7 +75,7 @@ class Settings:
         return version > 0 and (version % self.checkpoint_every == 0 or version == self.steps)
 
     def update(self, step: StepNumber, rate: float) -> Update:
-        """The optimizer's numbers for a step's decision. `rate`: as in Decision."""
+        """The optimizer's numbers, which the decision of a step contains. `rate`: the same as in Decision."""
         return update_of(self.optimizer, step, self.steps, rate)
 
     def partner(self, stage: int) -> StageIndex | None:

@@ -1,8 +1,8 @@
-"""Sketches: 64 numbers that summarise a vector of millions. swarm/compute/sketching.py makes them.
+"""Sketches: 64 numbers that summarise a vector of millions of numbers. swarm/compute/sketching.py makes them.
 
-Sketches add up exactly (modulo 2^64) as their vectors do. So the sketches of all contributions add up to the sketch of
-their sum, unless a peer has reported a false one. As signed numbers, they give the length of a vector, to about a
-tenth, and the angle between two vectors.
+The sketch of a sum is the sum of the sketches, exactly, modulo 2^64. So the sketches of all contributions add up to the
+sketch of their sum, unless a peer has reported a false one. As signed numbers, sketches give the length of a vector, to
+about a tenth, and the angle between two vectors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOTHING: Sketch = (0,) * PROJECTIONS
 
 
 def read(sent: bytes, which: int = 0) -> Sketch | None:
-    """Sketch number `which` of several consecutive ones. None: there are fewer."""
+    """Return one of several sketches that follow each other, by its number `which`. None if there are fewer."""
     start = which * SKETCH_BYTES
     return _FORM.unpack_from(sent, start) if len(sent) >= start + SKETCH_BYTES else None
 
@@ -35,7 +35,7 @@ def written(sketch: Sequence[int]) -> bytes:
 
 
 def added(sketches: Iterable[Sketch]) -> Sketch:
-    """The sketch of the sum of the vectors, modulo 2^64."""
+    """The sketch of the sum of vectors, from the sketches of these vectors; modulo 2^64."""
     total = [0] * PROJECTIONS
     for sketch in sketches:
         total = [one + two for one, two in zip(total, sketch, strict=True)]
@@ -43,8 +43,8 @@ def added(sketches: Iterable[Sketch]) -> Sketch:
 
 
 def seal_of(sketches: Iterable[Sketch]) -> int:
-    """A 63-bit hash of sketches, in this order; never 0. Anyone with all contributions' sketches can compute it for
-    their sum.
+    """A 63-bit hash of sketches, in this order; never 0. Whoever knows the sketches of all contributions can compute it
+    for their sum.
     """
     found = hashlib.blake2b(b"".join(map(written, sketches)), digest_size=8).digest()
     return (int.from_bytes(found, "little") >> 1) or 1

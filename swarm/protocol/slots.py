@@ -7,10 +7,10 @@ from swarm.protocol.messages import StageTable
 from swarm.protocol.settings import Settings
 
 UNASKED = 4
-"""Number of inputs that the coordinator sends to each peer of the first stage at the opening of a pass, without a
-request.
+"""Number of microbatches whose tokens the coordinator sends to each peer of the first stage at the opening of a pass,
+without a request.
 
-While the peer computes them, the inputs that it requests arrive.
+While the peer computes these, the tokens that it requests arrive.
 """
 LEAST = 16
 A_STAGE, A_STAGE_AT_LEAST = 4, 2
@@ -26,7 +26,9 @@ def unasked(table: StageTable, actor: Actor) -> list[Microbatch]:
 
 
 class Slots:
-    """The slots of one peer. What the peer learns about its memory is valid for its current stage."""
+    """The number of microbatches on which one peer works at once. What the peer learns about its memory is valid for
+    its current stage.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._most = settings.slots or max(LEAST, A_STAGE * settings.stages)
@@ -39,7 +41,7 @@ class Slots:
             self._stage, self.count = stage, self._most
 
     def no_room(self, beside: int) -> None:
-        """The graph of a microbatch was not kept because `beside` others were kept. Its forward will be computed
-        again.
+        """The graph of a microbatch was not kept, because `beside` other graphs fill the memory. Its forward will be
+        computed again.
         """
         self.count = max(self._least, min(self.count, beside))

@@ -15,7 +15,7 @@ from swarm.protocol.messages import Decision
 
 @dataclass(frozen=True, slots=True)
 class Soundness:
-    """The soundness after some decisions."""
+    """What some decisions show about the soundness of versions."""
 
     proven: int = 0
     """The newest version that gave a finite gradient, so that all earlier ones did too. Version 0 is assumed to be
@@ -35,10 +35,10 @@ class Soundness:
 
 
 def to_keep(versions: Sequence[int], keep: int, proven: int | None) -> set[int]:
-    """The versions to keep, given all versions, oldest first: the newest `keep`, and one to return to if these are
-    unusable.
+    """The versions to keep, given all versions, oldest first.
 
-    That one is the newest version up to `proven`; if there is none, the oldest version. `proven` None: unknown.
+    These are the newest `keep` versions, and one to return to if they are unusable: the newest version up to `proven`;
+    if there is none, the oldest version. `proven` None: unknown.
     """
     kept = set(versions[-keep:])
     if proven is not None and versions:

@@ -1,7 +1,7 @@
-"""Deadlines, derived from one step budget and from measurements instead of guessed constants.
+"""Deadlines, computed from one step budget and from measurements instead of guessed constants.
 
-A deadline is a multiple of a high quantile of the observed durations, clamped between two fractions of the step budget.
-Before the first observation it is the upper fraction.
+A deadline is a multiple of a high quantile of the observed durations. It has a lower and an upper bound, both fractions
+of the step budget. Before the first observation, it is the upper bound.
 """
 
 from __future__ import annotations
@@ -74,9 +74,10 @@ def stall_deadline(
 
 
 def want_deadline(waits: Observed, budget_s: float, attempts: int) -> float:
-    """Seconds until a frame is requested again. Doubles with each attempt, up to half the budget.
+    """Seconds until a frame is requested again. Doubles with each attempt, up to half of the step budget.
 
-    It follows the median, not the slowest frame, because a holder that has not computed the frame yet says so.
+    The deadline follows the median of the waiting times. It may be shorter than slow frames need, because a holder that
+    has not computed the frame yet says so.
     """
     base = deadline(waits, budget_s, multiple=2.0, low=1 / 120, high=1 / 20, q=0.5)
     return min(base * float(2**attempts), budget_s / 2)

@@ -28,7 +28,7 @@ class Update:
 
 
 STILL = Update()
-"""Changes no parameter: for a skipped step."""
+"""An update that changes no parameter. It is used for a skipped step."""
 
 
 def update_of(section: OptimizerSection, step: int, steps: int, rate: float = 1.0) -> Update:
@@ -42,7 +42,7 @@ def update_of(section: OptimizerSection, step: int, steps: int, rate: float = 1.
 
 
 def learning_rate(section: OptimizerSection, step: int, steps: int) -> float:
-    """The learning rate: linear warm-up, then a cosine to `min_ratio` of the peak, then constant."""
+    """The learning rate of a step: linear warm-up, then a cosine to `min_ratio` of the peak, then constant."""
     if step < section.warmup_steps:
         return section.learning_rate * (step + 1) / section.warmup_steps
     progress = min(1.0, (step - section.warmup_steps) / max(1, steps - section.warmup_steps))

@@ -32,7 +32,7 @@ _READ_BYTES = 4 << 20
 class Archive:
     """Stores one copy of each stage's shard for the newest `keep` complete versions.
 
-    `shard_limits`: largest size of each stage's shard in bytes, as it follows from the model. `keep_first`: also keep
+    `shard_limits`: largest size of each stage's shard in bytes, which follows from the model. `keep_first`: also keep
     version 0, because it cannot be initialised from a seed.
     """
 
@@ -81,7 +81,7 @@ class Archive:
         return [version for version in self._folder.versions() if len(self._committed(version)) == self.stages]
 
     def holds(self, stage: int, version: int, file_hash: str | None = None) -> bool:
-        """Whether a shard is committed; with `file_hash`, whether it is this file, not one from before a rollback."""
+        """True if a shard is committed. With `file_hash`, it must be this file, not one from before a rollback."""
         found = self._committed(version).get(stage)
         return found is not None and file_hash in (None, found.hash)
 

@@ -17,9 +17,8 @@ _DRAFT = ".draft"
 
 
 class CheckpointStore:
-    """Saves, loads and prunes checkpoints. `draft` and `save` may run in threads beside `load`.
-
-    One process per folder.
+    """Saves, loads and removes the checkpoints of one process in one folder. `draft` and `save` may run in threads
+    beside `load`.
     """
 
     def __init__(
@@ -99,9 +98,9 @@ class CheckpointStore:
             return {}
 
     def _prune(self, stage: int, saved: int, proven: int | None) -> None:
-        """Keep the newest versions up to `saved`, and the one to go back to.
+        """Remove old checkpoints. Keep the newest versions up to `saved`, and one to go back to.
 
-        Versions above `saved` were rolled back.
+        Versions above `saved` were rolled back, so they are removed too.
         """
         there = [version for version in self.versions(stage) if version <= saved]
         kept = to_keep(there, self._keep, proven)

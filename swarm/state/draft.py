@@ -22,7 +22,7 @@ _UNKNOWN = "0" * 64
 
 
 class Given(Protocol):
-    """The results of reading a whole state from a source."""
+    """What is learned by reading a whole state from a source."""
 
     @property
     def digest(self) -> str: ...
@@ -46,7 +46,7 @@ class Source(Protocol):
         """Shapes of the tensors by name, as in `state_shapes`; all are fp32."""
 
     def give(self, write: Callable[[memoryview], None]) -> Given:
-        """Write the bytes of all tensors in the order of their names."""
+        """Write the bytes of all tensors, in the order of the tensors' names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Draft:
     """Whether some values of the state are not finite."""
 
     def hash(self) -> str:
-        """BLAKE3 of the file, hex. Reads the whole file. Raises OSError."""
+        """BLAKE3 hash of the file, hex. This reads the whole file. Raises OSError."""
         with self.path.open("rb", buffering=0) as file:
             return file_hash(file)
 

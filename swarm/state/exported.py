@@ -27,7 +27,7 @@ from swarm.state.shard import check_shapes
 class ExportedModel:
     manifest: RunManifest
     parameters: Mapping[int, Mapping[str, torch.Tensor]]
-    """By stage and name, fp32 on the CPU: a `Source` for whole.py."""
+    """The parameters by stage and name, fp32 on the CPU. They can be used as a `Source` of whole.py."""
     tokenizer: Path
     """Path of the tokenizer file; the file exists only for text models."""
 

@@ -105,7 +105,9 @@ class VersionFolder:
             self._write_manifest(checkpoint.version, kept)
 
     def remove(self, stage: int, version: int) -> None:
-        """Remove a shard, first from the manifest, so that after a crash it does not seem to be committed."""
+        """Remove a shard. Its entry is removed from the manifest first, so that after a crash the shard does not seem
+        to be committed.
+        """
         with self._lock:
             kept = self._known(version)
             if kept and stage not in kept:

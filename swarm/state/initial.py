@@ -64,7 +64,9 @@ class InitialParameters:
     """The checked parameters in a folder. The files are mapped into memory, not read."""
 
     def __init__(self, directory: Path, model: ModelSection, sha256: str) -> None:
-        """Raises StateError unless the folder has exactly the parameters of `model`, and their hash is `sha256`."""
+        """Open a folder. Raises StateError unless it has exactly the parameters of `model`, and their hash is
+        `sha256`.
+        """
         self._directory = directory
         self._tensors = _open(directory)
         wanted = {name: shape for s in range(model.stages) for name, shape in parameter_shapes(model, s).items()}
@@ -94,7 +96,7 @@ class InitialParameters:
 
 
 def _files(tensors: Mapping[str, LazyTensor], shard_bytes: int) -> Iterator[list[str]]:
-    """For each file the names of its tensors, in order: as many as fit, at least one."""
+    """The names of the tensors in each file, in order. A file has as many tensors as fit, and at least one."""
     names: list[str] = []
     filled = 0
     for name in sorted(tensors):

@@ -152,7 +152,7 @@ def from_metadata(metadata: Mapping[str, str], where: str) -> ShardMeta:
 
 
 class Named(Protocol):
-    """An object with run, stage and version, such as the meta of a shard or the header of a transfer."""
+    """An object that has a run, a stage and a version, such as the meta of a shard or the header of a transfer."""
 
     @property
     def run_hash(self) -> str: ...

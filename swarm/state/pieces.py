@@ -60,7 +60,7 @@ class Index:
     def decode(cls, raw: bytes | bytearray, limit: int, where: str) -> Index:
         """Decode an index. Raises StateError naming `where` if it is malformed, or if `total` exceeds `limit`."""
         if len(raw) < _HEAD.size:
-            raise StateError(where, f"{len(raw)} bytes are not an index of pieces")
+            raise StateError(where, f"{len(raw)} bytes received are not an index of pieces")
         magic, count, total = _HEAD.unpack_from(raw)
         if magic != _MAGIC or count != pieces_in(total) or len(raw) != _HEAD.size + count * _HASH_BYTES:
             raise StateError(where, f"not an index of pieces: {count} pieces of {total} bytes in {len(raw)} bytes")
@@ -80,7 +80,9 @@ def index_bytes(total: int) -> int:
 
 
 class SumsFile:
-    """The reduced buckets of a step in one file: their number, the length of each, then each bucket as it was sent."""
+    """A file with the summed buckets of a step: the number of buckets, the length of each, then each bucket as it was
+    sent.
+    """
 
     _COUNT = struct.Struct("<I")
 

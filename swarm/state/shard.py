@@ -52,7 +52,9 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """`hash`: BLAKE3 of the whole file, hex. Equal state and meta give an equal hash on every machine."""
+    """A written shard. `hash`: BLAKE3 of the whole file, hex. Equal state and meta give an equal hash on every
+    machine.
+    """
 
     hash: str
     nbytes: int

@@ -14,7 +14,9 @@ from swarm.state.error import StateError
 from swarm.state.shard import Tensors, check_shapes
 
 Source = Archive | Mapping[int, Tensors]
-"""An archive, or tensors by stage and name: either parameters, or whole states as in a shard."""
+"""Where parameters come from: an archive, or tensors by stage and name. The tensors are parameters, or whole states as
+in a shard.
+"""
 
 
 def whole_parameters(source: Source, manifest: RunManifest, version: int | None = None) -> dict[str, torch.Tensor]:

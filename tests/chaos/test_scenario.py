@@ -55,7 +55,7 @@ def test_a_scenario_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ("peers = 2", "peer = 2", "peers is missing: how many join, or a list of names; peer is unknown"),
+        ("peers = 2", "peer = 2", "peers is missing: how many peers join, or a list of their names; peer is unknown"),
         ("peers = 2", "peers = -1", "peers = -1: write a number from 1 to 200"),
         ("peers = 2", "peers = 'four'", "peers = 'four': write a number from 1 to 200"),
         ("peers = 2", "peers = 2\nrun = 'none.toml'", "run: there is no file"),

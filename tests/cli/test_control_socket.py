@@ -185,7 +185,7 @@ def test_who_says_nothing_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_no_answer_in_time_is_no_refusal(tmp_path: Path) -> None:
     coordinator = Coordinator()
     coordinator.delay_s = 5.0
-    with pytest.raises(Unanswered, match=r"no answer within 0\.2 s: it may come into force yet"):
+    with pytest.raises(Unanswered, match=r"no answer within 0\.2 s: it may still take effect"):
         with_socket(tmp_path, lambda: send(tmp_path, "pause", timeout=0.2), coordinator)
 
 

@@ -123,8 +123,8 @@ def test_compressed_averaging_is_sent_in_few_bytes_and_its_residuals_take_memory
 def test_dithered_sums_are_sent_in_few_bits_and_need_no_residuals():
     exact, dithered, finer = (dry_run(manifest(sums={"averaging": how})) for how in ("none", "dither:1", "dither:0.5"))
     [need, usual] = (plan.stages[0] for plan in (dithered, exact))
-    assert need.reduce_packed == pytest.approx(2.73 / 40 * usual.reduce_packed, rel=0.001)
-    assert finer.stages[0].reduce_packed == pytest.approx(3.73 / 40 * usual.reduce_packed, rel=0.001)
+    assert need.reduce_packed == pytest.approx(3.29 / 40 * usual.reduce_packed, rel=0.001)
+    assert finer.stages[0].reduce_packed == pytest.approx(4.29 / 40 * usual.reduce_packed, rel=0.001)
     assert (need.memory.residuals, need.memory.reduces_on_host) == (0, True)
     assert need.memory.on_the_way == usual.memory.on_the_way, "the first step has the usual grid"
     assert need.memory.resident - usual.memory.resident == need.memory.grids + need.memory.host_grids

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peers import cli
+from peers.run.coding import ENTROPY, coding
 from peers.run.run_toml import MEANINGS, TABLES, render
 from swarm.manifest import ManifestError, RunFile, RunSection, load_run_file
 
@@ -253,13 +254,14 @@ def test_width_codec_and_averaging_follow_from_the_line(tmp_path: Path, capsys: 
     slow = chosen("80Mbit/20Mbit,50ms", "--json")
     told = json.loads(capsys.readouterr().out)["choice"]
     assert (slow.model.residual, slow.model.subspace_dim) == ("subspace", told["subspace_dim"])
-    assert (slow.codec.forward, slow.codec.backward) == (told["codec"], told["codec"]) != ("none", "none")
+    assert slow.codec == coding(told["codec"]).section != coding("none").section
+    assert slow.model.token_means == (told["codec"] == ENTROPY)
     assert slow.sums.averaging == told["averaging"] == "dither:1"
     assert told["hours"] > 0 and told["loss_percent"] > 0 and told["tokens"] > 1
     comment = [line for line in path.read_text().splitlines() if line.startswith("#")]
     assert any("chosen for rtx3060:8 and lines of 80Mbit/20Mbit,50ms" in line for line in comment)
     [row] = [line.split() for line in comment if line.endswith(" chosen")]
-    assert row[1:4] == [str(slow.model.subspace_dim), slow.codec.forward, "dither:1"]
+    assert row[1:4] == [str(slow.model.subspace_dim), told["codec"], told["averaging"]]
     assert any("hours" in line and "unlimited" in line for line in comment)
 
     near = chosen("9999999Mbit,0ms")
@@ -286,7 +288,7 @@ def test_what_is_set_by_hand_is_not_chosen(tmp_path: Path):
     ("options", "message"),
     [
         (["--line", "banana"], "'banana' is not a line: write 80Mbit,50ms or 80Mbit/20Mbit,50ms"),
-        (["--line", "0Mbit,50ms"], "'0Mbit' is less than 8kbit: too little even for heartbeats"),
+        (["--line", "0Mbit,50ms"], "'0Mbit' is less than 64kbit: too little even for heartbeats"),
         (["--line", "80Mbit/0,50ms"], "'0' is not a rate: write 20Mbit"),
         (["--line", ""], "'' is not a line"),
         (["--gpu", "rtx3060:8"], "it has an effect only with --line"),

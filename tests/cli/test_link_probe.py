@@ -75,7 +75,7 @@ async def test_a_peer_is_probed_once_a_minute_and_joins_all_the_same() -> None:
     link = Coordinator()
     await probe_link(link, COORDINATOR, up=False)
     assert await probe_link(link, COORDINATOR, up=False) == (None, None)
-    with pytest.raises(BulkError, match="probed less than 60 s ago"):
+    with pytest.raises(BulkError, match="measured less than 60 s ago"):
         await link.prober.answer(PEER, DOWN)
     link.now += PAUSE_S
     assert (await probe_link(link, COORDINATOR, up=False))[1] is not None
@@ -91,5 +91,5 @@ async def test_probes_wait_for_each_other_and_too_many_are_refused(monkeypatch: 
     for number in range(3):
         await link.prober.answer(Actor(f"p{number}", 1), DOWN)
     assert slept == [0.0, 2.0, 4.0] and slept[-1] <= LONGEST_WAIT_S
-    with pytest.raises(BulkError, match="many peers probe their links now"):
+    with pytest.raises(BulkError, match="many peers measure their links now"):
         await link.prober.answer(Actor("p4", 1), DOWN)

@@ -130,7 +130,7 @@ def test_a_change_can_be_checked_without_its_base(delta: codecs.Delta) -> None:
             "changes coded with none would be larger than a whole activation, which has 16 bits per value",
         ),
         ("ef21:topk:0.95", "int8", "changes coded with topk:0.95 would be larger than a whole activation"),
-        ("delta", "int8", "codec.forward: codec 'delta': write delta:4 for changes of 4 bits, or a codec of"),
+        ("delta", "int8", "codec.forward: codec 'delta': write delta:4 for changes of 4 bits, or the name of a codec"),
         ("int8", "delta:4", "codec.backward = 'delta:4': gradients of earlier visits are not kept"),
     ],
 )

@@ -75,9 +75,9 @@ def test_a_shared_mask_finds_the_positions_of_such_a_frame() -> None:
     ("forward", "backward", "words"),
     [
         ("ef", "int8", "write ef:topk:0.1"),
-        ("ef:delta:4", "int8", "any codec of activations that keeps no state"),
+        ("ef:delta:4", "int8", "codec for activations without memory of earlier frames"),
         ("ef:int9", "int8", "unknown codec 'int9'"),
-        ("ef-mixed:huffman:log4", "int8", "takes the same bytes for whatever values"),
+        ("ef-mixed:huffman:log4", "int8", "frames all have the same size"),
         ("ef-mixed", "int8", "write ef-mixed:topk:0.1"),
         ("int8", "ef:int4", "codec.backward = 'ef:int4'"),
         ("ef-mixed:topk:0.1", "topk-shared", "takes its positions from activations in topk"),

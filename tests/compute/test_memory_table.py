@@ -11,6 +11,8 @@ from made_up_data import DATA
 from torch import Tensor
 
 import benchmarks
+from peers.run.dry_run import dry_run
+from peers.run.stage_sizes import stage_sizes
 from swarm.compute.block_grid import WIDTH, BlockGrid
 from swarm.compute.body import BodyFormat, BodyKind
 from swarm.compute.graph import LiveBytes, count_stages, saved_bytes
@@ -25,6 +27,7 @@ from swarm.models import cross_entropy
 from swarm.models.kinds import build_stage
 from swarm.protocol.ids import Attempt, Microbatch, PassId, PassKind, StageIndex, StepNumber, Term
 from swarm.protocol.peer.io import Backward, Forward, SumBucket
+from swarm.protocol.stage_needs import ComputeKind
 
 PASS = PassId(Term(0), StepNumber(0))
 ATTEMPT = Attempt(PASS, StageIndex(1), 0)
@@ -179,6 +182,34 @@ def test_a_card_takes_what_the_table_says(rows: int, length: int) -> None:
     assert table.graph / counts.parameters == pytest.approx(graph, rel=0.03)
     peak = (table.with_graphs(4) - table.accumulator // 2 + held) / counts.parameters
     assert peak == pytest.approx(measured["backward_1"], rel=0.03)
+
+
+def test_coordinators_know_the_need_of_each_kind_of_peer_as_the_peer_itself_does() -> None:
+    run = manifest()
+    told = stage_sizes(run)["stage_needs"]
+    assert set(told) == set(ComputeKind)
+    for kind, needs in told.items():
+        mode = Mode.of_kind(kind)
+        assert mode.kind is kind
+        own = dry_run(run, mode).stages
+        assert needs.whole == tuple(need.memory.device for need in own), kind
+        assert needs.least == tuple(need.least.device for need in own), kind
+    assert len({needs.whole for needs in told.values()}) >= 4, "or this proves nothing"
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "kind"),
+    [
+        ("cpu", "fp32", ComputeKind.HOST_FP32),
+        ("mps", "bf16", ComputeKind.HOST_BF16),
+        ("xpu", "fp16", ComputeKind.HOST_FP16),
+        ("cuda", "fp32", ComputeKind.CARD_FP32),
+        ("cuda:1", "bf16", ComputeKind.CARD_BF16),
+        ("cuda:0", "fp16", ComputeKind.CARD_FP16),
+    ],
+)
+def test_a_peer_tells_the_kind_of_its_device_and_precision(device: str, precision: str, kind: ComputeKind) -> None:
+    assert Mode(device, precision).kind is kind
 
 
 def test_a_card_and_its_host_are_told_apart() -> None:

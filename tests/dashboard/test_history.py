@@ -220,7 +220,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def goes_on_without_growing(history: History) -> None:
     """Answers come from the state and the logs."""
     assert same(history.now, folded(LONG))
-    assert len(history.warnings) == 1 and "does not grow" in history.warnings[0], history.warnings
+    assert len(history.warnings) == 1 and "stores no further history" in history.warnings[0], history.warnings
     moment = LONG[len(LONG) // 2]["at"]
     assert history.at(moment).run.step == folded([line for line in LONG if line["at"] <= moment]).run.step
     history.timeline(0, 3), history.lines(), history.marks(0, 1e18, 10), history.faults()
@@ -297,7 +297,7 @@ def test_a_folder_that_cannot_be_written_leaves_memory(home: Path, tmp_path: Pat
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o500)
     history = caught_up(History([home], locked / "history.sqlite"))
-    assert "in memory alone" in history.warnings[0] and rows(history)[0][0][0] > 3
+    assert "in memory only" in history.warnings[0] and rows(history)[0][0][0] > 3
 
 
 def test_over_its_limit_the_oldest_go_first(home: Path, database: Path):

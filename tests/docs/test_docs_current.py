@@ -92,7 +92,8 @@ def test_files_that_are_named_exist(page: Path):
     for name in set(re.findall(r"`([\w-]+\.(?:py|toml))`", text)) - {"RUN.toml"}:
         assert name in FILES, f"{page.name} names {name}"
     for module in re.findall(r"python -m benchmarks\.(\w+)", text):
-        assert (ROOT / "benchmarks" / f"{module}.py").exists(), f"{page.name} names benchmarks.{module}"
+        places = (ROOT / "benchmarks" / f"{module}.py", ROOT / "benchmarks" / module / "__main__.py")
+        assert any(place.exists() for place in places), f"{page.name} names benchmarks.{module}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -1,4 +1,4 @@
-"""An organiser and a coordinator of the tests: they let in whom a test wants."""
+"""An organiser and a coordinator for tests: they admit whom a test wants."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ HOUR_S = 3600
 
 
 class Authority:
-    """Its organiser's key signs passes, and its coordinator's identity certificates, of any run.
+    """An organiser's key that signs passes, and a coordinator's identity that signs certificates, of any run.
 
-    Those of one `seed` are the same, also in another process.
+    Two authorities with the same `seed` have the same keys, even in different processes.
     """
 
     def __init__(self, seed: int = 1) -> None:
@@ -48,5 +48,5 @@ class Authority:
         return RunKey.derive(self.organiser, run_hash)
 
     def door(self, run_hash: str, *coordinators: str) -> Door:
-        """Of an actor that also takes these for coordinators."""
+        """The access control of an actor that accepts this authority's organiser and coordinator."""
         return Door(run_hash, (self.coordinator.peer_id, *coordinators), self.public_key)

@@ -27,7 +27,7 @@ HERE = ("http://127.0.0.1", "http://localhost", "data:", "blob:", "file:")
 def chromium() -> Iterator[Any]:
     """The browser, with one profile: its pages share what was loaded and compiled.
 
-    One a module: while it is there its event loop runs in this thread, and asynchronous tests cannot.
+    There is one per module. While it exists, its event loop runs in this thread, so asynchronous tests cannot run.
     """
     if CHROMIUM is None:
         pytest.skip("needs chromium (apt install chromium)")
@@ -42,9 +42,9 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def page(chromium: Any) -> Iterator[Any]:
-    """A page of a profile that remembers nothing of the test before.
+    """A page whose profile remembers nothing of earlier tests.
 
-    Whatever the page complains of fails the test, and so does a request to another host.
+    The test fails if the page reports an error or sends a request to another host.
     """
     page = chromium.new_page()
     page.set_default_timeout(30_000)
@@ -65,9 +65,9 @@ def page(chromium: Any) -> Iterator[Any]:
 
 
 def wait_until(page: Any, expression: str, arg: Any = None, within_s: float = 30.0) -> None:
-    """Look again and again from here until the expression, or function of `arg`, is true in the page.
+    """Evaluate the expression, or function of `arg`, in the page again and again until it is true.
 
-    Playwright's own wait evaluates a string in the page from its second look on, which our pages forbid.
+    Playwright's own wait evaluates a string in the page from its second attempt on, which our pages forbid.
     """
     end = time.monotonic() + within_s
     while not page.evaluate(expression, arg):
@@ -76,7 +76,9 @@ def wait_until(page: Any, expression: str, arg: Any = None, within_s: float = 30
 
 
 def _is_complaint(message: Any) -> bool:
-    """Answers that are no 200 are logged by the browser, too: tests that cause these look at the page instead."""
+    """Return True for messages that fail a test. The browser also logs answers other than 200; tests that cause these
+    look at the page instead.
+    """
     return (
         message.type in ("error", "warning")
         and "Failed to load resource" not in message.text

@@ -10,9 +10,11 @@ from _pytest.mark import ParameterSet
 
 
 def in_turn(cases: Mapping[str, Any], ways: Sequence[str] | Mapping[str, Any]) -> list[ParameterSet]:
-    """(case, name of a way), for `parametrize`: the ways take turns with the cases; the other pairs are marked `long`.
+    """Pairs (case, name of a way) for `parametrize`. Each case gets one way, in turn; all other pairs are marked
+    `long`.
 
-    Where cases and ways have little to do with each other, this costs as many tests as there are cases, not products.
+    If cases and ways hardly depend on each other, this gives as many tests as there are cases, instead of all
+    combinations.
     """
     names = list(ways)
     return [
@@ -23,5 +25,5 @@ def in_turn(cases: Mapping[str, Any], ways: Sequence[str] | Mapping[str, Any]) -
 
 
 def only_long(cases: Sequence[ParameterSet]) -> list[ParameterSet]:
-    """The same cases, all marked `long`: for what other tests show, too."""
+    """The same cases, all marked `long`, because other tests cover them too."""
     return [pytest.param(*case.values, id=case.id, marks=pytest.mark.long) for case in cases]

@@ -20,7 +20,7 @@ RUN = "ab" * 32
 
 
 def coordinators_home(path: Path) -> Home:
-    """Its printed invite is for 8 devices."""
+    """Make the home. Its printed invite is for 8 devices."""
     with Home.open(path) as opened:
         me, key = Identity.load(opened.identity).peer_id, organiser_key(opened)
         ticket = PassBook(opened, RUN).printed(key, 8)

@@ -62,7 +62,7 @@ def manifest(
     tied: bool = False,
     means: bool = False,
 ) -> RunManifest:
-    """A tiny language model, `BLOCKS` steps an epoch. `every`: steps from checkpoint to checkpoint."""
+    """A tiny language model with `BLOCKS` steps per epoch. `every`: number of steps between checkpoints."""
     length, microbatches, sequences = 12, 4, 2
     shard = Shard(file="train-0.bin", sha256="0" * 64, tokens=BLOCKS * microbatches * sequences * length + length)
     shape = {"vocab_size": 97, "dim": 32, "layers": 4, "heads": 4, "kv_heads": 2, "ffn_dim": 64, "context": 16}
@@ -91,7 +91,9 @@ def manifest(
 
 
 class Corpus:
-    """Microbatches drawn from (block, microbatch); where samples are shuffled, from (step, microbatch)."""
+    """Microbatches drawn at random, seeded with (block, microbatch). If samples are shuffled, seeded with (step,
+    microbatch).
+    """
 
     def __init__(self, of: RunManifest) -> None:
         self._shape = (of.batch.sequences, of.batch.sequence_length + 1)
@@ -107,7 +109,7 @@ class Corpus:
 
 @dataclasses.dataclass(frozen=True)
 class Again:
-    """What an order needs is to come yet."""
+    """What an order needs has not come yet: try the order again later."""
 
     order: peer_io.LoadState | peer_io.FetchSums
 
@@ -124,9 +126,9 @@ class Peer:
         )
         self.engine: StageEngine | None = None
         self.copies: dict[int, StageState] = {}
-        """By version, for those who join while this peer trains."""
+        """Copies of the state, by version, for peers that join while this peer trains."""
         self.sums: dict[int, tuple[str, list[object]]] = {}
-        """By step, its digest and its reduced buckets as they were sent, for the same."""
+        """For the same peers, the digest and the reduced buckets of each step, as they were sent."""
         self._lent: peer_io.Lend | None = None
         self._stored: dict[int, object] = {}
         self._fetched: dict[int, list[object]] = {}
@@ -134,7 +136,7 @@ class Peer:
         self._options = options
 
     def carry_out(self, action: peer_io.PeerAction) -> object:
-        """What comes of it, at once."""
+        """Carry out an order at once, and return its results."""
         match action:
             case peer_io.LoadState():
                 return self._load(action)
@@ -175,7 +177,7 @@ class Peer:
             self.copies[action.pass_id.version] = self.engine.snapshot().result(WAIT_S)
 
     def _note(self, action: object) -> None:
-        """Keep the sums of the open step, if others listen."""
+        """Keep the sums of the open step, if other peers listen."""
         if isinstance(action, peer_io.StoreSum):
             self._stored[action.bucket] = bytes(action.payload)  # type: ignore[arg-type]
         elif (
@@ -204,14 +206,14 @@ class Peer:
         return peer_io.SumsMissing(action.stage, action.step, "no donor has them")
 
     def _comes(self, donors: tuple[Actor, ...], version: int) -> bool:
-        """Whether a donor has yet to come so far. Then the order is carried out once more, later."""
+        """Return True if a donor still has to reach what is needed. Then the order is carried out again later."""
         there = [
             p.engine.version for a in donors if (p := self._swarm.peers.get(a)) is not None and p.engine is not None
         ]
         return any(held is not None and held <= version for held in there)
 
     def gives(self, version: int) -> StageState | None:
-        """The state of a version as others get it: a copy that was ordered, or one of now."""
+        """The state of a version as other peers get it: a copy that was ordered, or one that is made now."""
         if version in self.copies or self.engine is None or self.engine.version != version:
             return self.copies.get(version)
         return self.engine.snapshot().result(WAIT_S)
@@ -241,7 +243,8 @@ Hook = Callable[["Swarm", Actor, object], None]
 
 
 class Swarm:
-    """Messages arrive in order, computing takes no time, the clock jumps to the next deadline when nothing is to do.
+    """A swarm in one process. Messages arrive in order, computing takes no time, and the clock jumps to the next
+    deadline when there is nothing to do.
 
     `hook` is called before each action; it may `kill`.
     """
@@ -254,12 +257,12 @@ class Swarm:
         self.peers: dict[Actor, Peer] = {}
         self.events: list[Event] = []
         self.frames: list[Frame] = []
-        """Activations of training passes that were sent."""
+        """The activations of training passes that were sent."""
         self.decisions: dict[int, Decision] = {}
         self.commands: list[Command] = []
         self.losses: list[float] = []
         self.tables: tuple[StageTable, ...] = ()
-        """Of the pass that was opened last."""
+        """The tables of the pass that was opened last."""
         self.archive: dict[tuple[int, int], object] = {}
         self._hook = hook
         self._capacity = capacity
@@ -290,11 +293,11 @@ class Swarm:
         self._queue.append((actor, io.Tick()))
 
     def tell(self, to: Actor, event: object) -> None:
-        """An input for a core, as its driver would post it."""
+        """Give an input to a core, as its driver would."""
         self._queue.append((to, event))
 
     def restart_coordinator(self) -> None:
-        """Another life, which finds the decisions on its disk."""
+        """Start the coordinator again. It finds the decisions on its disk."""
         last = self.decisions[max(self.decisions)] if self.decisions else None
         term = self._core.history.term
         self._core = CoordinatorCore(
@@ -309,7 +312,7 @@ class Swarm:
         self._queue.append((COORDINATOR, io.Tick()))
 
     def kill(self, actor: Actor, *, back: bool = False, shutdown: bool = False) -> None:
-        """`shutdown`: the coordinator hears of it at once."""
+        """Kill a process. `shutdown`: the coordinator hears of it at once."""
         dead = self.peers.pop(actor)
         if dead.engine is not None:
             dead.engine.close()
@@ -326,7 +329,7 @@ class Swarm:
                 peer.engine.close()
 
     def digests(self) -> tuple[str, ...]:
-        """Of the state of each stage, which all its replicas agree on."""
+        """The digests of the state of each stage. All replicas of a stage must agree on them."""
         found: dict[int, set[str]] = {}
         for peer in self.peers.values():
             if peer.engine is not None and peer.engine.version == len(self.decisions):
@@ -340,12 +343,12 @@ class Swarm:
         return [self.decisions[step].key_frames for step in sorted(self.decisions)]
 
     def reference(self) -> tuple[str, ...]:
-        """Of the run in one process that does what was decided."""
+        """The digests of the same run in one process that follows the decisions."""
         replay = {step: StepReplay.of(decision) for step, decision in self.decisions.items()}
         return train_reference(self.manifest, self._corpus, replay=replay, stop_after=len(replay)).digests
 
     def plain(self) -> tuple[str, ...]:
-        """Of the run in one process that knows of no decision."""
+        """The digests of the same run in one process that knows no decisions."""
         return train_reference(self.manifest, self._corpus).digests
 
     # ------------------------------------------------------------
@@ -432,7 +435,9 @@ class Swarm:
 
 
 def runs() -> Iterator[Callable[..., Swarm]]:
-    """For a fixture: `run(manifest, **options)` runs a swarm to its end; what it holds is closed after the test."""
+    """A fixture's value: `run(manifest, **options)` runs a swarm to its end. Everything that it opens is closed after
+    the test.
+    """
     made: list[Swarm] = []
 
     def start(of: RunManifest, **options) -> Swarm:
@@ -445,7 +450,7 @@ def runs() -> Iterator[Callable[..., Swarm]]:
 
 
 def once(strike: Callable[[Swarm, Actor, object], bool]) -> Hook:
-    """A hook that strikes until it has hit."""
+    """Make a hook that acts until it has acted once with success."""
     hit: list[bool] = []
 
     def hook(swarm: Swarm, actor: Actor, action: object) -> None:
@@ -456,9 +461,9 @@ def once(strike: Callable[[Swarm, Actor, object], bool]) -> Hook:
 
 
 def killing(step: int, stage: int, kind: type, back: bool = True, *, late: bool = False) -> Hook:
-    """A peer of `stage` dies before its first action of that kind in the training pass of `step`.
+    """A hook: a peer of `stage` dies before its first action of that kind in the training pass of `step`.
 
-    `late`: a Forward being that of microbatch 2 or later.
+    `late`: only a Forward of microbatch 2 or later counts.
     """
 
     def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
@@ -471,7 +476,7 @@ def killing(step: int, stage: int, kind: type, back: bool = True, *, late: bool 
 
 
 def killing_stage_one(step: int, stage: int, kind: type) -> Hook:
-    """All peers of stage 1 die, and come back, before the first action of that kind at `stage`."""
+    """A hook: all peers of stage 1 die, and come back, before the first action of that kind at `stage`."""
 
     def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
         hit = _is_told(swarm, actor, action, step, stage, kind)

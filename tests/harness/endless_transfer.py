@@ -1,4 +1,4 @@
-"""A transfer that never ends by itself, and tells when it was ended."""
+"""A transfer that never ends by itself, and records when it was ended."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from swarm.net.bulk import Transfer
 from swarm.protocol.ids import Actor
 
 NBYTES = 1 << 40
-"""Announced; nobody waits for so many."""
+"""The announced number of bytes. No test waits for so many."""
 
 
 class EndlessTransfer:
-    """`begins` is called when the first chunk is wanted."""
+    """The transfer. `begins` is called when the first chunk is requested."""
 
     def __init__(self, chunk: int, begins: Callable[[], None] = lambda: None) -> None:
         self.ended = asyncio.Event()

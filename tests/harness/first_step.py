@@ -1,4 +1,6 @@
-"""A coordinator's core in the first step of two replicas of the only stage: its peers say what a test has them say."""
+"""A coordinator's core in the first step of a single stage with two replicas. The test decides what the peers
+report.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,10 @@ STAGE = StageIndex(0)
 
 
 class FirstStep:
-    """The step of ONE and TWO is open. The clock goes on by a millisecond with every input."""
+    """The open step of ONE and TWO. The clock advances by a millisecond with every input."""
 
     def __init__(self, settings: Settings = SETTINGS, *more: Actor) -> None:
-        """`more`: peers that join too, and have not reported since."""
+        """`more`: peers that have joined too, and have not reported since."""
         self.settings = settings
         self.core = CoordinatorCore(COORDINATOR, settings, 0, None, None)
         self.now = 0.0
@@ -43,7 +45,7 @@ class FirstStep:
         return self.take(Received(actor, message))
 
     def report(self, actor: Actor, done: int = 0, **fields: Any) -> list[Any]:
-        """`done`: bit m for microbatch m, as in a Status."""
+        """A peer reports. `done`: bit m for microbatch m, as in a Status."""
         self.sequence += 1
         numbers = (0,) if self.core.open_pass is None else (self.core.open_pass.pass_state.tables[0].number,)
         known = {"version": 0, "pass_id": PASS, "numbers": numbers, "sequence": self.sequence} | fields
@@ -51,5 +53,5 @@ class FirstStep:
 
 
 def said(actions: Any, kind: type) -> list[Any]:
-    """The messages of a kind that are sent."""
+    """The messages of a kind that the core has sent."""
     return [a.message for a in actions if isinstance(a, Send) and isinstance(a.message, kind)]

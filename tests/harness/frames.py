@@ -1,4 +1,4 @@
-"""Encoded frames that were tampered with."""
+"""Encoded frames that were changed after encoding."""
 
 import struct
 
@@ -8,7 +8,9 @@ from swarm.codecs.codec import HEADER_BYTES
 
 
 def reseal(frame: bytes, **lies: int) -> bytes:
-    """`frame` with header fields changed and a checksum that is right for them: only the other checks can object."""
+    """`frame` with changed header fields and a checksum that is right for them, so that only the other checks can
+    refuse it.
+    """
     layout = struct.Struct("<BBBQ")
     codec_id, version, kind, dims = layout.unpack_from(frame)
     told = {"codec_id": codec_id, "version": version, "dtype": kind // 16, "ndim": kind % 16, "dims": dims} | lies

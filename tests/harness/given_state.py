@@ -1,4 +1,4 @@
-"""A state that is given out to be written, with whatever digest a test wants it to have."""
+"""A state that is written to disk, with any digest that a test wants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from swarm.state.shard import file_parts
 
 @dataclass(frozen=True)
 class GivenState:
-    """What `write_draft` writes, and what is found out about it."""
+    """What `write_draft` writes, and what it reports about it."""
 
     tensors: Mapping[str, torch.Tensor]
     version: int
@@ -45,5 +45,5 @@ def saved(
     chain: str,
     proven: int | None = None,
 ) -> Checkpoint:
-    """The checkpoint that `store` makes of it."""
+    """The checkpoint that `store` makes of the state."""
     return store.save(store.draft(stage, GivenState(tensors, version, updates, chain, digest)), proven)

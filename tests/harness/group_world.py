@@ -1,6 +1,6 @@
-"""Members of a group that keep a record together, over a network and disks that do what a random source says.
+"""Members of a group that maintain a record together. A random source determines what network and disks do.
 
-Only the record: no coordinator runs in it. What stands anywhere is compared with all that stood before.
+Only the record is tested; no coordinator runs. Each committed entry is compared with all entries committed before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class Member:
 
 
 class GroupWorld:
-    """`step()` does one random thing. Raises AssertionError when two histories stand."""
+    """The members and their world. `step()` does one random thing. Raises AssertionError if two histories are
+    committed.
+    """
 
     def __init__(self, seed: int, size: int = 3, loss: float = 0.1) -> None:
         self.random = random.Random(seed)
@@ -38,13 +40,13 @@ class GroupWorld:
         self.messages: list[tuple[Actor, Actor, object]] = []
         self.from_disk: list[SendEntries] = []
         self.standing: list[Entry] = []
-        """What stood anywhere at any time."""
+        """What was committed by any member at any time."""
         self.leaders: dict[int, Actor] = {}
         self.cut: set[tuple[Actor, Actor]] = set()
         self.loss = loss
         self.terms = 0
         self.hurry = self.random.choice((0.2, 0.5, 1.5))
-        """Beats that pass when time does, at most."""
+        """Maximum number of heartbeats by which time advances at once."""
         self.mortality = self.random.choice((0.0, 0.15, 1.0))
         for actor in self.actors:
             self.start(actor)
@@ -56,13 +58,13 @@ class GroupWorld:
         self.members[actor] = Member(core, self.disks[actor])
 
     def crash(self, actor: Actor) -> None:
-        """Of what was being written, a prefix is on disk."""
+        """Crash a member. Of its unfinished writes, the first ones reach the disk."""
         member = self.members.pop(actor)
         for order in member.writing[: self.random.randrange(len(member.writing) + 1)]:
             member.disk.write(order)
 
     def do(self, actor: Actor, what: Callable[[Raft], None]) -> None:
-        """Something happens to a member; what it orders is carried out, or comes to be."""
+        """Let something happen to a member. Its orders are carried out now or later."""
         member = self.members[actor]
         what(member.core)
         for order in member.core.take():
@@ -131,7 +133,7 @@ class GroupWorld:
                 self.deliver(0 if rng.random() < 0.7 else rng.randrange(len(self.messages)))
 
     def calm(self) -> None:
-        """Everybody is back and hears everybody, for long."""
+        """Let all members be alive and hear each other for a long time."""
         self.cut.clear()
         self.loss = 0.0
         for actor in self.actors:
@@ -145,7 +147,7 @@ class GroupWorld:
             self.settle()
 
     def settle(self) -> None:
-        """Everything under way is written and heard, in order. Who is dead hears nothing."""
+        """Complete all writes and deliver all messages, in order. Dead members receive nothing."""
         while self.messages or any(member.writing for member in self.members.values()):
             for actor in self.members:
                 self.write(actor)
@@ -153,7 +155,7 @@ class GroupWorld:
                 self.deliver(0)
 
     def write(self, actor: Actor, limit: int | None = None) -> None:
-        """So many of a member's writes, or all, reach its disk."""
+        """Let some of a member's writes, or all, reach its disk."""
         member = self.members[actor]
         for order in member.writing[:limit]:
             member.writing.remove(order)

@@ -1,4 +1,4 @@
-"""What a manifest says of a corpus that need not exist."""
+"""The part of a manifest about a corpus that need not exist."""
 
 from swarm.manifest import DataSection, Shard
 

@@ -1,4 +1,4 @@
-"""A coordinator's core with one stage, driven by hand: its peers say what a test has them say."""
+"""A coordinator's core with one stage, driven by hand. The test decides what the peers report."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def settings(*, steps: int = 2, replicas: int = 2, evaluate_every: int = 0, samp
 
 
 class Run:
-    """One stage, driven by hand. `versions` is what each peer reports at every heartbeat."""
+    """One stage, driven by hand. `versions`: what each peer reports at every heartbeat."""
 
     def __init__(self, of: Settings, peers: tuple[Actor, ...] = (ONE, TWO), decision: m.Decision | None = None) -> None:
         self.core = CoordinatorCore(ME, of, 0, decision, None)
         self.now = 0.0
         self.versions: dict[Actor, int | None] = dict.fromkeys(peers, None)
         self.loading: dict[Actor, int] = {}
-        """Who listens, and what it loads."""
+        """The peers that listen, with the version that each loads."""
         self.saved: dict[Actor, tuple[int, str]] = {}
         self.state_term = 1
-        """Under which they all were given what they hold."""
+        """The term under which all peers received their state."""
         self.sequence = 0
         self.orders: list[object] = []
-        """Everything that was ordered."""
+        """All orders that the core has given."""
         self.take(Tick())
         self.take(TermWritten(1))
         for actor in peers:
@@ -83,7 +83,7 @@ class Run:
         return self.hear(actor, status)
 
     def heartbeats(self, seconds: float) -> list[object]:
-        """Time passes in which every peer says how it stands."""
+        """Let time pass. Every peer reports its state at each heartbeat."""
         orders: list[object] = []
         until = self.now + seconds
         while self.now < until:
@@ -98,7 +98,7 @@ class Run:
             self.report(actor)
 
     def decide(self, *actors: Actor) -> m.Decision:
-        """The open step is prepared by `actors`, decided, and applied by them."""
+        """Let `actors` prepare, decide and apply the open step."""
         prepared = m.Prepared(Attempt(self.pass_id, STAGE, 0), "d", 1.0, 1.0)
         orders = [order for actor in actors for order in self.hear(actor, prepared)]
         (write,) = [order for order in orders if isinstance(order, WriteRecord)]

@@ -1,4 +1,4 @@
-"""A corpus that is made in no time, for tests that train on anything."""
+"""A corpus that is made in a moment, for tests whose text does not matter."""
 
 from pathlib import Path
 
@@ -7,6 +7,6 @@ from swarm.data import open_source, prepare
 
 
 def prepare_words(folder: Path, texts: int, heldout_fraction: float) -> None:
-    """So many texts of 40 words of 200, in tokens of 300, prepared in folder/data."""
+    """Prepare texts of 40 words each, out of 200 words, with 300 tokens, in folder/data."""
     source = write_words(folder, texts)
     prepare(open_source([source]), folder / "data", vocab_size=300, heldout_fraction=heldout_fraction)

@@ -7,7 +7,9 @@ from swarm.simulation.runs.runner import Run
 
 
 def events_in(run: Run) -> list[tuple[float, Event]]:
-    """(virtual seconds, event) of all that `run` emits from now on. The list grows while the run goes on."""
+    """A list of (virtual seconds, event) for all events that `run` emits from now on. The list grows while the run
+    continues.
+    """
     found: list[tuple[float, Event]] = []
     emitted = run.world.watch.emitted
 

@@ -1,4 +1,4 @@
-"""A dashboard's process for tests, and a small client of it that shows the raw answer."""
+"""A dashboard process for tests, and a small client that returns its raw answers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Dashboard:
         return port
 
     def ask(self, path: str, method: str = "GET", body: bytes | dict[str, Any] | None = None, **headers: str) -> Answer:
-        """`headers`: with underscores for dashes."""
+        """Send a request. `headers`: with underscores in place of dashes."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         content = json.dumps(body).encode() if isinstance(body, dict) else body
         try:
@@ -58,18 +58,18 @@ class Dashboard:
             connection.close()
 
     def get(self, path: str, **headers: str) -> Any:
-        """The JSON of an answer that must be 200."""
+        """The JSON of an answer, which must have status 200."""
         answer = self.ask(path, **headers)
         assert answer.status == 200, (path, answer.status, answer.body[:500])
         return answer.json
 
     def act(self, path: str, body: dict[str, Any], **headers: str) -> Answer:
-        """POST as the organiser's program does."""
+        """Send a POST request as the organiser's program does."""
         own = {"X_Swarm_Peer": "1", "Authorization": f"Bearer {self.token}"}
         return self.ask(path, "POST", body, **(own | headers))
 
     def wait(self, path: str, done: Any, seconds: float = 30.0) -> Any:
-        """Ask until `done(answer)`."""
+        """Repeat a request until `done(answer)`."""
         deadline = time.monotonic() + seconds
         while not done(found := self.get(path)):
             assert time.monotonic() < deadline, found

@@ -1,4 +1,6 @@
-"""A story: events of a coordinator as a test tells them, folded, and the clock that goes on between them."""
+"""A story: events of a coordinator, written by a test and folded into a state, with a clock that advances between
+them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from swarm import events as e
 
 
 class Story:
-    """Tells events of a coordinator of two stages: a.1 and b.1 serve stage 0, c.1 stage 1."""
+    """The events of a coordinator with two stages: a.1 and b.1 serve stage 0, c.1 stage 1."""
 
     def __init__(self) -> None:
         self.state = RunState()

@@ -1,4 +1,6 @@
-"""A coordinator's log for tests of the dashboard's pages: generated, with a hostile peer; the test appends to it."""
+"""A coordinator's log for tests of the dashboard's pages. It is generated and contains a hostile peer; tests append to
+it.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ from benchmarks.generated_log import Shape, generate
 
 SHAPE = Shape(peers=8, stages=2, hours=0.25, step_seconds=10, spans=True, kills_per_hour=20)
 HOSTILE = "<img src=x onerror=alert(1)>\u0007" + "W" * 30 + "\u202e<i>x<i>"
-"""An actor; what is shown of it where there is little room are the last eight letters."""
+"""An actor. Where there is little room, pages show the last eight letters of its name."""
 SLASHED = "Qm/with/slashes.7"
 SCRIPT = "<script>document.title=1</script>"
 
 
 class WatchedLog:
-    """Ends now, in the midst of a step, as that of a run that goes on."""
+    """A log that ends now, in the middle of a step, like the log of a run in progress."""
 
     def __init__(self, home: Path, shape: Shape = SHAPE) -> None:
         self.path = home / "events.jsonl"
@@ -39,7 +41,7 @@ class WatchedLog:
             file.write(json.dumps({"at": time.time(), "kind": kind, **fields}) + "\n")
 
     def decide(self, loss: float = 1.25) -> int:
-        """One more step; its number, from 0."""
+        """Add one more step. Returns its number, from 0."""
         self.step += 1
         self.append(
             "StepDecided",

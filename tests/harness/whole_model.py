@@ -1,4 +1,4 @@
-"""A model as a list of its stages, for tests: built, looked into, run."""
+"""A model as a list of its stages, for tests that build, inspect and run it."""
 
 from torch import Tensor, nn
 
@@ -16,7 +16,7 @@ def parameters(modules: list[StageModule]) -> dict[str, nn.Parameter]:
 
 
 def run(modules: list[StageModule], ids: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Logits, and what crossed each boundary."""
+    """Run the model. Returns the logits, and what crossed each boundary."""
     crossed, x = [], ids
     for module in modules:
         x = module(x, ids)

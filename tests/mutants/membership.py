@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from swarm.protocol.coordinator import divergence as divergence_module
 from swarm.protocol.coordinator.audit.audits import Audits
@@ -11,7 +11,8 @@ from swarm.protocol.coordinator.core import Phase as CoordinatorPhase
 from swarm.protocol.coordinator.departures import Departures
 from swarm.protocol.coordinator.membership.doubts import Doubts
 from swarm.protocol.coordinator.membership.halves import Halves
-from swarm.protocol.coordinator.membership.stage_costs import Lineup
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.stage_costs import Lineup, StageCosts
 from swarm.protocol.coordinator.passes import open_pass as open_pass_module
 from swarm.protocol.coordinator.passes.assignment import amend
 from swarm.protocol.coordinator.passes.open_pass import OpenPass
@@ -22,9 +23,11 @@ from swarm.protocol.coordinator.placement.planner import Move, Stay
 from swarm.protocol.coordinator.placement.rebalancing import Rebalancing
 from swarm.protocol.coordinator.placement.seats import Seats
 from swarm.protocol.ids import StageIndex
+from swarm.protocol.messages import Means
 from swarm.protocol.peer.catch_up import CatchUp
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.io import Apply, RestoreSums
+from swarm.protocol.stage_needs import ComputeKind
 from swarm.simulation.toy.sim_catch_up import Loans
 from tests.mutants.mutant import Mutant, Patch
 from tests.mutants.steps import without_self_fence
@@ -185,6 +188,17 @@ def _audits_left_out() -> list[Patch]:
     return [(Audits, "_why", undrawn)]
 
 
+def _kinds_alike() -> list[Patch]:
+    """What a stage needs is reckoned as if every peer computed on a CPU in fp32."""
+    need = StageCosts.need
+
+    def on_a_cpu(self: StageCosts, member: Any, stage: int, *, alone: bool) -> int | None:
+        usual = Means(kind=ComputeKind.HOST_FP32)
+        return need(self, cast(Member, usual), stage, alone=alone)
+
+    return [(StageCosts, "need", on_a_cpu)]
+
+
 MEMBERSHIP = (
     Mutant("devices come back", "a person's devices are in one half", _devices_come_back, "passes", 810_000),
     Mutant("audits left out", "one step in each period is audited", _audits_left_out, "audited"),
@@ -205,5 +219,6 @@ MEMBERSHIP = (
     Mutant("last replica moved", "a stage gives nobody away that it cannot do without", _last_replica_moved, "moves"),
     Mutant("moves at once", "the next peer moves when the one before has arrived", _moves_at_once, "moves"),
     Mutant("moved before drained", "a peer leaves its stage between passes", _moved_before_drained, "moves"),
+    Mutant("kinds alike", "no peer gets a stage that does not fit into its memory", _kinds_alike, "memory"),
     Mutant("seat given up at once", "a seat is held until others hold its stage", _seat_given_up_at_once, "seats"),
 )

@@ -31,6 +31,7 @@ from swarm.protocol.ids import (
     SumKey,
     Term,
 )
+from swarm.protocol.stage_needs import ComputeKind
 
 SENDER = Actor("12D3KooWGLRVVPvcDMrJhekde9TpTBD1qiwdW8xK32UZrBTnp9fm", 1_763_000_000_123)
 RECEIVER = Actor("12D3KooWBejDA2pr3C1CaZbY6AGVyWVaUdAtwrA4nnfPQs38XNNd", 1_763_000_000_456)
@@ -113,6 +114,7 @@ frames = st.builds(m.Frame, frame_keys, payloads, lineages)
 parts = st.builds(m.ReducePart, st.builds(PartKey, attempts, small, actors), bits, payloads, receipts)
 reduced = st.builds(m.ReducedPart, st.builds(SumKey, attempts, small), payloads, receipts)
 
+kinds = st.sampled_from(ComputeKind)
 seatings = none | st.builds(
     m.Seating, many(st.text("abcXYZ019", min_size=1, max_size=60)), st.booleans(), st.booleans()
 )
@@ -159,7 +161,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     m.Disproved: st.builds(m.Disproved, large.map(Term), large),
     m.Twin: st.builds(m.Twin, large),
     m.Banned: st.builds(m.Banned, large, many(text)),
-    m.Join: st.builds(m.Join, actors, none | stages, positive, large, seating=seatings),
+    m.Join: st.builds(m.Join, actors, none | stages, positive, large, seating=seatings, kind=kinds),
     m.Prepared: prepared,
     m.Status: st.builds(
         m.Status,
@@ -187,6 +189,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         forwarded=bits,
         reduced=large,
         seating=seatings,
+        kind=kinds,
     ),
     m.Released: st.builds(m.Released, passes, small, many(microbatches)),
     m.Unreachable: st.builds(m.Unreachable, passes, actors),
@@ -339,6 +342,8 @@ def want(count: int) -> bytes:
             "the uplink is inf and the downlink None bytes/s",
         ),
         (header(status=pb.Status(downlink=-1.0)), b"", "the uplink is None and the downlink -1.0 bytes/s"),
+        (header(join=pb.Join(kind=6)), b"", "Join.kind: 6 is not a ComputeKind; known: HOST_FP32, HOST_BF16"),
+        (header(status=pb.Status(kind=99)), b"", "Status.kind: 99 is not a ComputeKind"),
         (header(status=pb.Status(links=[pb.LinkRate(bytes_per_s=math.nan)])), b"", "the link has nan bytes/s"),
         (header(status=pb.Status(links=[pb.LinkRate(bytes_per_s=-1)])), b"", "the link has -1.0 bytes/s"),
         (header(status=pb.Status(links=[pb.LinkRate(bytes_per_s=1)] * 65)), b"", "65 entries; at most 64"),

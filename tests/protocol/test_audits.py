@@ -73,15 +73,15 @@ class Steps:
 
 def test_who_had_nothing_to_do_when_newcomers_were_audited_is_audited_with_its_first_work() -> None:
     steps = Steps()
-    assert "2 of its peers never were" in steps.decide(0, ONE, TWO)[0]
+    assert "2 of its peers have never been" in steps.decide(0, ONE, TWO)[0]
     assert not steps.decide(1, ONE, TWO)
-    assert "1 of its peers never were" in steps.decide(2, ONE, TWO, LATE)[0]
+    assert "1 of its peers have never been" in steps.decide(2, ONE, TWO, LATE)[0]
     assert not steps.decide(3, ONE, TWO, LATE)
 
 
 def test_who_was_audited_is_not_again_before_its_time() -> None:
     steps = Steps()
-    assert "3 of its peers never were" in steps.decide(0, ONE, TWO, LATE)[0]
+    assert "3 of its peers have never been" in steps.decide(0, ONE, TWO, LATE)[0]
     assert not any(steps.decide(step, ONE, TWO, LATE) for step in range(1, 9))
 
 

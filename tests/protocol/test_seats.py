@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from swarm.events import PeerLeaving, SeatAsked
+from swarm.events import PeerJoined, PeerLeaving, SeatAsked
 from swarm.protocol import messages as m
 from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import TermWritten, WriteTerm
@@ -16,11 +16,14 @@ from swarm.protocol.io import Emit, LeaveRequested, LinkLost, Received, Send, Ti
 from swarm.protocol.messages import Means, Seating
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.io import MeansChanged, OpenSeats
+from swarm.protocol.stage_needs import ComputeKind, StageNeeds, needs_of
 from swarm.simulation.runs.scenario import small_settings
 
 COORDINATOR = Actor("coord", 0)
 SETTINGS = replace(
-    small_settings(stages=3, microbatches=4, steps=9, replicas=1), start_timeout_s=0.1, stage_memory=(100, 200, 300)
+    small_settings(stages=3, microbatches=4, steps=9, replicas=1),
+    start_timeout_s=0.1,
+    stage_needs={ComputeKind.HOST_FP32: StageNeeds((100, 200, 300))},
 )
 BEAT = SETTINGS.heartbeat_s
 
@@ -50,7 +53,7 @@ class Run:
         peers = (*others, name)
         seating = Seating(peers, grows=not others, on_call=bool(others))
         seating = fields.pop("seating", seating)
-        message = m.Join(actor(name), None, capacity, self.sequence, memory, seating=seating)
+        message = m.Join(actor(name), None, capacity, self.sequence, memory, seating=seating, **fields)
         return self.take(Received(actor(name), message))
 
     def hold(self, name: str, stage: int, *peers: str, memory: int | None = None, **fields: Any) -> list[Any]:
@@ -103,17 +106,64 @@ def speaking() -> list[tuple[str, int]]:
 
 
 def test_alone_on_its_machine_a_peer_may_compute_its_layers_again() -> None:
-    settings = replace(SETTINGS, stages=1, stage_memory=(200,), stage_least=(100,))
+    settings = replace(SETTINGS, stages=1, stage_needs={ComputeKind.HOST_FP32: StageNeeds((200,), by_layer=(100,))})
     for memory, stage in ((99, None), (100, 0)):
         run = Run(settings)
         run.join("a", memory=memory)
         assert run.stage_of("a") == stage
-    costs = StageCosts(2, (200, 200), stage_least=(100, 100))
-    beside = Run(replace(settings, stages=2, stage_memory=(200, 200), stage_least=(100, 100)))
+    needs = {ComputeKind.HOST_FP32: StageNeeds((200, 200), by_layer=(100, 100))}
+    costs = StageCosts(2, needs)
+    beside = Run(replace(settings, stages=2, stage_needs=needs))
     beside.join("a", memory=399)
-    (other,) = [beside.core.members.get(actor("a"))]
-    assert costs.has_room(399, (), 1) and not costs.has_room(399, (other,), 1), "two seats need whole graphs"
-    assert costs.has_room(400, (other,), 1)
+    other = beside.core.members.get(actor("a"))
+    assert costs.has_room(other, (), 1) and not costs.has_room(other, (other,), 1), "two seats need whole graphs"
+    other.memory = 400
+    assert costs.has_room(other, (other,), 1)
+
+
+def test_who_needs_more_for_a_stage_than_another_is_given_no_stage_with_the_same_memory() -> None:
+    """What counts is what it says about itself, also after a restart of the coordinator: in a Status as in a Join."""
+    whole = {ComputeKind.HOST_FP32: 100, ComputeKind.CARD_BF16: 80, ComputeKind.CARD_FP16: 120}
+    needs = {kind: StageNeeds((need,), by_layer=(need // 2,)) for kind, need in whole.items()}
+    settings = replace(SETTINGS, stages=1, stage_needs=needs)
+    for kind, need in whole.items():
+        for memory in (need // 2 - 1, need // 2):
+            run = Run(settings)
+            run.join("a", memory=memory, kind=kind)
+            assert run.stage_of("a") == (0 if memory == need // 2 else None), kind
+    run.hold("b", 0, memory=59, kind=ComputeKind.CARD_FP16)
+    told = run.core.members.get(actor("b"))
+    assert told.kind is ComputeKind.CARD_FP16
+    assert not run.core._placement.rebalancing.may_hold(told, 0)
+
+
+def test_peers_of_one_process_are_counted_by_how_each_of_them_computes() -> None:
+    needs = {ComputeKind.HOST_FP32: StageNeeds((100, 100)), ComputeKind.CARD_BF16: StageNeeds((60, 60))}
+    run = Run(replace(SETTINGS, stages=2, stage_needs=needs))
+    run.join("a", memory=120, kind=ComputeKind.CARD_BF16)
+    run.join("b", "a", memory=120, kind=ComputeKind.CARD_BF16)
+    assert {run.stage_of("a"), run.stage_of("b")} == {0, 1}
+    run = Run(replace(SETTINGS, stages=2, stage_needs=needs))
+    run.join("a", memory=120)
+    run.join("b", "a", memory=120)
+    assert (run.stage_of("a"), run.stage_of("b")) == (0, None)
+
+
+def test_why_a_peer_stands_by_names_the_need_of_its_own_kind() -> None:
+    needs = {ComputeKind.HOST_FP32: StageNeeds((10**9,)), ComputeKind.CARD_FP16: StageNeeds((3 * 10**9,))}
+    run = Run(replace(SETTINGS, stages=1, stage_needs=needs))
+    (told,) = emitted(run.join("a", memory=2 * 10**9, kind=ComputeKind.CARD_FP16), PeerJoined)
+    assert "needs 3 GB on a graphics card in fp16" in told.reason
+
+
+def test_a_kind_that_is_not_known_needs_the_most_of_all() -> None:
+    needs = {
+        ComputeKind.HOST_FP32: StageNeeds((100, 50), by_layer=(10, 20)),
+        ComputeKind.CARD_BF16: StageNeeds((80, 60)),
+    }
+    assert needs_of(needs, ComputeKind.CARD_FP16) == StageNeeds((100, 60), by_layer=(80, 60))
+    assert needs_of(needs, ComputeKind.CARD_BF16) is needs[ComputeKind.CARD_BF16]
+    assert needs_of({}, ComputeKind.CARD_BF16) is None
 
 
 def test_who_holds_the_stage_beside_the_empty_one_is_asked_when_nobody_has_come() -> None:

@@ -47,6 +47,7 @@ KNOWN = {
     "last replica moved": 0,
     "moves at once": 2,
     "moved before drained": 0,
+    "kinds alike": 2,
     "seat given up at once": 2,
     "two votes": 0,
     "one disk is enough": 3,

@@ -42,7 +42,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch, *, newcomers: bool) -> None:
 
     def without(self: Audits, *of: Any) -> str:
         reason = why(self, *of)
-        return "" if reason.startswith("one step in") or ("never were" in reason and not newcomers) else reason
+        return "" if reason.startswith("one step in") or ("never been" in reason and not newcomers) else reason
 
     monkeypatch.setattr(Audits, "_why", without)
 

@@ -115,7 +115,7 @@ def test_who_takes_nothing_of_what_is_there_is_not_given_the_time_that_it_needs_
     run.world.at(40.0, None, (lambda seconds: run.swallow("frames", seconds), 1e9))
     run.finish()
     first = run.fenced[0]
-    assert first.actor == str(run.hole.actor) and first.reason.startswith("it has received none of")
+    assert first.actor == str(run.hole.actor) and first.reason.startswith("it has received no activation")
     assert first.reason.endswith("(deadline 7.5 s)")
 
 

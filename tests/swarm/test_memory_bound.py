@@ -11,6 +11,7 @@ from swarm_processes import Process, Swarm
 from peers.run.stage_sizes import stage_sizes
 from peers.runtime.device import BARE
 from swarm.events import CheckpointWritten, LayersRecomputed, MicrobatchAccumulated, StateFetched, StepApplied
+from swarm.protocol.stage_needs import ComputeKind
 
 SHAPE = (
     *("model.dim=640", "model.layers=4", "model.cuts=[2]", "model.heads=10", "model.kv_heads=10", "model.ffn_dim=1792"),
@@ -21,7 +22,7 @@ SHAPE = (
 def filled(make_swarm: MakeSwarm) -> tuple[Swarm, int]:
     """A swarm of two peers that saves every fourth step, and what each may plan with: as much as its stage needs."""
     swarm = make_swarm("int8", *SHAPE, "run.steps=200", "checkpoint.every=4", "swarm.replicas=1")
-    needed = max(stage_sizes(swarm.manifest)["stage_memory"])
+    needed = max(stage_sizes(swarm.manifest)["stage_needs"][ComputeKind.HOST_FP32].whole)
     swarm.coordinate()
     for name in ("p0", "p1"):
         join(swarm, name, needed)
@@ -70,9 +71,9 @@ LONG = (
 def test_graphs_fill_memory_too_and_without_room_for_one_its_layers_are_computed_again(make_swarm: MakeSwarm) -> None:
     """One peer has room for one graph. The other has a little more than it needs at least. The answer is the same."""
     swarm = make_swarm("int8", *LONG, "run.steps=2", "swarm.replicas=1")
-    sizes = stage_sizes(swarm.manifest)
-    least, usual = max(sizes["stage_least"]) + (32 << 20), max(sizes["stage_memory"])
-    assert least < min(sizes["stage_memory"])
+    needs = stage_sizes(swarm.manifest)["stage_needs"][ComputeKind.HOST_FP32]
+    least, usual = max(needs.least) + (32 << 20), max(needs.whole)
+    assert least < min(needs.whole)
     swarm.coordinate()
     planned = {"p0": least, "p1": usual}
     for name, needed in planned.items():

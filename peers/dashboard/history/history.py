@@ -45,7 +45,7 @@ MOST_LINES = 200
 QUIET = frozenset(
     ("PeerWorked", "PassProgress", "TrafficMeasured", "ResourcesMeasured", "FrameRecovered", "LogContinued")
 )
-"""Kinds of events that the log page leaves out, since they are too frequent."""
+"""Kinds of events that the log page leaves out, because they are too frequent."""
 MARKS = {
     "Evaluated": "evaluation",
     "CheckpointArchived": "checkpoint",
@@ -55,7 +55,9 @@ MARKS = {
 
 
 class History:
-    """`now` and `at` return states that the next call may change: use them at once, and do not modify them."""
+    """The history of a run. `now` and `at` return states that the next call may change: use them at once, and do not
+    modify them.
+    """
 
     _state: RunState
     _logs: Logs
@@ -64,7 +66,7 @@ class History:
     _last_step: int
 
     def __init__(self, homes: Sequence[Path], database: Path, limit_bytes: int = LIMIT_BYTES) -> None:
-        """If the database is unusable, a new one is made; if none can be written, the database is in memory."""
+        """If the database cannot be used, a new one is made. If none can be written, the database is in memory."""
         self._homes = list(homes)
         self._database = database
         self._limit = limit_bytes
@@ -74,7 +76,7 @@ class History:
         """True if a past state was computed and the memory of its source can be freed."""
         self._life = 0
         self._trouble = ""
-        """Why the database does not grow; empty: it does."""
+        """The reason why the database does not grow; empty: it does."""
         self._retry_at, self._retry_s = 0.0, RETRY_S
         self._open()
 
@@ -162,7 +164,7 @@ class History:
         return past.state
 
     def series(self, name: str, start: float, end: float, points: int) -> dict[str, Any]:
-        """Raises KeyError for a name outside series.NAMES."""
+        """The values of a figure over time. Raises KeyError for a name outside series.NAMES."""
         return series.series(self._store, name, start, end, points)
 
     def timeline(self, first: int, last: int, *, offset: int = 0, limit: int = 200) -> dict[str, Any]:
@@ -198,7 +200,7 @@ class History:
         return timeline.steps_of(self._store, actor, most)
 
     def steps_after(self, step: int, limit: int) -> list[tuple[Any, ...]]:
-        """Time, step, loss, gradient norm, tokens/s, seconds, efficiency of decided steps after that one."""
+        """The decided steps after this one: time, step, loss, gradient norm, tokens/s, seconds, efficiency."""
         return self._store.rows(
             "SELECT decided_at, step, loss, gradient_norm, tokens_per_second, seconds, efficiency FROM steps "
             "WHERE step > ? ORDER BY step LIMIT ?",
@@ -206,7 +208,7 @@ class History:
         )
 
     def evaluations_after(self, version: int, limit: int) -> list[tuple[Any, ...]]:
-        """Time, version, loss."""
+        """The evaluations after this one: time, version, loss."""
         return self._store.rows(
             "SELECT at, version, loss FROM evaluations WHERE version > ? ORDER BY version, at LIMIT ?", (version, limit)
         )
@@ -219,7 +221,9 @@ class History:
         before: float | None = None,
         limit: int = MOST_LINES,
     ) -> dict[str, Any]:
-        """Events in words, newest first. `actor`: an actor or a peer id. `next`: `before` of the following page."""
+        """Events in words, newest first. `actor`: an actor or a peer id. The result's `next` is the `before` of the
+        following page.
+        """
         store, limit = self._store, max(1, min(limit, MOST_LINES))
         where, values = ["at < ?"], [before if before is not None else 1e18]
         if actor:
@@ -315,7 +319,7 @@ class History:
         self._life += 1
         self._past = None
         self._told: dict[int, FaultRecord] = {}
-        """The last version written of each fault."""
+        """For each fault, the version of its entry that was written last."""
         self._snapshot_events = 0
         self._snapshot_after = 0.0
         self._commits = 0
@@ -364,7 +368,7 @@ class History:
             except (sqlite3.Error, OSError) as error:
                 why = str(error)
                 self._delete()
-        self._fails(f"the history is kept in memory alone: {self._database}: {why}")
+        self._fails(f"the dashboard keeps its history in memory only: {self._database}: {why}")
         return Store(None)
 
     def _make_anew(self) -> None:
@@ -403,7 +407,8 @@ class History:
     def _write(self) -> None:
         if self._store.path is not None and not self._has_room():
             self._trouble = (
-                f"the history does not grow: less than {LEAST_FREE_BYTES >> 30} GB is free at {self._database.parent}"
+                f"the dashboard stores no further history: less than {LEAST_FREE_BYTES >> 30} GB is free at "
+                f"{self._database.parent}"
             )
         if self._trouble and self._store.path is not None:
             self._store.drop()
@@ -417,7 +422,7 @@ class History:
             if self._state.events - self._snapshot_events >= SNAPSHOT_EVENTS:
                 self._snapshot()
         except sqlite3.Error as error:
-            self._fails(f"the history does not grow: {self._database}: {error}")
+            self._fails(f"the dashboard stores no further history: {self._database}: {error}")
             self._store.drop()
 
     def _fails(self, why: str) -> None:

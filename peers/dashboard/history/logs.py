@@ -1,4 +1,4 @@
-"""Logs: all event logs of some homes as one stream, ordered by time.
+"""All event logs of some homes as one stream, ordered by time.
 
 In a group, each coordinator may hold copies of the others' logs (`mirrors/`). A line that is in several files is taken
 once. A log may consist of several parts; the newest part has the log's name (swarm/events/parts.py).
@@ -27,7 +27,7 @@ _NAMES_WRITER = ("ProcessStarted", "LogContinued")
 
 
 class Logs:
-    """`take()` returns the new lines. A line counts as taken once it is returned."""
+    """The logs of some homes. `take()` returns the new lines. A line counts as taken once it is returned."""
 
     def __init__(self, homes: Sequence[Path]) -> None:
         self._homes = list(homes)
@@ -35,7 +35,7 @@ class Logs:
         """The tails of the logs, by path."""
         self._renamed: list[tuple[str, str]] = []
         self._heard: dict[str, tuple[float, int, str]] = {}
-        """By the name of a coordinator's log: the time of the last line taken, its number among the lines of that
+        """For the name of each coordinator's log: the time of the last line taken, its number among the lines of that
         time, and its file.
         """
 

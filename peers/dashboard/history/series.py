@@ -1,6 +1,4 @@
-"""Series: a figure over time, reduced to the width of a plot in pixels: minimum, maximum and last value of each
-bucket.
-"""
+"""A figure over time, reduced to the width of a plot in pixels: minimum, maximum and last value of each bucket."""
 
 from __future__ import annotations
 
@@ -26,7 +24,9 @@ MOST_POINTS = 4000
 
 
 def series(store: Store, name: str, start: float, end: float, points: int) -> dict[str, Any]:
-    """`t`: unix seconds of the last value in each bucket. Raises KeyError for a name outside NAMES."""
+    """The values for a plot. `t`: unix seconds of the last value in each bucket. Raises KeyError for a name outside
+    NAMES.
+    """
     if name == "heldout_loss":
         rows = store.rows("SELECT at, loss FROM evaluations WHERE at BETWEEN ? AND ? ORDER BY at", (start, end))
     else:

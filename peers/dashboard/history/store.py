@@ -1,11 +1,11 @@
-"""The store: a database of rows made from the logs. Rows are collected, and written together.
+"""A database of rows made from the logs. Rows are collected, and written together. Its tables:
 
-steps        a row for each decided step that stands
+steps        a row for each decided step that was not rolled back
 evaluations, samples
-faults       each as the fold last had it
-marks        what stands out on the time bar, faults aside
-work         where in which log a peer's report of a step stands
-lines        where in which log every other event stands
+faults       the newest state of each fault
+marks        what the time bar marks, without the faults
+work         the place in a log of each peer's report about a step
+lines        the place in a log of every other event
 snapshots    the state at some instants, and how far each log had been read
 """
 
@@ -49,7 +49,7 @@ CREATE TABLE IF NOT EXISTS snapshots (at REAL, line INTEGER, events INTEGER PRIM
 
 
 class Store:
-    """Raises sqlite3.Error. `path` None: in memory, if no file can be written."""
+    """The database. Its methods raise sqlite3.Error. `path` None: in memory, if no file can be written."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -85,7 +85,7 @@ class Store:
         return str(self.value("SELECT name FROM names WHERE id = ?", (number,)) or "")
 
     def number(self, name: str) -> int:
-        """The number of a name, made at first use."""
+        """The number that stands for a name in the tables. It is made at first use."""
         found = self._names.get(name)
         if found is None:
             found = self._names[name] = len(self._names) + 1
@@ -96,12 +96,12 @@ class Store:
         return self._names.get(name)
 
     def starts_of(self, peer: str) -> list[int]:
-        """Numbers of all actors that are starts of this peer; or of the actor itself, if the text is an actor."""
+        """The numbers of all actors that are starts of this peer. If the text is an actor, the number of this actor."""
         prefix = f"{peer}."
         return [number for name, number in self._names.items() if name == peer or name.startswith(prefix)]
 
     def rename(self, old: str, new: str) -> None:
-        """The thing called `old` is now called `new`; `old` may later name something else."""
+        """Rename `old` to `new`. Afterwards `old` may name something else."""
         number = self._names.get(old)
         if number is None or new in self._names:
             return  # no rows, or they have the right name already

@@ -1,4 +1,4 @@
-"""A tail: one event log as it grows. Only whole lines are read; an incomplete last line is read once it is complete."""
+"""Follows one event log as it grows. Only whole lines are read; an incomplete last line is read once it is complete."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class Line(NamedTuple):
 
 
 class Tail:
-    """`offset`: the lines before it are taken; `Logs` advances it. `source`: the writer of the log."""
+    """The reader of one log. `offset`: the lines before it are taken; `Logs` advances it. `source`: the writer of the
+    log.
+    """
 
     def __init__(self, path: Path, source: str) -> None:
         self.path = path

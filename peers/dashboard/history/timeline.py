@@ -1,4 +1,4 @@
-"""The timeline: what every peer did in some steps, according to its reports in the logs, and the critical path."""
+"""What every peer did in some steps, according to its reports in the logs, and the critical path."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Report(NamedTuple):
     stage: int
     sums: dict[str, float]
     spans: Spans
-    """Kind, microbatch, start and length; times in seconds since the peer received `Open`."""
+    """Kind, microbatch, start and length of each span. Times are seconds since the peer received `Open`."""
 
 
 def timeline(store: Store, first: int, last: int, offset: int, limit: int) -> dict[str, Any]:
@@ -88,10 +88,10 @@ def steps_of(store: Store, actor: str, most: int) -> list[dict[str, Any]]:
 
 
 def critical_path(reports: list[Report]) -> list[dict[str, Any]]:
-    """The critical path of the step, followed from its end back to its beginning: a waiting peer waits for the latest
-    work that ended before.
+    """The critical path of the step, oldest part first. It is followed from the end of the step back to its beginning:
+    a waiting peer waits for the latest work that ended before.
 
-    The result is a guess if transfers of frames took long, since only `Open` aligns the peers' clocks. Oldest first.
+    The result is a guess if transfers of frames took long, since only `Open` aligns the peers' clocks.
     """
     work = [
         [span for span in sorted(report.spans, key=lambda span: span[2]) if span[0] != "waiting" and span[3] > 0]

@@ -1,7 +1,7 @@
-"""Views: a RunState as plain dicts of JSON values, one function per page. They are pure functions, shared by pages,
-command line and API.
+"""Views of a RunState: plain dicts of JSON values, one function per page. Pages, command line and API share them.
 
-Times are unix seconds, durations are seconds, steps count from 0. Viewers compute ages.
+Times are unix seconds, durations are seconds, steps count from 0. A view contains no ages, so that its readers compute
+them.
 """
 
 from peers.fold.views.faults import faults_view

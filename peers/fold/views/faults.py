@@ -1,4 +1,4 @@
-"""Faults: every incident with time, peer, reason and cost; the newest first."""
+"""The view of all incidents with time, peer, reason and cost, the newest first."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def faults_view(state: RunState, *, offset: int = 0, limit: int = 200) -> dict[s
 def fault_row(fault: FaultRecord) -> dict[str, Any]:
     word = WORDS.get(fault.kind, fault.kind)
     if fault.kind == "lost" and not fault.pass_id:
-        word = "lost, with no part in a step"
+        word = "lost while it had no work in a step"
     if "+" in fault.pass_id:
         word = word.replace("step", "evaluation")
     return {

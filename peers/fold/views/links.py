@@ -1,4 +1,4 @@
-"""Links: pairs of actors with rate, round trip, route, and bytes by kind."""
+"""The view of pairs of actors with rate, round trip, route, and bytes by kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paging: selects a part of a list that fits on one page."""
+"""Selects the part of a list that fits on one page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers: a list of all present and former peers, and the details of one peer."""
+"""The view of all present and former peers, and the details of one peer."""
 
 from __future__ import annotations
 

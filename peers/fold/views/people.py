@@ -1,4 +1,4 @@
-"""People: the contributions of each peer id over all its starts, largest first."""
+"""The view of the contributions of each peer id over all its starts, largest first."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from peers.fold.views.words import NAME_LETTERS
 
 FORMULA = (
     "tokens × share of the layers: of every decided step, the tokens of the microbatches that it added to a stage, "
-    "times that stage's layers ÷ all layers. Steps that were rolled back count: the work was done. Hours: from when "
-    "the coordinator first heard of it until it was gone. Bytes: as peers say they have sent; received, as others say."
+    "times that stage's layers ÷ all layers. Steps that were rolled back count too, because the work was done. Hours: "
+    "the time from a peer's first message to the coordinator until it was gone. Bytes sent: as the peer reports. Bytes "
+    "received: as the senders report."
 )
 
 

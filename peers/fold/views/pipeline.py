@@ -1,4 +1,4 @@
-"""The pipeline: stages as columns, the peers of each stage as cells, the slowest stage and the reason."""
+"""The view of the pipeline: stages as columns, the peers of each stage as cells, the slowest stage and the reason."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from peers.fold.views.words import SYMBOLS, display_name, why_of, word_of, words
 def pipeline_view(
     state: RunState, facts: RunFacts | None = None, *, offset: int = 0, limit: int = 200
 ) -> dict[str, Any]:
-    """`offset` and `limit` select the cells of each stage, and the standbys.
+    """The pipeline. `offset` and `limit` select the cells of each stage, and the peers that stand by.
 
-    A peer that fell out of the open step keeps a cell (`out`) in its stage until that step is decided.
+    A peer that is lost in the open step keeps a cell (`out`) in its stage until that step is decided.
     """
     pipeline, words = state.pipeline, words_of(state)
     slowest = slowest_stage(state)
@@ -84,13 +84,13 @@ def _why(state: RunState, slowest: int | None) -> str:
     rates, planned = state.pipeline.rates(), state.pipeline.planned
     if rates and slowest is not None and len(rates) > 1:
         others = sorted(rate for index, rate in enumerate(rates) if index != slowest)
-        words = f"{rates[slowest]:.3g} microbatches/s, the next slowest stage {others[0]:.3g}"
+        words = f"{rates[slowest]:.3g} microbatches/s, the second slowest stage {others[0]:.3g}"
         return f"{words}; planner: {planned.reason}" if planned is not None and planned.reason else words
     return planned.reason if planned is not None else ""
 
 
 def _actors(stage: Stage, members: list[Member]) -> list[str]:
-    """The roster in its order, then members that fell out of the open step, then other holders and loaders of the
+    """The roster in its order, then members that were lost in the open step, then others that hold or load the
     stage.
     """
     listed = {*stage.roster, *stage.out}
@@ -109,7 +109,7 @@ def _codec(stage: Stage, index: int, facts: RunFacts | None) -> dict[str, str] |
 def _cell(
     state: RunState, stage: Stage, actor: str, words: dict[str, str], position: int | None, total: float
 ) -> dict[str, Any]:
-    """`position`: the position in the roster, whose weights have the sum `total`."""
+    """The cell of one peer. `position`: its position in the roster, whose weights have the sum `total`."""
     member = state.members.here.get(actor)
     gone = state.members.gone.get(actor)
     left = gone is not None and word_of(state, gone) == "left"

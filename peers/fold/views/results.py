@@ -1,4 +1,4 @@
-"""Results: checkpoints in the archive, and the model's text over time."""
+"""The views of the checkpoints in the archive and of the model's text over time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from peers.fold.state import RunState
 
 
 def checkpoints_view(state: RunState) -> dict[str, Any]:
-    """Checkpoints, newest first. `exports` are files, which the log does not mention: the server adds them."""
+    """Checkpoints, newest first. The server adds `exports`, since these are files that the log does not mention."""
     return {
         "checkpoints": [
             {

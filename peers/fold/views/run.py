@@ -1,4 +1,4 @@
-"""The run: its state in words, its progress, its speed compared with the ideal, and its cost."""
+"""The view of the run: its state in words, its progress, its speed compared with the ideal, and its cost."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def run_view(
 
 
 def total_steps(state: RunState, facts: RunFacts | None) -> int | None:
-    """The number of steps that the organiser set last; by default, that of the manifest."""
+    """The number of steps of the run: the number that the organiser set last; by default, that of the manifest."""
     return state.run.steps if state.run.steps is not None else facts.steps if facts is not None else None
 
 
@@ -95,7 +95,7 @@ def speed(state: RunState) -> float | None:
 def bytes_view(state: RunState, facts: RunFacts | None) -> dict[str, Any]:
     """Bytes that peers reported to have sent, by kind, and the fp32 size of the same activations and gradients.
 
-    If no peer reported any: the bytes sent by the processes of these logs, without kinds.
+    If no peer reported any, the bytes that the processes of these logs sent, without kinds.
     """
     links, run = state.links, state.run
     by_kind = {kind: links.sent.get(kind, 0) for kind in sorted(KINDS)}

@@ -1,4 +1,4 @@
-"""The status: what one process does, according to its own log, for `swarm-peer status`."""
+"""The view for `swarm-peer status`: what one process does, according to its own log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from peers.fold.views.run import speed
 
 
 def status_view(state: RunState) -> dict[str, Any]:
-    """Values are None until the log contains them. Steps and versions count from 0, as in the log."""
+    """The status of a process. Values are None until the log contains them. Steps and versions count from 0, as in the
+    log.
+    """
     run, work = state.run, state.work
     last = work.steps[-1] if work.steps else None
     evaluations = state.results.evaluations

@@ -1,4 +1,4 @@
-"""What if a peer left now: the planner's rates without the peer, and the work of the open step to be repeated."""
+"""The effect if a peer left now: the planner's rates without the peer, and the work of the open step to be repeated."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def what_if(state: RunState, actor: str, at: float | None = None) -> dict[str, A
     }
     if not hit:
         where = "stands by" if member.stage is None else f"is loading stage {member.stage}"
-        text = f"{display_name(actor)} {where}: nothing would change, but a standby would be missing."
+        text = f"{display_name(actor)} {where}: if it left now, only a spare peer would be missing."
         return answer | {"after": before, "seconds_again": 0.0, "step_later_s": 0.0, "stage_lost": False, "text": text}
     emptied = [loss.stage for loss in hit if loss.others == 0]
     if emptied:
@@ -95,7 +95,7 @@ def seats_of(state: RunState, member: Member) -> list[Member]:
 
 @dataclass(frozen=True, slots=True)
 class _Loss:
-    """The loss of one stage."""
+    """What one stage loses."""
 
     stage: int
     seats: int
@@ -106,7 +106,7 @@ class _Loss:
     accumulated: int
     """Number of void microbatches."""
     work: float
-    """Work that must be repeated, in microbatches."""
+    """The work that must be repeated, as a number of microbatches."""
 
     @classmethod
     def of(cls, state: RunState, index: int, leaving: list[Member], since: float) -> _Loss:
@@ -122,8 +122,8 @@ class _Loss:
 
 
 def _again(stage: Stage, position: int, forward_share: float, since: float) -> tuple[float, float]:
-    """For one seat in the open step: the number of accumulated microbatches, and the work that is repeated, in
-    microbatches.
+    """What one seat has done in the open step: the number of accumulated microbatches, and the work that must be
+    repeated, as a number of microbatches.
     """
     if position >= len(stage.shares):
         return 0.0, 0.0

@@ -1,4 +1,4 @@
-"""Words: a peer's state as a symbol and a word, and a short name of the peer for people."""
+"""A peer's state as a symbol and a word, and a short name of the peer for people."""
 
 from __future__ import annotations
 

@@ -17,11 +17,26 @@ class Direction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FORWARD: _ClassVar[Direction]
     BACKWARD: _ClassVar[Direction]
+
+class ComputeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    HOST_FP32: _ClassVar[ComputeKind]
+    HOST_BF16: _ClassVar[ComputeKind]
+    HOST_FP16: _ClassVar[ComputeKind]
+    CARD_FP32: _ClassVar[ComputeKind]
+    CARD_BF16: _ClassVar[ComputeKind]
+    CARD_FP16: _ClassVar[ComputeKind]
 TRAIN: PassKind
 EVALUATE: PassKind
 GENERATE: PassKind
 FORWARD: Direction
 BACKWARD: Direction
+HOST_FP32: ComputeKind
+HOST_BF16: ComputeKind
+HOST_FP16: ComputeKind
+CARD_FP32: ComputeKind
+CARD_BF16: ComputeKind
+CARD_FP16: ComputeKind
 
 class Header(_message.Message):
     __slots__ = ("introduce", "restart", "frame", "reduce_part", "reduced_part", "want", "relay", "status", "prepared", "result", "open", "amend", "release", "released", "decide", "fenced", "assign", "join", "unreachable", "failed", "leave", "halt", "canvass", "vote", "append", "appended", "adjourn", "excuse", "steer", "steered", "dismiss", "twin", "pending", "take_seats", "leave_seat", "banned", "prove", "proof", "disproved", "telemetry", "ping", "pong", "log_want", "log_chunk")
@@ -668,7 +683,7 @@ class Dismiss(_message.Message):
     def __init__(self, term: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("actor", "stage", "capacity", "sequence", "memory", "uplink", "downlink", "seating", "paused")
+    __slots__ = ("actor", "stage", "capacity", "sequence", "memory", "uplink", "downlink", "seating", "paused", "kind")
     ACTOR_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
@@ -678,6 +693,7 @@ class Join(_message.Message):
     DOWNLINK_FIELD_NUMBER: _ClassVar[int]
     SEATING_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     actor: int
     stage: int
     capacity: float
@@ -687,7 +703,8 @@ class Join(_message.Message):
     downlink: float
     seating: Seating
     paused: str
-    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., capacity: _Optional[float] = ..., sequence: _Optional[int] = ..., memory: _Optional[int] = ..., uplink: _Optional[float] = ..., downlink: _Optional[float] = ..., seating: _Optional[_Union[Seating, _Mapping]] = ..., paused: _Optional[str] = ...) -> None: ...
+    kind: ComputeKind
+    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., capacity: _Optional[float] = ..., sequence: _Optional[int] = ..., memory: _Optional[int] = ..., uplink: _Optional[float] = ..., downlink: _Optional[float] = ..., seating: _Optional[_Union[Seating, _Mapping]] = ..., paused: _Optional[str] = ..., kind: _Optional[_Union[ComputeKind, str]] = ...) -> None: ...
 
 class Prepared(_message.Message):
     __slots__ = ("attempt", "digest", "squared_norm", "loss_sum", "finite", "receipt", "sketch", "seal", "outline", "shared", "state", "spoilt", "unusable")
@@ -720,7 +737,7 @@ class Prepared(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., digest: _Optional[str] = ..., squared_norm: _Optional[float] = ..., loss_sum: _Optional[float] = ..., finite: _Optional[bool] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., sketch: _Optional[bytes] = ..., seal: _Optional[int] = ..., outline: _Optional[bytes] = ..., shared: _Optional[str] = ..., state: _Optional[int] = ..., spoilt: _Optional[bool] = ..., unusable: _Optional[bool] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("actor", "stage", "version", "pass_id", "numbers", "done", "prepared", "seconds_per_microbatch", "fenced", "queued", "checkpoint_version", "checkpoint_digest", "sequence", "state_term", "term", "uplink", "links", "leaving", "heard", "loading", "lacks", "fetched", "capacity", "memory", "offered_uplink", "downlink", "forwarded", "reduced", "awaited", "seating", "spoilt", "paused")
+    __slots__ = ("actor", "stage", "version", "pass_id", "numbers", "done", "prepared", "seconds_per_microbatch", "fenced", "queued", "checkpoint_version", "checkpoint_digest", "sequence", "state_term", "term", "uplink", "links", "leaving", "heard", "loading", "lacks", "fetched", "capacity", "memory", "offered_uplink", "downlink", "forwarded", "reduced", "awaited", "seating", "spoilt", "paused", "kind")
     ACTOR_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -753,6 +770,7 @@ class Status(_message.Message):
     SEATING_FIELD_NUMBER: _ClassVar[int]
     SPOILT_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     actor: int
     stage: int
     version: int
@@ -785,7 +803,8 @@ class Status(_message.Message):
     seating: Seating
     spoilt: bool
     paused: str
-    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., pass_id: _Optional[_Union[PassId, _Mapping]] = ..., numbers: _Optional[_Iterable[int]] = ..., done: _Optional[bytes] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., seconds_per_microbatch: _Optional[float] = ..., fenced: _Optional[bool] = ..., queued: _Optional[int] = ..., checkpoint_version: _Optional[int] = ..., checkpoint_digest: _Optional[str] = ..., sequence: _Optional[int] = ..., state_term: _Optional[int] = ..., term: _Optional[int] = ..., uplink: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkRate, _Mapping]]] = ..., leaving: _Optional[bool] = ..., heard: _Optional[_Union[PassId, _Mapping]] = ..., loading: _Optional[int] = ..., lacks: _Optional[int] = ..., fetched: _Optional[int] = ..., capacity: _Optional[float] = ..., memory: _Optional[int] = ..., offered_uplink: _Optional[float] = ..., downlink: _Optional[float] = ..., forwarded: _Optional[bytes] = ..., reduced: _Optional[int] = ..., awaited: _Optional[_Iterable[int]] = ..., seating: _Optional[_Union[Seating, _Mapping]] = ..., spoilt: _Optional[bool] = ..., paused: _Optional[str] = ...) -> None: ...
+    kind: ComputeKind
+    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., pass_id: _Optional[_Union[PassId, _Mapping]] = ..., numbers: _Optional[_Iterable[int]] = ..., done: _Optional[bytes] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., seconds_per_microbatch: _Optional[float] = ..., fenced: _Optional[bool] = ..., queued: _Optional[int] = ..., checkpoint_version: _Optional[int] = ..., checkpoint_digest: _Optional[str] = ..., sequence: _Optional[int] = ..., state_term: _Optional[int] = ..., term: _Optional[int] = ..., uplink: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkRate, _Mapping]]] = ..., leaving: _Optional[bool] = ..., heard: _Optional[_Union[PassId, _Mapping]] = ..., loading: _Optional[int] = ..., lacks: _Optional[int] = ..., fetched: _Optional[int] = ..., capacity: _Optional[float] = ..., memory: _Optional[int] = ..., offered_uplink: _Optional[float] = ..., downlink: _Optional[float] = ..., forwarded: _Optional[bytes] = ..., reduced: _Optional[int] = ..., awaited: _Optional[_Iterable[int]] = ..., seating: _Optional[_Union[Seating, _Mapping]] = ..., spoilt: _Optional[bool] = ..., paused: _Optional[str] = ..., kind: _Optional[_Union[ComputeKind, str]] = ...) -> None: ...
 
 class Released(_message.Message):
     __slots__ = ("pass_id", "number", "microbatches")

@@ -1,9 +1,9 @@
 """Tracks the checkpoints on the volunteers' disks, and orders a complete one to be fetched into the archive.
 
-For each stage, only the reports of the roster that decided the version count. If that roster is unknown (this process
-has decided nothing yet), or none of its peers is left, the reports of the version's current holders count. A majority
-of people (`People`) must report the same digest. The coordinator waits up to a step budget for peers that have not
-saved the version yet, so that the fastest peer alone cannot decide.
+For each stage, only the reports of some peers count: of the roster that decided the version. If this process does not
+know that roster, or none of its peers is left, the peers that hold the version now count instead. A majority of people
+(`People`) must report the same digest. The coordinator waits up to a step budget for peers that have not saved the
+version yet, so that the fastest peer alone cannot decide.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ class _Copies:
     """The reports about one version."""
 
     since: float
-    """When the first copy was reported."""
+    """The time when the first copy was reported."""
     by_stage: dict[int, dict[str, tuple[Actor, str]]] = field(default_factory=dict)
     """{stage: {peer: (its last incarnation, digest)}}"""
     refused: set[Actor] = field(default_factory=set)
     orders: int = 0
-    """How often this version was ordered."""
+    """How often this version was ordered to be fetched."""
     differing: set[int] = field(default_factory=set)
-    """Stages whose differing copies have been reported as an event."""
+    """Stages for which an event has reported that the copies differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Believed:
     peers: frozenset[str]
     here: frozenset[str]
-    """Those of these peers that may still report."""
+    """The members of `peers` that are still present and may report."""
     lacking: int
     """Number of further peers that may join and report."""
 
@@ -67,21 +67,21 @@ class Checkpoints:
         self._newest_rosters: tuple[int, list[frozenset[str]]] = (-1, [])
         """The rosters of the last decided step, because the organiser may ask for its version later."""
         self._due: tuple[int, float] = (-1, 0.0)
-        """(version, time) of the last checkpoint in addition to the schedule."""
+        """(version, time) of the last checkpoint that was due although the schedule does not contain it."""
         self._copies: dict[int, _Copies] = {}
         self._ordered: tuple[int, float] = (-1, 0.0)
-        """(version, time) of the last order."""
+        """(version, time) of the last order to fetch a checkpoint."""
         self._orders = 0
         """Number of orders. Each order names another holder first, because the one before may be slow."""
 
     def decided(
         self, version: int, pass_state: PassState, without: frozenset[Actor], took_part: Collection[str] = ()
     ) -> None:
-        """A step is decided. From now on, reports of its rosters about `version` count.
+        """A step is decided. From now on, reports of its rosters about the checkpoint `version` count.
 
         `took_part`: peers that took part in other attempts at the step, because an audit may have left out all people
-        but one. If a stage's roster has the devices of one person only, the reports of all members count that will take
-        part again, because they will have the version soon.
+        but one. If a stage's roster has the devices of one person only, all members that will work in the stage again
+        count too, because they will soon have the version.
         """
         rosters = []
         for stage, table in enumerate(pass_state.tables):
@@ -143,7 +143,7 @@ class Checkpoints:
             self._order(version, copies, now)
 
     def rolled_back(self, version: int) -> None:
-        """Forget later versions, which belong to a void history."""
+        """The run has gone back: forget later versions, which belong to a history that no longer counts."""
         self._copies = {v: copies for v, copies in self._copies.items() if v <= version}
         self._rosters = {v: rosters for v, rosters in self._rosters.items() if v <= version}
         self._newest_rosters = (-1, [])
@@ -151,7 +151,7 @@ class Checkpoints:
         self._ordered = (-1, 0.0)
 
     def lacking(self, version: int, now: float) -> str:
-        """Why a version is not in the archive yet, as text."""
+        """The reason why a version is not in the archive yet, as text."""
         copies = self._copies.get(version, _Copies(now))
         for stage in range(self._settings.stages):
             what = f"checkpoint {version} of stage {stage} is not archived"
@@ -179,8 +179,8 @@ class Checkpoints:
         return _Believed(holders, holders, max(0, self._settings.replicas - len(holders)))
 
     def _agreed(self, version: int, stage: int, copies: _Copies, now: float) -> str | None:
-        """The digest that most of the counted people report. Until a step budget has passed, all of them count as
-        voters.
+        """The digest that most people report; None if there is no majority yet. Until a step budget has passed, people
+        that have not reported count as votes for no digest.
         """
         believed = self._believed(version, stage)
         said = {peer: copy for peer, copy in copies.by_stage[stage].items() if peer in believed.peers}
@@ -217,7 +217,9 @@ class Checkpoints:
     # ------------------------------------------------------------ ordering
 
     def _order(self, version: int, copies: _Copies, now: float) -> None:
-        """Order to fetch the version from the peers that agree. A copy that differs from its siblings' is refused."""
+        """Order to fetch the version from the peers that report the agreed digest. Refuse copies with another
+        digest.
+        """
         digests = [self._agreed(version, stage, copies, now) for stage in range(self._settings.stages)]
         agreed = [digest for digest in digests if digest is not None]
         if len(agreed) < len(digests):
@@ -239,7 +241,7 @@ class Checkpoints:
         self._out.add(CollectCheckpoint(version, self._history.term, tuple(holders), tuple(agreed), proven=proven))
 
     def _forget(self) -> None:
-        """Forget archived and old versions."""
+        """Forget versions that are archived or too old."""
         self._rosters = {v: self._rosters[v] for v in self._newest(self._rosters)}
         self._copies = {v: self._copies[v] for v in self._newest(self._copies)}
 

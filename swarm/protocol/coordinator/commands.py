@@ -1,7 +1,7 @@
-"""Commands of the organiser: the coordinator checks each one, writes it to the record, and then applies it.
+"""The organiser's commands: the coordinator checks each one, writes it to the record, and then applies it.
 
-While a command is being written, no pass opens. So the order of the record shows which steps the command concerns:
-those opened after it.
+No pass opens while a command is being written. So a command concerns exactly the steps that open after it in the
+record.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ MOST_WHY = 500
 AUDIT = "the audits"
 """The author of a command that expels a peer which an audit found."""
 SHORT_NAME = 6
-"""The last characters of a peer id, at least this many, are accepted as its name if no other peer has the same."""
+"""A peer may be named by the end of its peer id, at least this many characters, if no other peer's id ends in the same
+way.
+"""
 _WHOLE_ID = 40
 _REFUSED = 64
 """Number of refusals that are remembered. A repeated request gets the same answer."""
@@ -215,7 +217,7 @@ class Commands:
         end = self._history.controls.end(self._settings)
         match command.name:
             case "pause":
-                return "no further pass opens; one that is open is finished"
+                return "no further step begins; the open one is finished"
             case "resume":
                 return "the run continues"
             case "expel":
@@ -258,7 +260,7 @@ def signed(what: str, command: Command) -> str:
 
 
 def shut_out(command: Command) -> str:
-    """Why a peer is excluded from the run, as text."""
+    """The reason why a peer is excluded from the run, as text."""
     revoked = command.name == REVOKE
     return signed(
         "excluded from the run, because its pass was revoked" if revoked else "expelled from the run", command

@@ -106,8 +106,8 @@ from swarm.protocol.soundness import Soundness
 AT_ONCE = 64
 """Up to this number of members, all members are examined at every message between steps."""
 LOOK_S = 1e-4
-"""Each member beyond `AT_ONCE` adds this time (seconds) between two examinations. An examination takes about a
-hundredth of it.
+"""With more members than `AT_ONCE`, the coordinator waits this number of seconds per additional member between two
+examinations of all members. An examination takes about a hundredth of that time.
 """
 TOLD_AT_ONCE = 16
 """Maximum number of decisions that are repeated to a listener at a heartbeat."""
@@ -160,14 +160,15 @@ class CoordinatorCore:
         self.members = Members()
         self.members.people.learn(self.history.controls.admitted)
         self.open_pass: OpenPass | None = None
-        """Set in the phases OPEN and DECIDING."""
+        """The open pass. It is set only in the phases OPEN and DECIDING."""
         self._out = Outbox(actor)
         self._failure_history = FailureHistory(self.members.people)
         self._islands: tuple[tuple[Actor, ...], ...] = ()
-        """The groups of peers that cannot reach each other, as last found. One group: all peers reach each other."""
+        """The groups of peers that cannot reach each other, as found last. A single group: all peers reach each other.
+        """
         self._rosters = Rosters()
         choice = CodecChoice(ladders, settings.stages, last_decision, self.members, self._out)
-        stage_costs = StageCosts(settings.stages, settings.stage_memory, settings.stage_frames, settings.stage_least)
+        stage_costs = StageCosts(settings.stages, settings.stage_needs, settings.stage_frames)
         weights = Weights(stage_costs, self.members, self._out)
         self._audits = Audits(settings, self.members)
         self._scheduler = Scheduler(
@@ -189,13 +190,13 @@ class CoordinatorCore:
         self._departures = Departures(settings, self.history, self.members, self._seats, self._out)
         self._divergence = Divergence(settings, self.history, self.members, doubts, self._commands, self._out)
         self._halts = ""
-        """Why all peers are sent home once the new term is durable; empty: they are not."""
+        """The reason for which all peers are told to stop once the new term is durable. Empty: they are not."""
         self._term_request: WriteTerm | None = None
         self._started = False
         self._paused = ""
-        """Why the run does not continue, as last announced."""
+        """The last announced reason why the run does not continue."""
         self._waits_for = ""
-        """Why the run does not continue, at present."""
+        """The current reason why the run does not continue."""
         self._next_tick = 0.0
         self._next_look = 0.0
         self._finished_at = 0.0
@@ -215,11 +216,11 @@ class CoordinatorCore:
         }
         self._reported_work = ReportedWork(actor, settings, self.history, self.members, self._out)
         self._state = ("", "")
-        """The state and its reason, as last announced."""
+        """The state and its reason that were announced last."""
 
     @property
     def known(self) -> frozenset[Actor]:
-        """The peers that have introduced themselves. Only they may read the archive."""
+        """The peers that have introduced themselves. Other peers may not read the archive."""
         return frozenset(member.actor for member in self.members)
 
     @property
@@ -401,7 +402,7 @@ class CoordinatorCore:
             self._next_look = now
 
     def _on_pause(self, member: Member, reason: str, now: float) -> bool:
-        """Record whether a member is paused, at most once a heartbeat. Return True if the member has just paused."""
+        """Record whether a member is paused, at most once per heartbeat. Return True if its pause has just begun."""
         before = member.paused
         if reason == before or now - member.paused_at < self.settings.heartbeat_s:
             return False
@@ -541,7 +542,7 @@ class CoordinatorCore:
 
     @property
     def _over(self) -> str:
-        """Why commands are no longer accepted; empty: they are."""
+        """The reason why commands are no longer accepted; empty: they are."""
         if self.phase is Phase.FINISHED:
             return "the run has ended"
         return "the coordinator is stopping: start it again first" if self._stopping or self._stopped else ""
@@ -635,7 +636,7 @@ class CoordinatorCore:
         return now < self._failure_history.rest_until(_everybody(survey), self.settings.heartbeat_s)
 
     def _pause(self, reason: str) -> None:
-        """Announce, once, why the run does not continue."""
+        """Announce why the run does not continue, unless this reason was announced before."""
         self._waits_for = reason
         if reason != self._paused:
             self._paused = reason
@@ -684,7 +685,7 @@ class CoordinatorCore:
                 self._out.send(listener.actor, Decide(decision, self.history.term))
 
     def _settle(self, now: float) -> None:
-        """Act on the outcome of the open pass, if it has one."""
+        """Act on the outcome of the open pass. Do nothing if it has no outcome yet."""
         if self.phase is not Phase.OPEN or self.open_pass is None:
             return
         pass_state = self.open_pass.pass_state
@@ -726,7 +727,9 @@ class CoordinatorCore:
     def _came_to_nothing(
         self, pass_state: PassState, reason: str, now: float, *, dropped: bool, who: tuple[Actor, ...] = ()
     ) -> None:
-        """Report the lost work. `dropped`: an evaluation or sample is not tried again, because of the actors `who`."""
+        """Report that a pass failed and its work is lost. `dropped`: it was an evaluation or a sample that is not tried
+        again, because the actors `who` did not do their work.
+        """
         if pass_state.kind in self._costs_of:
             self._costs_of[pass_state.kind].aborted(pass_state, reason)
         if not dropped:
@@ -765,7 +768,7 @@ class CoordinatorCore:
                 member.drifted(self.members.next_term(self.history.term))
 
     def _redo(self, pass_state: PassState, reason: str) -> None:
-        """Repeat a step that failed, where no peer in it is to blame."""
+        """Repeat a step that failed, without blaming any peer of it."""
         self._scheduler.aborted(pass_state.kind)
         self._audits.gave_up(pass_state)
         self._abort(pass_state, reason)
@@ -884,7 +887,7 @@ class CoordinatorCore:
         if self._stopped:
             return "stopping", self._stop_reason
         if not self._started:
-            return "starting", "reads the decision record"
+            return "starting", "the coordinator reads the decision record"
         if self.open_pass is not None:
             match self.open_pass.pass_state.kind:
                 case PassKind.TRAIN if paused is not None:

@@ -27,8 +27,8 @@ class Departures:
         self._seats = seats
         self._out = out
         self._leaving: dict[Actor, float] = {}
-        """Members that reported that they are leaving and are still present, with the time when each was last dismissed
-        (negative: not yet).
+        """Members that reported that they are leaving and are still present. The value is the time when the member was
+        last dismissed; it is negative before that.
         """
         self._excuse_at = 0.0
 
@@ -42,8 +42,8 @@ class Departures:
         return True
 
     def attend(self, open_pass: OpenPass | None, now: float) -> None:
-        """Dismiss members that nothing depends on. Do not call it while a term is being written: the work to repeat is
-        unknown.
+        """Dismiss members on which nothing depends any more. Do not call it while a term is being written, because it
+        is not yet known which work must be repeated.
         """
         if self._history.controls.excused and now >= self._excuse_at:
             self._excuse(open_pass, now)
@@ -75,7 +75,7 @@ class Departures:
             self._out.send(actor, Excuse(self._history.term, reason))
 
     def _free(self, member: Member, open_pass: OpenPass | None, now: float) -> str:
-        """Why a member without a part in the open pass may leave, as text. Empty: it must stay."""
+        """The reason why a member without a part in the open pass may leave, as text. Empty: it must stay."""
         history, stage = self._history, member.stage
         if stage is None or member.moving or not member.is_current(history.version, history.decision):
             return "nothing depends on it"

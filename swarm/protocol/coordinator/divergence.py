@@ -40,7 +40,7 @@ class GoBack:
     version: int
     reason: str
     halt: str = ""
-    """Why the run ends afterwards; empty: it continues."""
+    """The reason why the run ends after going back. Empty: the run continues."""
 
 
 class Divergence:
@@ -62,9 +62,9 @@ class Divergence:
         self._commands = commands
         self._out = out
         self._spoilt = ""
-        """Which parts of the current version are not finite, as text."""
+        """Text that names the parts of the current version that are not finite."""
         self._suspected = ""
-        """Why no step can be decided. This would be a divergence if another stage confirmed it."""
+        """The reason why no step can be decided. It would be a divergence if another stage confirmed it."""
         self._confirmed = False
         """True if the organiser confirms the divergence."""
 
@@ -81,7 +81,9 @@ class Divergence:
         self._suspected = ""
 
     def suspect(self, what: str) -> None:
-        """No other stage confirms the divergence. The run waits for other peers or for the organiser."""
+        """The run cannot decide a step, but no second stage reports a divergence. It waits for other peers or for the
+        organiser.
+        """
         self._suspected = what
 
     def lowered(self) -> None:
@@ -91,8 +93,8 @@ class Divergence:
         self._confirmed = bool(self._suspected)
 
     def doubted(self) -> Doubted | None:
-        """The first stage that reports a non-finite state, if no other stage confirms it once all others have saved
-        theirs.
+        """The first stage whose report of a non-finite state no other stage confirms, although all others have saved
+        their state. None if there is no such stage.
         """
         claims = self._claims()
         if not claims or self._is_confirmed(claims):
@@ -107,7 +109,9 @@ class Divergence:
         return Doubted(stage, tuple(m.actor for m in claims[stage]), f"{nobody} that {self._what(claims)}")
 
     def objection(self, pass_state: PassState, without: frozenset[Actor]) -> Doubted | GiveUp | None:
-        """Why a non-finite step is not skipped, if skipping it would count as a divergence. None: skip it."""
+        """The reason why a non-finite step must not be skipped: skipping it would count as a divergence. None: skip
+        it.
+        """
         settings, skipped = self._settings, self._history.soundness.skipped + 1
         if skipped < settings.divergence.skips:
             return None
@@ -162,7 +166,7 @@ class Divergence:
         return GoBack(version, f"{DIVERGED}: {reason}", halt)
 
     def _reason(self) -> str:
-        """Why the run counts as diverged, as text. Empty: it does not."""
+        """The reason why the run counts as diverged, as text. Empty: it does not."""
         history, skipped = self._history, self._history.soundness.skipped
         if self._spoilt:
             return self._spoilt

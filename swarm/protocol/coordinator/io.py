@@ -126,12 +126,14 @@ class AnswerControl(Action):
     text: str = ""
     error: str = ""
     unsure: bool = False
-    """True if no coordinator has answered. The command may still take effect."""
+    """True if no coordinator has answered in time. The command may still take effect later."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassClosed(Action):
-    """A forward-only pass is complete. `loss_sum`: over its microbatches. `token`: that of microbatch 0, or −1."""
+    """A forward-only pass is complete. `loss_sum`: the sum over its microbatches. `token`: the token that microbatch 0
+    gave; −1 if the pass generates no text.
+    """
 
     pass_id: PassId
     kind: PassKind

@@ -46,7 +46,7 @@ class Listeners:
         self._history = history
         self._members = members
         self._interrupted: dict[str, _Interrupted] = {}
-        """By peer id, because a restarted process has another incarnation."""
+        """The downloads that were interrupted, by peer id, because a restarted process has another incarnation."""
 
     def lost(self, member: Member, now: float) -> None:
         """Call this before the member is removed. If it was loading a state, this is remembered for half a step
@@ -59,14 +59,16 @@ class Listeners:
         self._interrupted[member.actor.peer] = _Interrupted(listener, until, self._history.rolled_back_in)
 
     def joined(self, member: Member, now: float) -> None:
-        """A member has introduced itself (again). It should continue with the state that it was loading."""
+        """A member has introduced itself, perhaps again. If it was loading a state before it was lost, it should
+        continue.
+        """
         if (found := self._of_lost(member.actor.peer, now)) is not None:
             member.interrupted = found.stage
 
     def of(
         self, pass_id: PassId, rosters: Sequence[Collection[Actor]], now: float, closed: Collection[int] = ()
     ) -> tuple[Listener, ...]:
-        """The listeners of a pass with these rosters. `closed`: stages that accept no new listeners."""
+        """The listeners of a pass with these rosters. `closed`: stages in which nobody may begin to listen now."""
         busy = {actor for roster in rosters for actor in roster}
         listeners: list[Listener] = []
         for stage in range(self._settings.stages):
@@ -124,9 +126,10 @@ class Listeners:
         return Listener(member.actor, member.stage, version, loads, member.move_number, member.void_before)
 
     def _new(self, member: Member, pass_id: PassId, others: Sequence[Listener], now: float) -> Listener:
-        """A new listener. It loads the version of this pass, or continues with a version that it has begun to load.
+        """Make a member a listener. It loads the version of this pass, or continues with a version that it has begun to
+        load.
 
-        If too many versions are being loaded already, it loads the newest of them.
+        If too many versions are being loaded already, it loads the newest of these.
         """
         assert member.stage is not None
         loaded = {other.version for other in others if other.loads}
@@ -153,6 +156,6 @@ class Listeners:
         return [each for each in found if each is not None and each.stage == stage]
 
     def _expect_progress(self, member: Member, now: float) -> None:
-        """A listener that makes no progress loses its place, unless it has the newest version."""
+        """Take the place from a listener that makes no progress, unless it has the newest version."""
         if self._at(member) != self._history.version and now - member.progress_at > self._settings.step_budget_s:
             member.yield_place()

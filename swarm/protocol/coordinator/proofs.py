@@ -1,18 +1,18 @@
-"""Proofs: before a newcomer gets work, it proves that it holds the same state as its siblings.
+"""Before a newcomer gets work, it proves that it holds the same state as its siblings.
 
 The newcomer and a sibling compute a checksum of their states at the same version, keyed with a number that nobody knew
 before (Prove, Proof). The coordinator asks both when the newcomer begins to load, for the version that is current then.
-The sibling holds this version at that time, and the newcomer passes through it before it can work. So nobody waits for
-the proof when the newcomer is ready.
+The sibling holds this version at that time. The newcomer has it for a while before it can work, because it loads this
+version or catches up through it. So nobody waits for the proof when the newcomer is ready.
 
 If the answers differ, the coordinator asks all siblings that are known to hold the stage, with another key. As in every
 comparison of states (`drift_of`), the majority of people is believed. A newcomer that is not believed loads the state
-anew. The second time it also goes on probation, as after a drift. Nothing happens to siblings that differ, because
-their next step will show the difference.
+again. The second time it also goes on probation. Nothing happens to siblings that differ, because their next step will
+show the difference.
 
-The first peer of a stage has no sibling to be compared with. Neither have all peers at the start of a run and after a
-restart of the coordinator; their first step compares them. If a sibling does not answer, another one is asked. If there
-is no other, the newcomer is admitted.
+The first peer of a stage has no sibling to be compared with. The same holds for all peers at the start of a run and
+after a restart of the coordinator; their first step compares them. If a sibling does not answer, another one is asked.
+If there is no other, the newcomer gets work without a proof.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from swarm.protocol.settings import Settings
 MOST_ASKED = 8
 """Largest number of siblings that are asked when a newcomer's answer differs from the first sibling's."""
 MOST_BEHIND = 16
-"""Largest number of consecutive proofs that may fail because the requested version is already discarded."""
+"""Largest number of proofs in a row that may fail because a peer has already discarded the requested version."""
 MOST_AHEAD = 3
 """The requested version may be this far ahead of the current one, after proofs of earlier versions came too late."""
 REMEMBERED = 4096
-"""Number of peers kept, those disproved last."""
+"""Number of peers whose failed proofs are remembered: those that failed last."""
 
 
 @dataclass(slots=True)
@@ -54,16 +54,16 @@ class _Inquiry:
     told_at: float
     answers: dict[Actor, int] = field(default_factory=dict)
     since: float | None = None
-    """When the version was decided. From then on, the siblings can answer."""
+    """The time when the version was decided. From then on, the siblings can answer."""
     reached_at: float | None = None
-    """When the newcomer was first seen to hold this version or a later one."""
+    """The time when the newcomer was first seen to hold this version or a later one."""
 
 
 class Proofs:
-    """The proofs that one coordinator requests while it leads. Call `look` with each report of a member, and `tick` at
-    each heartbeat.
+    """The proofs that one coordinator requests while it leads.
 
-    A member that passes its proof is marked as `shown`. `proven` returns the members that may get work.
+    Call `look` with each report of a member, and `tick` at each heartbeat. A member that passes its proof is marked as
+    `shown`. `proven` returns the members that may get work.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Proofs:
         self._probation = probation
         self._out = out
         self._inquiries: dict[Actor, _Inquiry] = {}
-        """By newcomer."""
+        """The requests in progress, by newcomer."""
         self._count = 0
         self._behind: dict[Actor, int] = {}
         """For each newcomer, how often the requested version was already discarded."""
@@ -91,7 +91,7 @@ class Proofs:
         """For each peer id, how often its proof failed."""
 
     def clear(self) -> None:
-        """After a rollback: all proofs in progress are void."""
+        """The run was rolled back, so all proofs in progress are void."""
         self._inquiries.clear()
         self._disproved.clear()
         self._all.clear()
@@ -103,7 +103,9 @@ class Proofs:
         self._forget(actor)
 
     def look(self, member: Member, now: float) -> None:
-        """Ask a member for a proof if it holds or loads a state, has to prove it, and has not been asked."""
+        """Request a proof from a member that holds or loads a state, if it must prove this state and was not asked
+        yet.
+        """
         if self._over:
             return
         actor = member.actor
@@ -228,10 +230,12 @@ class Proofs:
             del self._inquiries[inquiry.newcomer]
 
     def _left_behind(self, member: Member, inquiry: _Inquiry) -> None:
-        """A peer has already discarded the requested version. Ask for another one with the newcomer's next report."""
+        """A peer has already discarded the requested version. Ask for another version when the newcomer reports
+        next.
+        """
         times = self._behind.get(member.actor, 0) + 1
         if times > MOST_BEHIND:
-            self._disprove(member, inquiry, f"it has not answered for any of {times} versions")
+            self._disprove(member, inquiry, f"it has given no proof for any of {times} versions")
             return
         del self._inquiries[member.actor]
         self._behind[member.actor] = times

@@ -21,13 +21,14 @@ from swarm.protocol.residuals import Rosters
 from swarm.protocol.settings import Settings
 
 ENTERING_WEIGHT = 0.25
-"""Weight of an actor that enters a roster without the last decision. It must finish its share even if it begins
-late.
+"""Weight of an actor that enters a roster without the last decision. It is small, so that the actor can finish its
+share even if it begins late.
 """
 LATE_WEIGHT = 0.5
-"""Weight of an actor that enters a roster during the pass. It can begin at once, but its inputs have yet to arrive."""
+"""Weight of an actor that enters a roster during the pass. It can begin at once, but its inputs still have to arrive.
+"""
 NEW_WEIGHT = 0.25
-"""Weight of an actor without a decided step, if its siblings have one."""
+"""Weight of an actor that has taken part in no decided step, if its siblings have."""
 
 
 class Scheduler:
@@ -57,9 +58,9 @@ class Scheduler:
         self._evaluated = -1
         """The newest version whose evaluation is complete or was abandoned."""
         self._sampled = 0
-        """Number of tokens sampled after that evaluation."""
+        """Number of tokens of the text sample after that evaluation so far."""
         self._sample_since = 0.0
-        """When the first of these tokens was begun."""
+        """The time when the first of these tokens was begun."""
         self._opened = -1
         """The newest version whose evaluation has begun."""
 
@@ -161,7 +162,9 @@ class Scheduler:
         return pass_state
 
     def _new_of(self, roster: Collection[Actor]) -> list[Actor]:
-        """The actors of the roster without a decided step. Empty if this is true of all, as at the start of the run."""
+        """The actors of the roster that have taken part in no decided step. Empty if this is true of all, as at the
+        start of the run.
+        """
         there = {actor: member for actor in roster if (member := self._members.get(actor)) is not None}
         new = [actor for actor, member in there.items() if not member.has_counted]
         return new if len(new) < len(there) else []
@@ -174,8 +177,8 @@ class Scheduler:
         return busy, [[a for a in roster if a not in those] for roster, those in zip(rosters, busy, strict=True)]
 
     def weight(self, actor: Actor, pass_state: PassState, stage: StageIndex) -> float | None:
-        """Weight of an actor that enters a roster of the open pass. None: it lacks the residuals that the others
-        have.
+        """Weight of an actor that enters a roster of the open pass. None if it cannot enter, because it lacks residuals
+        that the others have.
         """
         if self._settings.averages_compressed and self._rosters.carried(pass_state.pass_id, stage, (actor,)) != (-1,):
             return None

@@ -16,7 +16,8 @@ class StageOutcome:
     number: int
     digest: str
     contributions: tuple[Contribution, ...] = ()
-    """In the order of the roster. Set only in a run that averages compressed gradients, where the bytes depend on it.
+    """What each member of the roster contributed, in the order of the roster. Set only in a run that averages
+    compressed gradients, where the bytes depend on it.
     """
 
 

@@ -12,7 +12,7 @@ class LogWant:
     """Asks for the receiver's event log from byte `offset` on."""
 
     log: str
-    """The `LogChunk.log` of the copy that the sender already has. Empty: it has no copy."""
+    """The `LogChunk.log` of the copy that the sender already has. Empty if it has no copy."""
     offset: int
     before: str
     """A hash of the last bytes before `offset` in the sender's copy."""

@@ -21,8 +21,8 @@ class Lineage:
     """
 
     source: int = 0
-    """For an activation: digest of the input it was computed from. For a gradient: of the activation it was computed
-    with.
+    """For an activation: the digest of the input from which it was computed. For a gradient: the digest of the
+    activation with which it was computed.
     """
     base: int = 0
     """Digest of the base: the payload is the change relative to it. 0: the payload is whole."""
@@ -36,20 +36,20 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Which copies of activations the gradients of a set of microbatches were computed with. Used in the same runs as
-    `Lineage`.
+    """A summary of the copies of activations with which the gradients of a set of microbatches were computed. Used in
+    the same runs as `Lineage`.
 
     Except for `fresh`, each value is a sum of 63-bit digests over the microbatches, modulo 2^63.
     """
 
     inputs: int = 0
-    """Digests of the activations that this stage received."""
+    """Sum of the digests of the activations that this stage received."""
     sources: int = 0
-    """Digests of the inputs from which the stage before computed those activations."""
+    """Sum of the digests of the inputs from which the stage before computed those activations."""
     trails: int = 0
-    """The `Lineage.trail` of the gradients that this stage computed."""
+    """Sum of the `Lineage.trail` of the gradients that this stage computed."""
     echoes: int = 0
-    """The `Lineage.trail` of the gradients that this stage received."""
+    """Sum of the `Lineage.trail` of the gradients that this stage received."""
     fresh: int = 0
     """Bit m is set if microbatch m arrived as a key frame."""
 
@@ -64,8 +64,8 @@ class Want:
 
     keys: tuple[Key, ...]
     bases: tuple[int, ...] = ()
-    """For each key, the digest of the base that the sender of the Want holds: it can decode a change relative to this
-    base. 0: it holds none. Empty: none for any key.
+    """For each key, the digest of the base that the sender of the Want has, so that it can decode a change relative to
+    this base. 0: it has none. Empty: it has none for any key.
     """
     again: bool = False
     """True if the keys were wanted before and did not arrive. A receiver that has not computed them yet answers with
@@ -80,7 +80,8 @@ class Want:
 class Pending:
     """The answer to a repeated Want: the link works, and the frames will be sent as soon as they are computed.
 
-    In a deep pipeline, most gradients take longer than a deadline that is short enough to detect lost frames quickly.
+    In a deep pipeline, most gradients arrive later than the deadline for a repeated Want, which is short so that lost
+    frames are detected quickly.
     """
 
     keys: tuple[FrameKey, ...]

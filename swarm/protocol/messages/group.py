@@ -63,7 +63,7 @@ Entry = TermEntry | DecisionEntry | ArchivedEntry | CommandEntry
 
 @dataclass(frozen=True, slots=True)
 class Canvass:
-    """A candidate asks for a vote: may it lead under `ballot`? It sends the index and ballot of the last entry of its
+    """A candidate asks for a vote: may it lead under `ballot`? It names the index and ballot of the last entry of its
     log.
     """
 
@@ -79,7 +79,7 @@ class Canvass:
 @dataclass(frozen=True, slots=True)
 class Vote:
     ballot: int
-    """The ballot of the canvass if the vote is granted; otherwise the newest ballot that the voter knows."""
+    """The ballot of the canvass if the vote is granted. Otherwise the newest ballot that the voter knows."""
     granted: bool
     binding: bool
     """The same as in the canvass."""
@@ -116,14 +116,14 @@ class Appended:
     ballot: int
     """The newest ballot that the sender knows. If it is higher than the leader's, that leader steps down."""
     matched: int
-    """Index up to which the logs agree. If `refused`: the leader should continue from before this index."""
+    """The index up to which the logs agree. If `refused`: the leader should send entries from before this index."""
     refused: bool = False
     held: int = -1
     """The version of the offered checkpoint if the sender holds it; −1 otherwise."""
     held_in: int = 0
     """The term of that checkpoint."""
     peers: int = 0
-    """How many peers of the swarm the sender hears."""
+    """The number of the swarm's peers from which the sender receives messages."""
 
 
 @dataclass(frozen=True, slots=True)

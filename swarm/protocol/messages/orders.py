@@ -24,18 +24,20 @@ class Donor:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """The receiver is to hold `stage` at `version`.
+    """An order to hold `stage` at `version`. `stage` None: stand by without a stage.
 
-    It fetches the state from `donors` or from `archive`. If both are empty, it initialises version 0 itself. In a run
-    from imported parameters, version 0 is fetched like any other version. `stage` None: stand by. In a newer term, the
-    version may be lower than the one that the peer holds: that is a rollback.
+    The receiver fetches the state from `donors` or from `archive`. If both are empty, it initialises version 0 itself.
+    In a run from imported parameters, version 0 is fetched like any other version. In a newer term, the version may be
+    lower than the one that the peer holds: that is a rollback.
     """
 
     term: Term
     stage: StageIndex | None
     version: int
     donors: tuple[Donor, ...] = ()
-    """At most MAX_DONORS. The replica that has held the stage for longest comes first."""
+    """The replicas from which the state can be fetched, at most MAX_DONORS. The one that has held the stage for longest
+    comes first.
+    """
     archive: Actor | None = None
     """The coordinator whose archive holds the version, if no replica holds it."""
     move: int = 0
@@ -56,8 +58,8 @@ class Listener:
     move: int = 0
     """The same as `Assign.move`."""
     void_before: Term = NEVER
-    """A state that it received under an older term than this is void, because it differs from the other replicas'
-    state.
+    """A state that the peer received under an older term than this no longer counts, because it differs from the other
+    replicas' state.
     """
 
 
@@ -68,7 +70,7 @@ class Open:
     pass_id: PassId
     kind: PassKind
     tables: tuple[StageTable, ...]
-    """By stage; `UNTOLD` for stages that do not concern the receiver."""
+    """The tables, by stage. Stages that the receiver need not know have `UNTOLD`."""
     decision: Decision | None
     codecs: tuple[CodecPair, ...] = ()
     """The codecs of this pass, one pair per boundary 1, 2, …. Empty: as the manifest says."""
@@ -118,8 +120,8 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """A decision after which no pass begins at once: before a pause, or at the end of the run (`finished`). Also sent
-    to listeners.
+    """A decision after which no pass begins at once: before a pause, or at the end of the run (`finished`). Listeners
+    get it too.
     """
 
     decision: Decision
@@ -200,9 +202,7 @@ class Prove:
 
 @dataclass(frozen=True, slots=True)
 class Disproved:
-    """The receiver's Proof for `nonce` differs from those of the other replicas: it must load its state anew. Repeated
-    until it does.
-    """
+    """The receiver's Proof for `nonce` was wrong: it must load its state again. Repeated until it does."""
 
     term: Term
     nonce: int
@@ -210,8 +210,8 @@ class Disproved:
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """To the newer of two processes with the same key: an older one is still alive, so the home directory was copied.
-    The older one is told to leave.
+    """Tells the newer of two processes with the same key that an older one is still alive, so the home directory was
+    copied. The older process is told to leave.
     """
 
     incarnation: int
@@ -229,4 +229,4 @@ class Banned:
     number: int
     """The number of the command that last changed the list. A list with a lower number is outdated."""
     peers: tuple[str, ...]
-    """At most MAX_BANNED: the most recently banned ones."""
+    """The ids of the excluded peers, at most MAX_BANNED: the most recently banned ones."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, StageIndex
 from swarm.protocol.messages.frames import Receipt
 from swarm.protocol.messages.link_measurement import LinkRate
+from swarm.protocol.stage_needs import ComputeKind
 
 MAX_AWAITED = 8
 """Largest number of actors in `Status.awaited`."""
@@ -40,11 +41,12 @@ class Means:
     uplink: float | None = None
     downlink: float | None = None
     seating: Seating | None = None
+    kind: ComputeKind = ComputeKind.HOST_FP32
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A peer without a stage introduces itself. Repeated until it is assigned one. `stage`: that of its newest
+    """A peer without a stage introduces itself. It repeats this until it gets a stage. `stage`: the stage of its newest
     checkpoint on disk.
     """
 
@@ -55,15 +57,17 @@ class Join:
     sequence: int = 0
     """The same as `Status.sequence`."""
     memory: int | None = None
-    """Bytes of memory for the peer and all other peers of its process together; None: unknown."""
+    """Bytes of its device's memory for the peer and all other peers of its process together; None: unknown."""
     uplink: float | None = None
     """Bytes per second that it can send, as measured or as its owner limits it; None: unknown."""
     downlink: float | None = None
     """Bytes per second that it can receive, as measured; None: unknown."""
     seating: Seating | None = None
-    """None: the process runs only this peer and adds no others."""
+    """The process in which the peer runs. None: the process runs only this peer and adds no others."""
     paused: str = ""
     """The same as `Status.paused`."""
+    kind: ComputeKind = ComputeKind.HOST_FP32
+    """How it computes. The memory that a stage needs depends on this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +98,18 @@ class Prepared:
     The signs of the projections follow from `digest`. Empty if steps are not audited, or if the sums are not finite.
     """
     seal: int = 0
-    """`seal_of` the same sketches of the reduced vector. 0: there are none, or the contributions' sketches do not add
-    up exactly.
+    """`seal_of` the sketches of the summed vector. 0 if there are none, or if the sketches of the contributions do not
+    add up exactly.
     """
     outline: bytes = field(default=b"", repr=False)
-    """A sketch of the reduced vector, whose signs follow from the step number. Empty if only equal sums count as
+    """A sketch of the summed vector, whose signs follow from the step number. Empty if only equal sums count as
     correct.
     """
 
     @property
     def answer(self) -> Hashable:
-        """The values that must agree between replicas with the same reduced bytes. Floats are compared by their bits,
-        so NaN equals NaN.
+        """The values in which replicas with the same summed bytes must agree. Floats are compared by their bits, so NaN
+        equals NaN.
         """
         numbers = self.squared_norm.hex(), self.loss_sum.hex(), self.finite
         return self.digest, *numbers, self.receipt, self.shared, self.seal, self.outline
@@ -139,7 +143,9 @@ class Status:
     earlier one.
     """
     state_term: int = 0
-    """The newest term under which it received its state or began a pass. State from before a rollback is void."""
+    """The newest term under which it received its state or began a pass. If this is before a rollback, its state no
+    longer counts.
+    """
     term: int = 0
     """The newest term that it knows. It ignores orders of older terms."""
     uplink: float | None = None
@@ -151,15 +157,17 @@ class Status:
     out.
     """
     heard: PassId | None = None
-    """The newest pass that it was told about as a listener."""
+    """The newest pass of which it was told as a listener."""
     loading: int | None = None
     """The version that it is loading."""
     lacks: int | None = None
-    """For a listener: the first step, from the version it loads or holds on, whose decision it does not know."""
+    """If it listens: the first step after the version that it loads or holds whose decision it does not know."""
     fetched: int = 0
     """Bytes of states and sums fetched from others so far. Shows whether the download progresses."""
     capacity: float = 1.0
-    """This and the next four fields: the same as in Join. A restarted coordinator learns them from here."""
+    """This and the next four fields have the same meaning as in Join. A restarted coordinator learns them from
+    here.
+    """
     memory: int | None = None
     offered_uplink: float | None = None
     """The same as `Join.uplink`."""
@@ -181,10 +189,12 @@ class Status:
     checkpoint.
     """
     paused: str = ""
-    """Why the peer computes no microbatches now; empty: it computes. At most `MAX_PAUSED` characters.
+    """The reason why the peer computes no microbatches now; empty: it computes. At most `MAX_PAUSED` characters.
 
     A paused peer keeps its state, applies decisions, and finishes the reduction of what it has accumulated.
     """
+    kind: ComputeKind = ComputeKind.HOST_FP32
+    """The same as `Join.kind`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +216,7 @@ class Unreachable:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The last stage's result of a microbatch in a forward-only pass: a loss sum, or the next token."""
+    """The last stage's result of a microbatch in a forward-only pass: a sum of losses, or the next token."""
 
     pass_id: PassId
     microbatch: Microbatch
@@ -229,9 +239,10 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The answer to Prove: the keyed checksum of parameters and moments. None: the sender no longer holds that version.
+    """The answer to Prove: the keyed checksum of parameters and moments. None if the sender no longer holds that
+    version.
 
-    Also the answer to a Disproved about a state that the sender has already discarded: None.
+    It is also the answer to a Disproved about a state that the sender has already discarded. Then it is None.
     """
 
     nonce: int

@@ -70,7 +70,7 @@ It exchanges frames with the adjacent stages. Peers two stages away may forward 
 cannot reach each other. If every peer received all tables, every message would grow with the number of peers.
 """
 UNTOLD = StageTable(0, (), ())
-"""Stands for the table of a stage that is farther away."""
+"""Takes the place of a stage's table that the receiver of a message need not know."""
 
 
 def is_near(one: int, other: int) -> bool:
@@ -95,4 +95,4 @@ class Contribution:
     microbatches: int
     """The member's microbatches, as a bit set."""
     carried: int
-    """The member's value of `StageTable.carried`."""
+    """The value of `StageTable.carried` for this member."""

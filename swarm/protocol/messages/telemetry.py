@@ -77,5 +77,5 @@ class Telemetry:
 
     actor: Actor
     machine: tuple[Trait, ...] = ()
-    """Properties of the peer's machine; empty: as reported before."""
+    """Properties of the peer's machine. Empty: the same as reported before."""
     work: Work | None = None

@@ -1,15 +1,16 @@
-"""One attempt of a stage to reduce its gradient: reduce-scatter and all-gather of exact sums within the roster.
+"""One attempt of a stage to add up its gradients: reduce-scatter and all-gather of exact sums within the roster.
 
-For each bucket, one member of the roster computes the sum (`bucket_owners`) and sends one encoded result to all
-members, so every member holds the same bytes. The attempt is named by pass, stage and table number. An amendment voids
-the attempt and the sums made under it. Contributions do not change while the attempt lives. A part names the
-microbatches that it contains, and a member always sums the same microbatches to the same bytes. So when a new table
-only moves microbatches among other members, the parts that were already sent stay valid: the sender does not send them
-again (`go_on`), and the reducer keeps them.
+For each bucket, one member of the roster computes the sum (`bucket_owners`). This member is the bucket's reducer. It
+sends one encoded result to all members, so every member holds the same bytes. The attempt is named by pass, stage and
+table number. A new table voids the attempt and its sums.
 
-Two stages that share parameters reduce the shared buckets together, within the union of their rosters: one reducer
+Parts can outlive the attempt. A part names the microbatches that it contains, and a member always sums the same
+microbatches to the same bytes. So when a new table only moves microbatches among other members, the parts that were
+already sent stay valid: the sender does not send them again (`go_on`), and the reducer keeps them.
+
+Two stages that share parameters add up the shared buckets together, within the union of their rosters: one reducer
 sends the same bytes to both stages. Such an attempt is named by both table numbers, so a new table of either stage
-voids it. A key names the attempt from the receiver's point of view.
+voids it. A key in a message names the attempt from the receiver's point of view.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class AllReduce:
         self.attempt = attempt
         self.prepared: Prepared | None = None
         self._began = attempt.number
-        """The parts sent in this attempt were made under this table number or a later one."""
+        """The oldest table number under which the parts sent in this attempt may have been made."""
         self._table = table
         self._me = me
         self._roster = table.roster
@@ -81,7 +82,7 @@ class AllReduce:
         self._mine = accumulated
         self._receipt = receipt
         self._totals: dict[int, Receipt | None] = {}
-        """By bucket, the receipts of the whole stage: for the buckets summed here and for the sums received."""
+        """For each bucket that is summed here or received as a sum, the receipt of the whole stage."""
         self._owners = [table.roster[i] for i in owners(table.lines, len(table.roster), buckets.count)]
         self._buckets = buckets.count
         self._shared = buckets.shared
@@ -91,7 +92,9 @@ class AllReduce:
         """The buckets that can be computed now."""
         self._budget_s = budget_s
         self._waits = Observed()
-        """Always empty: parts are rarely lost, so this peer asks again only after the longest deadline."""
+        """Observed waiting times. They stay empty, so that this peer asks again only after the longest deadline: parts
+        are rarely lost.
+        """
         self._out = out
         self._encoded: dict[int, Payload] = {}
         self._parts: dict[int, dict[Actor, ReducePart]] = {b: {} for b in range(buckets.count) if self._owner(b) == me}
@@ -115,10 +118,10 @@ class AllReduce:
                 self._sum_if_complete(b)
 
     def goes_on(self, table: StageTable, accumulated: int) -> bool:
-        """Return True if this attempt can continue under a new table. False once this peer has summed or stored a
+        """Return True if this attempt can continue under a new table. It cannot once this peer has summed or stored a
         bucket.
 
-        Also False if only the number of the table is new, because then the whole reduction must be repeated.
+        It cannot either if only the number of the table is new, because then the whole reduction must be repeated.
         """
         before = self._table
         same = (table.roster, table.lines) == (before.roster, before.lines) and accumulated == self._mine
@@ -154,7 +157,7 @@ class AllReduce:
         return self._both if bucket < self._shared else self._roster
 
     def _named_for(self, actor: Actor) -> Attempt:
-        """The attempt from the point of view of `actor`."""
+        """The name of the attempt from the point of view of `actor`."""
         if self._partner is not None and actor in self._partner[1]:
             return self.attempt.of_partner(self._partner[0])
         return self.attempt
@@ -252,7 +255,7 @@ class AllReduce:
 
     @property
     def progress(self) -> int:
-        """Number of parts and sums made here or received. It is bounded, and stops growing when the reduction
+        """Number of parts and sums made here or received. It has an upper bound, and stops growing when the reduction
         stalls.
         """
         return len(self._encoded) + len(self._sums) + self._arrived
@@ -294,9 +297,10 @@ class AllReduce:
 
     @property
     def awaited(self) -> tuple[Actor, ...]:
-        """The actors that this peer waits for, as in Status. A reducer whose sum is missing may itself wait for a part.
+        """The actors for which this peer waits, as in Status. A reducer whose sum is missing may itself wait for a
+        part.
 
-        While its own computation is missing, this peer names itself, since all others wait for it.
+        While this peer's own computation is missing, it names itself, since all others wait for it.
         """
         if self._computing:
             return (self._me,)
@@ -324,7 +328,7 @@ class AllReduce:
         return tuple(actor for actor in members if actor != self._me)
 
     def overdue(self, now: float) -> int:
-        """Return 0 if nothing is overdue. Otherwise return how often this peer has asked, including this time.
+        """How often this peer has asked for missing parts or sums, including this time. 0 if nothing is overdue.
 
         Nothing is overdue while parts or sums keep arriving. On a slow link, a reduction takes longer than any
         deadline, and a part that is requested while it is in transit is sent twice.

@@ -1,10 +1,9 @@
-"""Catching up: how a peer applies steps that were decided without it, from the reduced sums of the replicas that took
-part.
+"""How a peer catches up with steps that were decided without it: it applies the sums of the replicas that took part.
 
 A newcomer loads a version while the others train, and listens. It receives every decision, fetches its stage's sums,
-and keeps them until its own version has reached their step. Then it applies the sums in order, each only if its digest
-is the decided one. A peer fetches only decided sums, so an aborted step leaves nothing here. No peer waits for a
-listener. A fenced peer catches up in the same way.
+and keeps them until its own version has reached their step. Then it applies the sums in order. It applies sums only if
+their digest is the decided one. A peer fetches only sums of decided steps, so an aborted step leaves nothing here. No
+peer waits for a listener. A fenced peer catches up in the same way.
 """
 
 from __future__ import annotations
@@ -33,7 +32,9 @@ class _Step:
 
 
 class CatchUp:
-    """The catching up of one peer. Call `advance` after every input and carry out the action that it returns."""
+    """The steps that one peer must catch up with. Call `advance` after every input and carry out the action that it
+    returns.
+    """
 
     def __init__(self, me: Actor, settings: Settings, held_stage: HeldStage, out: Outbox) -> None:
         self.heard: PassId | None = None
@@ -50,7 +51,7 @@ class CatchUp:
 
     @property
     def lacks(self) -> int | None:
-        """The first step, from the loading or held version on, whose decision this peer lacks."""
+        """The first step after the version that is loading or held whose decision this peer lacks."""
         step = self._base
         while step is not None and step in self._steps:
             step += 1
@@ -98,7 +99,9 @@ class CatchUp:
     # ------------------------------------------------------------ fetching, restoring, applying
 
     def advance(self) -> RestoreSums | None:
-        """Start to fetch the next missing sums. Return the order to restore the next step's sums if they are here."""
+        """Start to fetch the next missing sums, or return the order to restore the next step's sums if they are
+        here.
+        """
         base = self._base
         if base is None:
             return None
@@ -119,14 +122,18 @@ class CatchUp:
             self._steps[event.step].fetched = True
 
     def missing(self, event: SumsMissing) -> bool:
-        """Fetching failed. Return True if this peer cannot catch up any more because it needs these sums."""
+        """The sums of a step could not be fetched. Return True if this peer cannot catch up any more because it needs
+        them.
+        """
         if event.step != self._fetching or event.stage != self._held_stage.stage:
             return False
         self._give_up(event.step, event.reason)
         return True
 
     def restored(self, event: Assembled) -> Apply | None:
-        """The sums of a step are in the separate buffer. Return the order to apply them if their digest is right."""
+        """The sums of a step are in the separate buffer. Return the order to apply them if their digest is the decided
+        one.
+        """
         if event.attempt != self._restoring:
             return None
         self._restoring = None
@@ -153,7 +160,9 @@ class CatchUp:
         self._out.emit(FrameRefused("its donors", f"the sums of step {due.decision.step} {reason}", due.tries))
 
     def spoilt(self) -> str:
-        """Why this peer gives up on the sums of the next step, after `MAX_TRIES` wrong ones; otherwise empty."""
+        """The reason why this peer gives up: the sums of the next step were wrong `MAX_TRIES` times. Otherwise
+        empty.
+        """
         due = self._steps.get(self._base) if self._base is not None else None
         if due is None or due.tries < MAX_TRIES:
             return ""
@@ -162,7 +171,7 @@ class CatchUp:
         return reason
 
     def applied(self, step: int) -> None:
-        """Forget the steps up to `step`."""
+        """The peer holds the version after `step`: forget `step` and all earlier ones."""
         self._steps = {known: each for known, each in self._steps.items() if known > step}
         self._restoring = None
         if self._fetching is not None and self._fetching <= step:
@@ -185,7 +194,7 @@ class CatchUp:
         self._out.add(FetchSums(stage, decision.step, decision.outcomes[stage].digest, self._donors))
 
     def _attempt(self, decision: Decision) -> Attempt:
-        """The attempt whose result the decision accepted."""
+        """The attempt whose result was decided."""
         stage = self._held_stage.stage
         assert stage is not None
         partner: StageIndex | None = self._settings.partner(stage)

@@ -11,9 +11,10 @@ behind.
 
 
 class ComputeTime:
-    """Seconds per microbatch, forward and backward: of the current pass, or otherwise the moving average over passes.
+    """Seconds per microbatch, forward and backward, in the current pass. Before the first measurement in a pass, the
+    moving average over passes.
 
-    Void work counts too, so that a peer that was fenced because it became slow reports its new speed.
+    Work that became void counts too, so that a peer that was fenced because it became slow reports its new speed.
     """
 
     def __init__(self) -> None:
@@ -65,7 +66,7 @@ class _Seconds:
         self._count += 1
 
     def fold(self) -> None:
-        """End a pass: fold its measurements into the average."""
+        """End a pass: include its measurements in the average."""
         if self._count:
             measured = self._busy_s / self._count
             if self._average is None or measured > SUDDENLY * self._average:

@@ -106,10 +106,10 @@ class PeerCore:
         base_capacity: int = 0,
         group: tuple[Actor, ...] = (),
     ) -> None:
-        """`coordinator`: the coordinator to start with; if there are several, a member of `group`.
-        `saved`: the newest checkpoint on this machine's disk.
-        `visits`: given if the codec builds on earlier visits to the same samples.
-        `base_capacity`: number of reconstructions of earlier visits that this machine has room for.
+        """`coordinator`: the coordinator to start with; if there are several, a member of `group`. `saved`: the newest
+        checkpoint on this machine's disk. `visits`: the steps that train on the same samples; given if the codec uses
+        activations of earlier steps. `base_capacity`: number of activations of earlier steps for which this machine has
+        room.
         """
         self.actor = actor
         self.leader = Leader(coordinator, group)
@@ -126,25 +126,25 @@ class PeerCore:
         self._catch_up = CatchUp(actor, settings, self.held_stage, self._out)
         self._proofs = StateProofs(self.held_stage, self._out)
         self._lent_at = -3
-        """The newest version of a pass in which listeners joined this stage."""
+        """The newest version at which a pass had listeners of this stage."""
         self._begun: PassId | None = None
         self._opening: Open | None = None
-        """A pass that this peer begins once it has applied the previous step."""
+        """The Open of a pass that this peer begins once it has applied the previous step."""
         self._applying: Decision | None = None
         self._saving: tuple[StageIndex, int, float] | None = None
         """(stage, version, time in seconds) of the last checkpoint that was ordered."""
         self._to_save = -1
-        """The newest version to save in addition to the schedule of the manifest."""
+        """The newest version to save although the manifest's schedule does not contain it."""
         self._proven = 0
         """The newest version held here that is known to be sound (swarm/protocol/soundness.py)."""
         self._bases = DeltaBases(visits, settings.steps, base_capacity)
         self._carry: Carry | None = None
-        """The residuals of the last applied step, in a run that averages compressed gradients."""
+        """The residuals that the last applied step left, in a run that averages compressed gradients."""
         self._shortages = 0
         self.short = ""
-        """Why this peer leaves: it has run out of memory twice. Empty: it has not."""
+        """The reason why this peer leaves: it has run out of memory twice. Empty: it has not."""
         self.paused = ""
-        """Why this peer begins no microbatches at present; empty: it does."""
+        """The reason why this peer begins no microbatches at present. Empty: it begins them."""
         self.finished = False
         """True if all steps of the run are decided and this peer knows it."""
         self._shutdown = Shutdown(actor, self.leader.group, settings.leave_s, self._out)
@@ -169,7 +169,9 @@ class PeerCore:
         return self._status_reports.means
 
     def offers(self, means: Means) -> None:
-        """Set what the machine offers, if it was measured after this core was made. Call before the first input."""
+        """Set the resources that the machine offers, if they were measured after this core was made. Call this before
+        the first input.
+        """
         self._status_reports.means = means
 
     # ------------------------------------------------------------ entry
@@ -237,8 +239,8 @@ class PeerCore:
         return cast(list[PeerAction], self._out.take())
 
     def _report(self, now: float) -> None:
-        """Report to all coordinators at every heartbeat, since each may become the leader; between heartbeats, only to
-        the leader.
+        """Send a report if one is due: to all coordinators at a heartbeat, since each may become the leader, otherwise
+        only to the leader.
         """
         beat = now >= self._status_reports.next_at
         if (
@@ -403,7 +405,9 @@ class PeerCore:
                 pass
 
     def _stint_of(self, pass_id: PassId, sender: Actor, message: Message) -> PassRun | None:
-        """The pass run, if `pass_id` is the open pass here. Keep messages of a later pass until it opens."""
+        """Return the pass run if `pass_id` is the open pass. Otherwise return None, and keep the message if its pass
+        opens later.
+        """
         if self.pass_run is not None and pass_id == self.pass_run.pass_id:
             return self.pass_run
         if self.pass_run is None or pass_id > self.pass_run.pass_id:
@@ -521,7 +525,7 @@ class PeerCore:
         self._begin_if_ready(now)
 
     def _on_listen(self, message: Open, mine: Listener) -> None:
-        """Listen to a pass without a part in it, and meanwhile load the stage or catch up on missed steps."""
+        """Listen to a pass without work in it. Meanwhile load the stage, or catch up with missed steps."""
         pass_id, heard = message.pass_id, self._catch_up.heard
         if (heard is not None and pass_id < heard) or (self._begun is not None and pass_id < self._begun):
             return
@@ -549,7 +553,7 @@ class PeerCore:
         self._catch_up.told(message)
 
     def _lend(self, message: Open) -> None:
-        """Keep the data that the listeners of this stage need and could not get later."""
+        """Keep the data that the listeners of this stage need and cannot get later."""
         pass_id, stage = message.pass_id, self.held_stage.stage
         those = [each for each in message.listeners if each.stage == stage]
         if those:
@@ -571,7 +575,7 @@ class PeerCore:
             return  # the step will be applied as soon as its sums are here
         self._opening = None
         if self.held_stage.version != message.pass_id.version:
-            reason = f"holds version {self.held_stage.version}, the pass needs {message.pass_id.version}"
+            reason = f"holds version {self.held_stage.version}, but the pass needs {message.pass_id.version}"
             self._out.send(self.coordinator, Failed(message.pass_id, None, reason))
             return
         try:
@@ -632,7 +636,7 @@ class PeerCore:
             self._start_again(reason)
 
     def _on_failed(self, event: ComputeFailed) -> None:
-        """Either the optimizer step failed, so the state mixes two versions; or sums were unreadable."""
+        """An optimizer step failed, so that the state mixes two versions; or sums could not be read."""
         applying = self._applying
         if applying is not None and event.pass_id == PassId(applying.term, applying.step):
             self._applying = None
@@ -659,8 +663,8 @@ class PeerCore:
             self._leave(self.short, now)
 
     def _start_again(self, reason: str) -> None:
-        """Drop the state that is held or loaded here, since it cannot be continued from. The next pass orders a new
-        one.
+        """Drop the state that is held or loaded, because nothing can be computed from it. The next pass orders to load
+        a new one.
         """
         opening, self._opening = self._opening, None
         self._proofs.clear()

@@ -1,9 +1,11 @@
-"""Bases: reconstructions kept from the last visit to a microbatch, so that only changes are sent over a boundary.
+"""Tracks the bases: activations kept from the last visit to a microbatch, so that only changes are sent over a
+boundary.
 
 The data of such a run are ordered in step-blocks (swarm/data/order.py): microbatch `m` of a step holds the same samples
-as microbatch `m` of the step that visited the block before. Each end of a boundary keeps its own reconstruction of that
-visit. This file only tracks, by digest, which bases exist. The usable bases are fixed when a pass begins. The new bases
-of a pass are kept only once its step is applied, so an aborted or repeated pass leaves nothing.
+as microbatch `m` of the step that trained on this block before. Each end of a boundary keeps the activation of that
+visit as the receiver decoded it. This file only tracks, by digest, which bases exist. The usable bases are fixed when a
+pass begins. The new bases of a pass are kept only once its step is applied, so an aborted or repeated pass leaves
+nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ class Visits(Protocol):
 
 
 class DeltaBases:
-    """At most `capacity` bases, those needed soonest. Each end may drop any base; then the next frame is sent whole."""
+    """At most `capacity` bases: those that are needed soonest. Each end may drop any base; then the next frame is sent
+    whole.
+    """
 
     def __init__(self, visits: Visits | None, steps: int, capacity: int) -> None:
         """`visits` None: the run's codec uses no bases."""
@@ -60,9 +64,7 @@ class DeltaBases:
         return Crossings(StepNumber(visit), usable[End.RECEIVED], usable[End.SENT], mutual=self._visits.mutual)
 
     def settle(self, step: StepNumber, crossings: Crossings) -> SettleBases | None:
-        """`step` is applied. The reconstructions of its frames become the bases of the next visit. None if the codec
-        uses no bases.
-        """
+        """`step` is applied. Its frames become the bases of the next visit. None if the codec uses no bases."""
         if self._visits is None:
             return None
         visits, before = self._visits, set(self._held)

@@ -1,6 +1,4 @@
-"""Keeps messages that arrived too early: for a pass that is not open here yet, or for a reduction that has not begun
-here.
-"""
+"""Keeps messages that arrived too early: their pass is not open here yet, or the reduction has not begun."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ class EarlyMessages:
 
     def __init__(self) -> None:
         self.dropped = False
-        """True if a message was dropped. The user of this class resets it."""
+        """True if a message was dropped. The user of this class sets it back to False."""
         self._kept: list[tuple[Actor, Message]] = []
         self._number: dict[Actor, int] = {}
         self._bytes: dict[Actor, int] = {}

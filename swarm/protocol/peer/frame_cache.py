@@ -1,4 +1,4 @@
-"""Keeps the frames that a peer made in a pass until it leaves the pass, and records which peers want them."""
+"""Keeps the frames that a peer computed in a pass until it leaves the pass, and remembers which peers want them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class FrameCache:
         self._out = out
         self._frames: dict[FrameKey, Kept] = {}
         self._wanted_by: dict[FrameKey, dict[Actor, tuple[Actor | None, int]]] = {}
-        """For each frame and each peer that wants it: the actor that forwards it (None: direct), and the peer's
-        base.
+        """The wants that wait for a frame, by frame and peer: the actor that forwards the frame (None: direct), and the
+        peer's base.
         """
 
     def keep(self, key: FrameKey, kept: Kept) -> None:

@@ -8,7 +8,9 @@ from swarm.protocol.peer.io import LoadState, StateFailed, StateLoaded
 
 
 class HeldStage:
-    """Within a term, the held version only increases. A newer term may set it back to an older version (rollback)."""
+    """The stage and version of a peer. Within a term, the held version only increases. A newer term may set it back
+    (rollback).
+    """
 
     def __init__(self) -> None:
         self.term = -1
@@ -26,7 +28,7 @@ class HeldStage:
         self.state_term = -1
         """The newest term under which this peer received a state or began a pass."""
         self._reached = -1
-        """The newest version held in that term, even if it was lost again."""
+        """The newest version that was held in that term. It may be lost by now."""
         self._move = 0
         """The number of the last move in that term."""
 
@@ -87,8 +89,8 @@ class HeldStage:
         return self._loading
 
     def stands(self, rolled_back_in: Term) -> bool:
-        """Return True if the held or loading state belongs to the valid history. `rolled_back_in`: the term of the last
-        rollback.
+        """Return True if the state that is held or loading belongs to the valid history. `rolled_back_in`: the term of
+        the last rollback.
         """
         return self.state_term >= rolled_back_in
 

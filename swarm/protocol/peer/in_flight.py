@@ -8,14 +8,16 @@ from swarm.protocol.ids import FrameKey
 from swarm.protocol.timeouts import Observed, want_deadline
 
 MAX_PENDING = 2
-"""After each of the first MAX_PENDING answers "not made yet", the delay until the next request doubles.
+"""The delay until the next request doubles with each answer "not computed yet", at most this number of times.
 
 A higher limit would gain little, and would delay the detection of a frame that is computed late and then lost (rare).
 """
 
 
 class InFlight:
-    """`waits` collects how long frames took to arrive after a single request. It outlives the pass."""
+    """The frames that a peer waits for. `waits` collects how long frames took to arrive after a single request. It
+    outlives the pass.
+    """
 
     def __init__(self, waits: Observed, budget_s: float) -> None:
         self._waits = waits
@@ -28,7 +30,7 @@ class InFlight:
         return key in self._at
 
     def note(self, key: FrameKey, now: float) -> None:
-        """Start to wait for a frame that is requested now, or expected from now on."""
+        """Start to wait for a frame that is requested now, or whose sender was asked before."""
         self._at[key] = now
 
     def expect(self, key: FrameKey, now: float) -> None:
@@ -46,7 +48,7 @@ class InFlight:
             self._waits.add(now - at)
 
     def pending(self, key: FrameKey, now: float) -> None:
-        """The sender answered that the frame is not made yet, so the earlier requests were not in vain."""
+        """The sender answered that it has not computed the frame yet, so the earlier requests were not in vain."""
         self._at[key] = now
         self._in_vain.pop(key, None)
         self._pending[key] = self._pending.get(key, 0) + 1
@@ -66,5 +68,5 @@ class InFlight:
         return due
 
     def missed(self, key: FrameKey) -> None:
-        """The deadline of a frame has passed. The next one is longer."""
+        """The deadline of a frame has passed. The next deadline is longer."""
         self._in_vain[key] = self.in_vain(key) + 1

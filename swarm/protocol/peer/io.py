@@ -51,11 +51,11 @@ class ForwardDone:
     payload: Payload = field(repr=False)
     seconds: float = 0.0
     whole: Payload | None = field(default=None, repr=False)
-    """If `payload` needs a base: another frame with the same reconstruction that needs none."""
+    """Set if `payload` needs a base: another frame that gives the same values and needs none."""
     received: int = 0
-    """Digest of the received activation, if the run's codec builds on earlier visits; otherwise 0."""
+    """Digest of the received activation, if the run's codec uses activations of earlier steps. Otherwise 0."""
     sent: int = 0
-    """Digest of the reconstruction that the next stage decodes from `payload`."""
+    """Digest of the activation that the next stage decodes from `payload`."""
     kept: bool = True
     """True if the graph is kept. False: memory was short, so the backward will compute the forward again."""
 
@@ -113,7 +113,7 @@ class MemoryShort:
     """Memory ran out. The peer frees what it can; when this happens again, it leaves."""
 
     what: str
-    """The operation that failed, and how."""
+    """Text: the operation that failed, and how."""
     before: int = 0
     """Number of graphs that were kept between forward and backward."""
     now: int = 0
@@ -151,11 +151,11 @@ class Assembled:
     shared: str = ""
     """Digest of the buckets that another stage shares; empty: there are none."""
     state: int = 0
-    """This and the next two fields: as in Prepared."""
+    """Checksum of the state. This and the next two fields have the same meaning as in Prepared."""
     spoilt: bool = False
     unusable: bool = False
     sketch: bytes = field(default=b"", repr=False)
-    """This and the next two fields: as in Prepared."""
+    """Sketches of the sums. This and the next two fields have the same meaning as in Prepared."""
     seal: int = 0
     outline: bytes = field(default=b"", repr=False)
 
@@ -183,7 +183,7 @@ class StateSpoilt:
 
 @dataclass(frozen=True, slots=True)
 class StateShown:
-    """`ShowState` is done. `checksum` None: the peer held another version by then."""
+    """`ShowState` is done. `checksum` None: the peer no longer held the requested version."""
 
     version: int
     nonce: int
@@ -296,9 +296,9 @@ class Begin(Action):
     pass_id: PassId
     kind: PassKind
     codecs: tuple[CodecPair, ...] = ()
-    """As in Open. Frames that cross a boundary with another codec are refused."""
+    """The codecs, as in Open. Frames that were encoded with another codec are refused."""
     nonfinite: bool = False
-    """As in Open. If False, a non-finite result causes a ComputeFailed, and a non-finite frame is refused."""
+    """The same as in Open. If False, a non-finite result causes a ComputeFailed, and a non-finite frame is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,9 +313,9 @@ class Forward(Action):
     microbatch: Microbatch
     payload: Payload = field(repr=False)
     decode_with: BaseKey | None = None
-    """The base that `payload` is relative to; None: `payload` is whole."""
+    """The base to which `payload` is relative. None: `payload` is whole."""
     encode_with: BaseKey | None = None
-    """The base to encode the result relative to; None: encode a key frame."""
+    """The base relative to which the result is encoded. None: the result is encoded as a key frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +356,7 @@ class EncodePart(Action):
     attempt: Attempt
     bucket: int
     carried: bool = False
-    """True: add the residual that compressing this peer's share left in the step before."""
+    """True: add the residual that was left when this peer's share was compressed in the step before."""
     warm: bool = False
     """True if every member of the roster has a residual from the step before."""
 
@@ -368,15 +368,15 @@ class SumBucket(Action):
     attempt: Attempt
     bucket: int
     parts: tuple[Payload, ...] = field(repr=False)
-    """In the order of the roster."""
+    """The shares of the other members, in the order of the roster."""
     place: int = 0
     """Number of `parts` that come before this peer's own share."""
     carried: bool = False
-    """As in EncodePart, for this peer's own share, and for the residual of compressing this bucket's sum, if there is
-    one.
+    """The same as in EncodePart, for this peer's own share. It also holds for the residual of this bucket's sum, if
+    there is one.
     """
     warm: bool = False
-    """As in EncodePart."""
+    """The same as in EncodePart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,7 +414,7 @@ class Apply(Action):
 
 @dataclass(frozen=True, slots=True)
 class SettleBases(Action):
-    """`step` is applied. Keep the reconstructions `kept` as bases; drop those in `dropped` and all others of the
+    """`step` is applied. Keep the activations in `kept` as bases; drop those in `dropped` and all others of the
     step.
     """
 

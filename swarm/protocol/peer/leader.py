@@ -53,8 +53,8 @@ class Leader:
         return actor in self.group
 
     def obeys(self, sender: Actor, message: Control) -> bool:
-        """Return True if the peer must obey a control message. A message of a higher term makes its sender the
-        leader.
+        """Return True if the peer must obey a control message. If the message has a higher term than any before, its
+        sender becomes the leader.
         """
         if sender not in self.group:
             return False

@@ -56,8 +56,8 @@ class Work:
 
     phase: Phase = Phase.NEEDED
     moved: bool = False
-    """True if an amendment assigned it to this peer. The stage before may already have its gradient, so the gradient is
-    sent only on a WANT.
+    """True if a new table gave it to this peer during the pass. The stage before may already have its gradient, so the
+    gradient is sent only on a WANT.
     """
     ask: bool = False
     """True if this peer must ask for its gradient: no peer sends it unasked, since the microbatch moved here or in the
@@ -69,8 +69,8 @@ class Work:
 
 
 class Microbatches:
-    """The state of one open pass at one peer. `amend` replaces `tables[s]`; the tables of different stages may arrive
-    in any order.
+    """The microbatches of one open pass at one peer. `amend` replaces `tables[s]`; the tables of different stages may
+    arrive in any order.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Microbatches:
         """
         self.crossings = crossings
         self.unreachable: set[Actor] = set()
-        """Actors whose connection broke and is not restored. They are not used to forward messages."""
+        """Actors whose connection broke and was not restored in time. They are not asked to forward messages."""
         self.work: dict[Microbatch, Work] = {}
         self._is_up = context.is_up
         self._is_paused = context.is_paused
@@ -176,7 +176,7 @@ class Microbatches:
         return FrameKey(self.pass_id, self.stage + 1, Direction.BACKWARD, m)
 
     def _holder(self, key: FrameKey) -> Actor:
-        """The actor that holds, or will hold, a frame that this peer wants."""
+        """The actor that has, or will have, a frame that this peer wants."""
         if key.direction is Direction.BACKWARD:
             return self.tables[self.stage + 1].assignee(key.microbatch)
         return self.coordinator if self._first else self.tables[self.stage - 1].assignee(key.microbatch)
@@ -200,7 +200,7 @@ class Microbatches:
         )
 
     def ask_again(self, now: float, *, of: Actor) -> None:
-        """WANT every missing frame that `of` holds, because the connection to `of` changed."""
+        """WANT every missing frame that `of` has, because the connection to `of` broke or was restored."""
         self._want_again([key for key in self._lacking() if self._holder(key) == of], now)
 
     def _want_again(self, keys: list[FrameKey], now: float, *, again: bool = False) -> None:
@@ -247,9 +247,9 @@ class Microbatches:
     def detour(self, other: Actor) -> Actor | None:
         """An actor that can forward messages to `other`: a sibling of either peer, or another peer that both know.
 
-        An actor connected to this peer is preferred. The second choice is the coordinator, which all peers can reach
-        but whose bandwidth is limited. The last choice is an actor that this peer never tried to reach; if it came
-        first, every peer would dial every newcomer behind a router.
+        Actors are preferred in this order. First, an actor that is connected to this peer. Second, the coordinator,
+        which all peers can reach but whose bandwidth is limited. Last, an actor that this peer never tried to reach; if
+        it came first, every peer would dial every newcomer behind a router.
         """
         there = next((stage for stage, roster in enumerate(self.rosters) if other in roster), None)
         if there is None:
@@ -297,7 +297,7 @@ class Microbatches:
             self._backward_if_ready(key.microbatch, work)
 
     def on_pending(self, sender: Actor, keys: tuple[FrameKey, ...], now: float) -> None:
-        """The holder answers that overdue frames are not computed yet. So the link to the holder works."""
+        """The holder of overdue frames answers that they are not computed yet. So the link to the holder works."""
         lacking = set(self._lacking())
         for key in keys:
             if key in lacking and self._holder(key) == sender and self._asked.in_vain(key):
@@ -305,7 +305,7 @@ class Microbatches:
                 self.work[key.microbatch].asked_again = False
 
     def overdue(self, other: Actor) -> bool:
-        """Return True if `other` has not answered a repeated request directly."""
+        """Return True if `other` has left a repeated request without a direct answer."""
         return any(self._asked.in_vain(key) > 1 and self._holder(key) == other for key in self._lacking())
 
     def _arrived(self, key: FrameKey, sender: Actor, now: float) -> None:
@@ -324,7 +324,7 @@ class Microbatches:
         self._submit()
 
     def _submit(self) -> None:
-        """Put the lowest inputs into the compute queue, a few at a time."""
+        """Put the lowest microbatches with inputs into the compute queue, a few at a time."""
         if self._is_paused():
             return
         running = sum(work.phase is Phase.SUBMITTED for work in self.work.values())
@@ -347,9 +347,9 @@ class Microbatches:
             self._out.add(Backward(self.pass_id, m, payload))
 
     def on_want(self, sender: Actor, key: FrameKey, via: Actor | None, base: int = 0) -> bool:
-        """Answer from the cache, or remember the want until the frame is computed. A direct route is kept.
+        """Send a frame if it is here, or remember the want until the frame is computed. A direct route is kept.
 
-        Return True if this peer has yet to compute the frame.
+        Return True if this peer still has to compute the frame.
         """
         if self._frame_cache.answer(sender, key, via, base) or not self._mine_to_answer(key):
             return False
@@ -395,7 +395,9 @@ class Microbatches:
         self.pull(now)
 
     def tell_results_again(self) -> None:
-        """Send the results again. If one was lost, the coordinator would otherwise wait until it aborts the pass."""
+        """Send the results again, because one may be lost. Otherwise the coordinator would wait until it aborts the
+        pass.
+        """
         for result in self._results:
             self._out.send(self.coordinator, result)
 
@@ -486,8 +488,8 @@ class Microbatches:
         self._want_again([key for key in lacking if key not in self._asked], now)
 
     def release(self, number: int, microbatches: tuple[Microbatch, ...]) -> None:
-        """Give up those of the microbatches that are not accumulated, and report them. A repeated request gets the same
-        answer.
+        """Give up those of the microbatches that are not accumulated, and report which these are. A repeated request
+        gets the same answer.
         """
         if self.fenced or number != self.table.number:
             return

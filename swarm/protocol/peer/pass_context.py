@@ -21,7 +21,7 @@ class PassContext:
     settings: Settings
     slots: Slots
     waits: Observed
-    """The waiting times for frames so far. Deadlines follow from them."""
+    """The observed waiting times for frames. Deadlines follow from them."""
     is_up: Callable[[Actor], bool]
     """Returns True if the connection to an actor is open."""
     out: Outbox

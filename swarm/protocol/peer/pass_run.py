@@ -45,8 +45,8 @@ MAX_UNDELIVERED = 256
 
 
 class PassRun:
-    """`prepared`: set when the reduced gradient of this stage is ready to be applied. None again when its attempt
-    becomes void.
+    """One peer's part in one pass. `prepared` is set when the summed gradient of this stage is ready to be applied. It
+    is None again when its attempt becomes void.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class PassRun:
         self._buckets = buckets
         self._carry = carry
         self._fence_said = False
-        """True if the fence was reported as an event. A peer can be fenced for several reasons; only the first is
-        reported.
+        """True if an event has reported that this peer is fenced. A peer can be fenced for several reasons; only the
+        first is reported.
         """
         self._out = out = context.out
         self._early = EarlyMessages()
@@ -241,7 +241,8 @@ class PassRun:
     def _parts_outlive_tables(self) -> bool:
         """True if a part stays valid under a new table that does not change its contributor's microbatches.
 
-        False for parts with residuals, which are valid for one attempt only, and in a stage that shares parameters.
+        This is not so for parts with residuals, which are valid for one attempt only, and in a stage that shares
+        parameters.
         """
         return not self._settings.averages_compressed and self._settings.partner(self.microbatches.stage) is None
 
@@ -278,8 +279,8 @@ class PassRun:
     # ------------------------------------------------------------ links and time
 
     def undelivered(self, other: Actor, messages: Iterable[WithPayload]) -> None:
-        """Keep messages that could not be sent until a detour is known. Otherwise, `other` asks for them after a
-        deadline.
+        """Keep messages that could not be sent until a detour is known. If they are not sent, `other` asks for them
+        after a deadline.
         """
         waiting = self._undelivered.setdefault(other, [])
         waiting += [message for message in messages if self._counts(message)]
@@ -311,8 +312,8 @@ class PassRun:
             self.reduction.ask_again()
 
     def go_around(self, others: Collection[Actor], now: float) -> None:
-        """The connections to `others` were not restored in time: find detours. If one of them is dead, an amendment
-        follows.
+        """The connections to `others` were not restored in time: find other actors that forward messages to them. If
+        one of them is dead, a new table follows.
         """
         self.microbatches.unreachable.update(others)
         routes = self._out.routes

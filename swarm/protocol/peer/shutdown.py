@@ -1,9 +1,9 @@
-"""Shutdown: a peer leaves because its owner wants the machine back. After a first request it stays while it is needed;
+"""How a peer leaves because its owner wants the machine back. After a first request it stays while other peers need it;
 a second request ends it at once.
 
-The peer reports that it is leaving. The coordinator reassigns the work that the peer has not begun, keeps it out of the
-next view, and dismisses it when nothing depends on it any more. If that takes longer than `leave_s`, or if no
-coordinator is reachable, the peer leaves by itself: its work in the open step must then be done again, as after a
+The peer reports that it is leaving. The coordinator reassigns the work that the peer has not begun, gives it no work in
+the next step, and dismisses it when nothing depends on it any more. If that takes longer than `leave_s`, or if no
+coordinator can be reached, the peer leaves by itself. Then its work in the open step must be done again, as after a
 death.
 """
 
@@ -24,7 +24,7 @@ class Shutdown:
     def __init__(self, me: Actor, coordinators: tuple[Actor, ...], leave_s: float, out: Outbox) -> None:
         self.begun = False
         self.gone = False
-        """True once the last messages are sent. No message may follow them."""
+        """True when this peer has sent its last messages. It may not send any message after them."""
         self._me = me
         self._coordinators = coordinators
         self._leave_s = leave_s

@@ -21,9 +21,9 @@ class StateProofs:
         self._held_stage = held_stage
         self._out = out
         self._due: dict[int, Prove] = {}
-        """By nonce, the requests for versions that are not reached yet."""
+        """The requests for versions that this peer has not reached yet, by nonce."""
         self._shown: dict[int, int] = {}
-        """By nonce, the answers about the state held here."""
+        """The answers about the state that this peer holds, by nonce."""
 
     def asked(self, prove: Prove, coordinator: Actor, applying: bool) -> None:
         """A proof is requested. `applying`: True while a step is being applied, so that the held version is about to
@@ -57,8 +57,8 @@ class StateProofs:
         self._out.send(coordinator, Proof(event.nonce, event.checksum))
 
     def is_wrong(self, nonce: int, coordinator: Actor) -> bool:
-        """Return True if a disproved answer is about the state held here. Otherwise tell the coordinator that it is
-        not.
+        """Return True if a disproved answer is about the state that this peer holds. If it is about an earlier state,
+        tell the coordinator so.
         """
         if nonce in self._shown:
             return True

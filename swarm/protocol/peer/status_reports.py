@@ -28,15 +28,15 @@ class Saved:
 
 
 class StatusReports:
-    """Sends a Status at every heartbeat, after progress up to five times as often, and at once when anything else
-    changed.
+    """The reports of one peer. It sends a Status at every heartbeat, after progress up to five times as often, and at
+    once when anything else has changed.
 
     Until this peer has a stage or the order to stand by, it sends a Join instead.
     """
 
     def __init__(self, me: Actor, settings: Settings, saved: Saved | None) -> None:
         self.next_at = 0.0
-        """When the next heartbeat is due."""
+        """The time when the next heartbeat is due."""
         self._me = me
         self._heartbeat_s = settings.heartbeat_s
         self.means = Means()
@@ -81,7 +81,7 @@ class StatusReports:
         self._measured = links
 
     def fetched(self, nbytes: int) -> None:
-        """Include the number of fetched bytes in the next report."""
+        """Include in the next report how many bytes were fetched."""
         self._fetched = nbytes
 
     def newest_saved(self, stage: StageIndex | None) -> int:
@@ -89,13 +89,15 @@ class StatusReports:
         return self._saved.version if self._saved is not None and self._saved.stage == stage else -1
 
     def takes_up(self, version: int) -> None:
-        """A state of `version` is loaded. Forget a later checkpoint, because a rollback undid its steps."""
+        """The peer begins to hold a state of `version`. Forget a later checkpoint, because a rollback undid its
+        steps.
+        """
         self._spoilt = -1
         if self._saved is not None and self._saved.version > version:
             self._saved = None
 
     def again(self, now: float) -> None:
-        """The coordinator can be reached again and may have restarted. Report at once."""
+        """The coordinator can be reached again and may have restarted. Make the next report at once."""
         self._last = None
         self.next_at = now
 
@@ -123,6 +125,7 @@ class StatusReports:
                 means.downlink,
                 means.seating,
                 self._paused,
+                means.kind,
             )
         return self._last
 
@@ -162,6 +165,7 @@ class StatusReports:
             awaited=pass_run.awaited if pass_run is not None else (),
             spoilt=self._spoilt >= 0 and self._spoilt == held_stage.version,
             paused=self._paused,
+            kind=self.means.kind,
         )
 
     def _progressed(self, pass_run: PassRun | None, now: float) -> bool:

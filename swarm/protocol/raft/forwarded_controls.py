@@ -20,7 +20,7 @@ MOST = 64
 class Asked:
     event: ControlRequested
     origin: Actor | None
-    """The member that received the request from the organiser; None: this one."""
+    """The member that received the request from the organiser. None: this member."""
     since: float
     told_at: float = -math.inf
 

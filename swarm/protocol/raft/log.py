@@ -38,7 +38,7 @@ class Standing:
 
     @property
     def version(self) -> int:
-        """Number of steps decided."""
+        """Number of steps that are decided."""
         return 0 if self.decision is None else self.decision.step + 1
 
     @property
@@ -77,7 +77,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The state that a member finds on its disk when it starts."""
+    """What a member finds on its disk when it starts."""
 
     ballot: int = 0
     vote: str = ""
@@ -116,7 +116,9 @@ class RaftLog:
         return self._starts[bisect_right(self._starts, index, key=lambda start: start[0]) - 1][1]
 
     def agrees(self, index: int, ballot: int) -> bool:
-        """Return True if this log has an entry of `ballot` at `index`. Then all entries before it are equal too."""
+        """Return True if this log has an entry of `ballot` at `index`. Then all entries before it are equal in both
+        logs too.
+        """
         return index <= self.last and self.ballot_at(index) == ballot
 
     def extend(self, entries: Iterable[Entry]) -> None:

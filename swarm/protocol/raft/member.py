@@ -71,7 +71,7 @@ from swarm.protocol.raft.raft import GroupMessage, Raft
 from swarm.protocol.settings import Settings
 
 _KEPT = 4
-"""Number of checkpoints, held by this member, that it remembers."""
+"""Number of checkpoints held by this member that it remembers."""
 _FRESH = 4
 """A peer counts as present if it was heard within this number of heartbeats."""
 
@@ -94,7 +94,7 @@ class GroupMember:
         self.actor = actor
         self.settings = settings
         self.core: CoordinatorCore | None = None
-        """Set while this member leads."""
+        """The coordinator's core. It exists while this member leads."""
         self._group = group
         self._stored = stored
         self._ladders = ladders
@@ -103,16 +103,16 @@ class GroupMember:
         self._orders: dict[int, CollectCheckpoint] = {}
         """The last order for each checkpoint that is to be fetched."""
         self._pending: Offer | None = None
-        """A checkpoint that this leader holds, but a majority does not yet."""
+        """A checkpoint that this leader holds and a majority does not hold yet."""
         self._copy_at = 0.0
         self._reports: dict[Actor, tuple[float, Join | Status]] = {}
-        """(time, report) of each peer's last report, for the case that this member becomes the leader."""
+        """The last report of each peer with its time, for the case that this member becomes the leader."""
         self._halting = False
         self._halt_stands = False
         self._ending_since: float | None = None
-        """When this leader could have stopped for the first time."""
+        """The time when this leader could have stopped for the first time."""
         self._unheard_since: float | None = None
-        """Since when this leader has heard less than half as many peers as another member."""
+        """The time since which this leader has heard less than half as many peers as another member."""
         self._said = ""
         self._followed: Actor | None = None
         self._leaderless_since: float | None = None
@@ -319,7 +319,7 @@ class GroupMember:
                 self._reports.pop(sender, None)
 
     def _forget(self, newcomer: Actor, now: float) -> None:
-        """Forget earlier incarnations of a newcomer, and peers that were silent for long."""
+        """Forget earlier incarnations of a newcomer, and peers that have been silent for long."""
         long_ago = now - self.settings.step_budget_s
         for actor, (at, _) in list(self._reports.items()):
             if at < long_ago or (actor.peer == newcomer.peer and actor.incarnation < newcomer.incarnation):
@@ -333,8 +333,8 @@ class GroupMember:
                 self._pass_on(action, now)
 
     def _pass_on(self, action: CoordinatorAction, now: float) -> None:
-        """Forward an action of the core. Its writes go into the record. A message that ends the run waits until a
-        majority agrees.
+        """Carry out an action of the core. What the core would write goes into the group's record. A message that ends
+        the run waits until a majority agrees.
         """
         ballot = self.record.ballot
         match action:
@@ -359,8 +359,8 @@ class GroupMember:
                 self._out.append(cast(GroupAction, action))
 
     def _confirm_halt(self) -> None:
-        """Confirm that this member still leads, by committing one more entry: a replaced leader must not end the
-        run.
+        """Confirm that this member still leads by committing one more entry, because a leader that was replaced must
+        not end the run.
         """
         assert self.core is not None
         if not self._halting:
@@ -387,7 +387,7 @@ class GroupMember:
         self._out.append(Stop(reason, failed))
 
     def _on_settled(self, entry: object, now: float) -> None:
-        """An entry is committed, and its commit is on this disk."""
+        """An entry is committed, and this member's disk has it. Act on it."""
         mine = self.core is not None and getattr(entry, "ballot", 0) == self.record.ballot
         match entry:
             case TermEntry(term=term, rollback_to=rollback_to):
@@ -458,7 +458,7 @@ class GroupMember:
     # ------------------------------------------------------------ the archive
 
     def _collect(self, order: CollectCheckpoint) -> None:
-        """Fetch a checkpoint, unless an older one that is stored here still waits until a majority holds it."""
+        """Order a checkpoint to be fetched. Wait while an older one is stored here but not at a majority yet."""
         if self._pending is None or order.version <= self._pending.version:
             self._orders[order.version] = order
             self._out.append(order)
@@ -474,7 +474,7 @@ class GroupMember:
             self._pending = Offer(version, term, order.digests)
 
     def _archive(self, now: float) -> None:
-        """Ensure that all members hold the same checkpoints."""
+        """Make sure that all members hold the same checkpoints."""
         record = self.record
         if self.core is None:
             offer = record.offered

@@ -37,7 +37,9 @@ class Part(enum.Enum):
 
 
 class Raft:
-    """`beat_s`: interval of the leader's messages. After `patience_s` seconds without a message, the leader counts as
+    """One member's part in the replicated log.
+
+    `beat_s`: interval of the leader's messages. After `patience_s` seconds without a message, the leader counts as
     gone.
     """
 
@@ -49,7 +51,7 @@ class Raft:
         self.part = Part.FOLLOWS
         self.ballot = stored.ballot
         self.leader: Actor | None = None
-        """The leader of `ballot` that this member hears; the member itself while it leads."""
+        """The leader of `ballot` from which this member receives messages. It is the member itself while it leads."""
         self.log = RaftLog(stored)
         self.committed = stored.committed
         self.settled = stored.committed
@@ -57,19 +59,19 @@ class Raft:
         self.standing = stored.standing
         """The state after the committed entries."""
         self.why_not = ""
-        """Why this member lost its leadership, as text."""
+        """Text: why this member lost its leadership."""
         self.offer: Offer | None = None
-        """Set by the leader's driver: a checkpoint that all members should copy."""
+        """A checkpoint that all members should copy. The leader's driver sets it."""
         self.held: Offer | None = None
-        """Set by a follower's driver: the leader's offer, once this member has copied it."""
+        """The leader's offer, once this member has copied it. A follower's driver sets it."""
         self.holders: set[Actor] = set()
         """Members that hold the leader's offer."""
         self.peers = 0
-        """Set by the driver: the number of the swarm's peers that this member hears."""
+        """The number of the swarm's peers from which this member receives messages. The driver sets it."""
         self.listeners: dict[Actor, int] = {}
-        """While this member leads: the number of peers that each other member reports to hear."""
+        """While this member leads: from how many peers each other member reports to receive messages."""
         self.offered: Offer | None = None
-        """The offer of this follower's leader."""
+        """While this member follows: the checkpoint that its leader offers."""
         self.beat_s = beat_s
         self.patience_s = 6 * beat_s
         self._grace_s = grace_s
@@ -78,15 +80,15 @@ class Raft:
         self._vote = stored.vote
         self._yes: set[Actor] = set()
         self._heard_at = dict.fromkeys(group, now)
-        """When each member was last heard."""
+        """The time when each member was last heard."""
         self._led_at = now
-        """When the leader was last heard."""
+        """The time when the leader was last heard."""
         self._stand_at = now + self._turn_s()
         self._beat_at = now
         self._matched: dict[Actor, int] = {}
         self._next: dict[Actor, int] = {}
         self._durable = self.log.last
-        """The leader's own disk contains its log up to this index."""
+        """While this member leads: the index up to which its own disk has the log."""
         self._out: list[GroupAction] = []
         self._number = 0
         self._written = 0
@@ -95,7 +97,7 @@ class Raft:
         self._under_way: deque[tuple[int, int, int]] = deque()
         """Writes that are not on disk yet, as (number, last index, committed)."""
         self._held_back: deque[tuple[int, Send]] = deque()
-        """Messages that wait for a write, each with the number of that write."""
+        """Messages that wait for a write to disk, each with the number of that write."""
         self._fresh: list[Entry] = []
 
     # ------------------------------------------------------------ for the driver
@@ -109,7 +111,7 @@ class Raft:
         return len(self.group) // 2 + 1
 
     def reached(self, now: float) -> int:
-        """Number of members heard recently, this one included."""
+        """Number of members that were heard recently, this one included."""
         return 1 + sum(now - self._heard_at[member] < self.patience_s for member in self._others)
 
     def prospect(self) -> Standing:
@@ -260,7 +262,7 @@ class Raft:
             self._newer(vote.ballot, now, f"{sender} knows ballot {vote.ballot}")
 
     def _count_votes(self) -> None:
-        """Count the votes. A candidate's own vote counts only once it is on disk, like any other."""
+        """Count the votes. A candidate's own vote counts only once it is on disk, like any other vote."""
         if len(self._yes) < self.majority:
             return
         if self.part is Part.ASKS:
@@ -394,7 +396,7 @@ class Raft:
     # ------------------------------------------------------------ saying
 
     def _say(self, to: Actor, message: Message) -> None:
-        """Send a message once all earlier changes are on disk."""
+        """Send a message once all earlier changes are on this member's disk."""
         number = self._number + self._changed
         self._held_back.append((number, Send(to, message)))
 

@@ -1,4 +1,4 @@
-"""Check the promises of audits: how often a step is audited, and which steps may be decided with the lie of a peer."""
+"""Checks the promises of audits: how often a step is audited, and which steps may be decided although a peer lied."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AuditedSteps:
         self._shown: set[str] = set()
         """Peers, by id, whose part of an audited step others have computed too."""
         self._lied: set[Actor] = set()
-        """Since the last decision."""
+        """Lies since the last decision."""
         self._sealed = False
         """True if one of these lies is one of `SEALED`."""
 
@@ -63,7 +63,7 @@ class AuditedSteps:
             raise Violation("audits", f"none of the steps {min(period)} to {step} is audited; one in {every} must be")
 
     def decided(self, decision: Decision) -> None:
-        """`decision` is on record."""
+        """`decision` is on record. Take it into account."""
         if decision.step in self._audited:
             attempts = sorted({at for at, _ in self._tables.newest if at.step == decision.step and at.index == 0})
             for one, two in combinations(map(self._all, attempts), 2):

@@ -24,9 +24,9 @@ class ExpectedRun:
         self._rates: dict[int, float] = {}
         """For each step, the rate in its decision. The other dictionaries hold the other parts of the decisions."""
         self._taken: dict[int, tuple[tuple[int, ...], ...]] = {}
-        """For each step, the wrong sums of each stage that were decided where the protocol allows it."""
+        """The wrong sums that were decided where the protocol allows it: for each step, the sums of each stage."""
         self._reduced: dict[tuple[int, str], tuple[int, ...]] = {}
-        """{(stage, digest): the sum of each bucket}"""
+        """The sums that stages have reduced: {(stage, digest): the sum of each bucket}"""
         self._unlike = UnlikeRun(world.settings) if world.unlike else None
         self.ideal = self._computed()
 

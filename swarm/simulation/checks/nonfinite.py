@@ -15,7 +15,9 @@ class Nonfinite:
         """`rate` returns the commanded learning rate, on which the divergence depends."""
         self._diverging, self._rate = diverging, rate
         self.gradients: dict[tuple[int, int], int | None] = {}
-        """{(stage, step): term}: gradients that are not finite, in one term or (None) in every term."""
+        """The planted gradients that are not finite: {(stage, step): term}. Term None: they are not finite in every
+        term.
+        """
         self.overflowing: set[tuple[int, int]] = set()
         """(stage, step) pairs whose results for a neighbour are not finite."""
         self.reproduced: set[int] = set()

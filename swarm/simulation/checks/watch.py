@@ -1,4 +1,4 @@
-"""The watch: checks every invariant of the protocol at each event that could break it.
+"""Checks every invariant of the protocol at each event that could break it.
 
 Parameters change only in `Apply` and `LoadState`, decisions only in `WriteRecord`, tables only in `Open` and `Amend`.
 So a check at each of these is as good as a check after every event.
@@ -111,7 +111,7 @@ class Watch:
         return self.controls.end(self._world.settings)
 
     def commanded(self, command: Command) -> None:
-        """`command` is durable."""
+        """`command` is durable. Check that it may take effect, and apply it."""
         if command.number != self.controls.count + 1:
             raise Violation("commands", f"number {command.number} comes after {self.controls.count}")
         if command.request in self._requests:

@@ -21,7 +21,7 @@ class PeerView(Protocol):
     stage: int | None
     version: int | None
     held_stage: int | None
-    """The version after the queued applies."""
+    """The version that the peer will hold after the queued applies."""
     state: int
     deceived: bool
     disturbed_at: float

@@ -11,7 +11,7 @@ class Diverging(NamedTuple):
     above: float
     """The run diverges while the rate is above this; 0: always."""
     shows: bool
-    """True if parameters and moments are not finite either, so that the run need not wait for skipped steps."""
+    """True if parameters and moments are not finite either. Then the run need not wait for skipped steps."""
 
     def is_so(self, version: int, rate: float) -> bool:
         return version >= self.version and rate > self.above

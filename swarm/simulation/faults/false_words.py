@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Message, Prepared, Proof, ReducedPart, ReducePart, Relay, Status
+from swarm.protocol.stage_needs import ComputeKind
 from swarm.simulation.toy.peer_body import PeerBody
 
 _MANY = 10**6
@@ -57,7 +58,7 @@ def _status(peer: PeerBody, status: Status) -> Status:
 
 
 def _extreme(peer: PeerBody, status: Status) -> Status:
-    """The status with one false value."""
+    """The status in which one field has an extreme or false value."""
     rng = peer.world.random
     everything = (1 << peer.world.settings.microbatches) - 1
     others = tuple(actor for actor, p in peer.world.by_actor.items() if p.alive and actor != peer.actor)
@@ -69,7 +70,8 @@ def _extreme(peer: PeerBody, status: Status) -> Status:
         case 2:
             return replace(status, uplink=rng.choice((1.0, 1e12)), offered_uplink=rng.choice((1.0, 1e12, math.nan)))
         case 3:
-            return replace(status, downlink=rng.choice((1.0, 1e12, math.inf)), memory=rng.choice((0, 1 << 60)))
+            memory, kind = rng.choice((0, 1 << 60)), rng.choice(tuple(ComputeKind))
+            return replace(status, downlink=rng.choice((1.0, 1e12, math.inf)), memory=memory, kind=kind)
         case 4:
             return replace(status, done=rng.choice((0, everything)), forwarded=rng.choice((0, everything)))
         case 5:

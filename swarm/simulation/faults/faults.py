@@ -106,7 +106,7 @@ class SimFault:
 
 
 def nonsense(cell: Cell) -> str | None:
-    """Why there is no such fault; None for meaningful cells."""
+    """The reason why this combination does not exist. None if it does."""
     kind, phase, role = cell.kind, cell.phase, cell.role
     if kind == "stranger":
         return None if role == "coordinator" else "a stranger sends to all processes, so its role does not matter"
@@ -154,7 +154,7 @@ class Injector:
     def __init__(self, world: World, faults: tuple[SimFault, ...], respawn: Callable[[Process, float], None]) -> None:
         self.struck: list[Cell] = []
         self.quiet_at = 0.0
-        """When the last fault ends."""
+        """The time when the last fault ends."""
         self._world = world
         self._respawn = respawn
         self._waiting: dict[str, list[list[object]]] = {}
@@ -337,11 +337,11 @@ class Injector:
         if any(p.finished for p in world.processes):
             return
         peers = [p for p in world.alive() if isinstance(p, SimPeer)]
-        idle = sum(p.stage is None for p in peers)
-        lacking = sum(not any(p.stage == s for p in peers) for s in range(world.settings.stages))
+        lacking = [s for s in range(world.settings.stages) if not any(p.stage == s for p in peers)]
+        idle = sum(p.stage is None and all(map(p.fits, lacking)) for p in peers)
         dead = [p for p in world.processes if isinstance(p, SimPeer) and not p.alive and not p.replaced]
         dead = [p for p in dead if p.mates[0] is p and not world.watch.is_expelled(p.actor)]
-        for process in dead[: max(0, lacking - idle)]:
+        for process in dead[: max(0, len(lacking) - idle)]:
             self._respawn(process, 0.0)
         if world.finished_at > world.now and world.now < self.quiet_at + 10.0:
             self._keep_staffed(0.5)

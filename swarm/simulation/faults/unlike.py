@@ -1,8 +1,8 @@
-"""A run on machines of different kinds, whose gradients differ in their last bits: the right result depends on the
+"""A run on machines of different kinds, whose gradients differ in their last bits. So the right result depends on the
 machines.
 
-So the result of a step is not known beforehand. A decision is right if it contains each microbatch once and equals what
-a stage reduced. From then on, every replica must hold this result. A step that is done again after a rollback may have
+The result of a step is not known beforehand. A decision is right if it contains each microbatch once and equals what a
+stage reduced. From then on, every replica must hold this result. A step that is done again after a rollback may have
 another result.
 """
 

@@ -24,7 +24,7 @@ class Task:
     run: Callable[[Any], None]
     seconds: float
     void: bool = False
-    """True if the result is void. A running task still runs to its end."""
+    """True if the result of the task no longer counts. A running task still runs to its end."""
 
 
 class ComputeQueue:

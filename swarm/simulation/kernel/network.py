@@ -49,9 +49,9 @@ class Weather:
 
     drop: float = 0.0
     late_repeat: float = 0.0
-    """The message arrives, and again up to `late_s` later."""
+    """Fraction of the messages that arrive twice, the second time up to `late_s` later."""
     overtaken: float = 0.0
-    """The message arrives up to `late_s` late, so that later ones overtake it."""
+    """Fraction of the messages that arrive up to `late_s` late, so that later ones overtake them."""
     late_s: float = 2.0
 
 
@@ -66,7 +66,7 @@ class SimNetwork:
         self.payload_s: dict[str, float] = {}
         """By peer id, the seconds that its uplink needs for one payload; 0 for other peers."""
         self._free_at: dict[int, float] = {}
-        """By process, when its uplink will have sent all waiting payloads."""
+        """For each process, the time when its uplink will have sent all waiting payloads."""
         self._waiting: set[tuple[int, Actor, Key]] = set()
         """Payloads that wait for an uplink or are being sent."""
         self._links: dict[tuple[int, int], SimLink] = {}

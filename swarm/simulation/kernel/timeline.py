@@ -101,7 +101,7 @@ class Process:
         self.replaced = False
         """True if its machine has started another process, or will."""
         self.disturbed_at = world.now
-        """When a fault last touched this process. Until it has had time to recover, other processes cannot be
+        """The time when a fault last touched this process. Until it has had time to recover, other processes cannot be
         blamed.
         """
         self.loses_last_words = False

@@ -40,7 +40,7 @@ class Coverage:
         return "\n".join(lines)
 
     def reasons(self) -> str:
-        """Why the cells marked `·` do not exist."""
+        """The reasons why the cells marked `·` do not exist."""
         found: dict[str, list[Cell]] = {}
         for kind in KINDS:
             for phase in PHASES:

@@ -60,7 +60,7 @@ class Volunteer(NamedTuple):
     speed: float
     spare: bool
     lie: Lie | None = None
-    uplink: float | None = None
+    means: Means = Means()
     host: SimPeer | None = None
 
 
@@ -135,8 +135,8 @@ class Run:
             if spare and plan.arrivals:
                 at = plan.arrivals[index - at_start]
             lie = plan.lies[index] if index < len(plan.lies) else None
-            uplink = plan.uplinks[index] if plan.uplinks else None
-            peer = Volunteer(f"peer{index + 1}", Disk(), speed, spare, lie, uplink)
+            means = plan.means[index] if plan.means else Means()
+            peer = Volunteer(f"peer{index + 1}", Disk(), speed, spare, lie, means)
             self.world.at(at, None, (self._start_peer, peer))
 
         for pause in plan.pauses:
@@ -155,7 +155,7 @@ class Run:
         at = self.world.now + away
         process.replaced = True
         if isinstance(process, SimPeer):
-            peer = Volunteer(process.actor.peer, process.storage.disk, process.speed, True, process.lie, process.uplink)
+            peer = Volunteer(process.actor.peer, process.storage.disk, process.speed, True, process.lie, process.means)
             self.world.at(at, None, (self._start_peer, peer))
         elif isinstance(process, SimMember):
             self.world.at(at, None, (self._start_member, (process.actor, process.disk)))
@@ -246,7 +246,7 @@ class Run:
         self.world.at(self.world.now + 0.02 + 0.1 * self.world.random.random(), None, (self._start_peer, seat))
 
     def _start_peer(self, peer: Volunteer) -> None:
-        name, disk, speed, spare, lie, uplink, host = peer
+        name, disk, speed, spare, lie, means, host = peer
         world = self.world
         if host is not None and not host.alive:
             return
@@ -267,12 +267,12 @@ class Run:
         process = SimPeer(world, actor, core, disk, speed)
         process.spare = spare
         process.lie = lie
-        process.uplink = uplink
+        process.means = means
         if lie is not None and lie.about == "slow":
             process.slowness *= SLOW
         if lie is not None and lie.about == "flapping":
             world.at(world.now + 0.2 + world.random.random(), None, (self._flap, process))
-        core.offers(Means(uplink=uplink))
+        core.offers(means)
         if self.plan.grows:
             process.house = host.house if host is not None and host.house is not None else ProcessGroup(self._open_seat)
             process.house.came(process)

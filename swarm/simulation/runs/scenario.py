@@ -12,7 +12,9 @@ from random import Random
 from typing import Literal, NamedTuple
 
 from swarm.manifest import DivergenceSection, OptimizerSection
+from swarm.protocol.messages import Means
 from swarm.protocol.settings import Settings
+from swarm.protocol.stage_needs import ComputeKind, StageNeeds
 from swarm.simulation.checks.orderly_leave import ENOUGH_TO_LEAVE_S
 from swarm.simulation.faults.diverging import Diverging
 from swarm.simulation.faults.faults import CELLS, GROUP_CELLS, GROUP_KINDS, KINDS, Cell, SimFault
@@ -24,6 +26,7 @@ from swarm.simulation.toy.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_o
 SCENARIOS = (
     *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "election", "joining"),
     *("moves", "audited", "seats", "controls", "unlike", "insiders", "passes", "alone", "diverging", "pausing"),
+    "memory",
     *(kind.replace(" ", "-") for kind in KINDS),
 )
 """The scenarios. "As mixed" means: with the faults of `mixed`.
@@ -55,6 +58,8 @@ SCENARIOS = (
   run as mixed, half of the runs with several coordinators.
 * `pausing`: as mixed, in longer runs whose peers pause and resume at random times, sometimes all peers of a stage; one
   quarter of the runs each also as `averaging` and `delta`.
+* `memory`: as `moves`, but peers compute in different ways and so need different memory. Some have too little for some
+  stages, or for all.
 
 All others: faults of one kind.
 """
@@ -75,6 +80,7 @@ _MIXED = (
     "unlike",
     "diverging",
     "pausing",
+    "memory",
 )
 
 _FREQUENT = ("forward", "backward", "weights", "reduce")
@@ -117,13 +123,13 @@ class Plan:
     """Number of buckets that are reduced before the others can be computed."""
     coordinators: int = 1
     arrivals: tuple[float, ...] = ()
-    """When the spares arrive, in seconds; empty: soon after the others."""
+    """The times at which the spares arrive, in seconds. Empty: soon after the others."""
     piece_s: float = 0.02
     """Average seconds to download a sixth of a state while others train."""
     spoils: float = 0.0
     """Fraction of fetched sums that arrive wrong."""
-    uplinks: tuple[float | None, ...] = ()
-    """For each peer in order of arrival, the bytes/s that it reports as its uplink; empty: no reports."""
+    means: tuple[Means, ...] = ()
+    """For each peer in order of arrival, the resources that it reports; empty: none."""
     grows: bool = False
     """True if processes add further peers when asked to."""
     lies: tuple[Lie | None, ...] = ()
@@ -158,7 +164,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
     auto, election = scenario == "auto", scenario == "election"
     controls = scenario == "controls"
     group = scenario == "group" or election or (controls and seed % 2 == 1)
-    moves = scenario == "moves"
+    moves = scenario in ("moves", "memory")
     unlike = scenario == "unlike"
     diverges = scenario == "diverging"
     group = group or (diverges and seed % 4 > 1)
@@ -262,7 +268,9 @@ def plan_of(scenario: str, seed: int) -> Plan:
     blocks = rng.choice((1, 1, 2)) if delta else 0 if auto or unlike or scenario == "audited" else rng.choice((0, 0, 1))
     capacity = rng.choice((1000, 1000, 3))
     lines = Random(f"lines/{seed}")
-    uplinks = tuple(lines.choice((1e6, 4e6, 1e7, None)) for _ in speeds) if lines.random() < 0.5 else ()
+    means = tuple(Means(uplink=lines.choice((1e6, 4e6, 1e7, None))) for _ in speeds) if lines.random() < 0.5 else ()
+    if scenario == "memory":
+        settings, means = _memory(Random(f"memory/{seed}"), settings, machines, len(speeds))
     first_round = rng.choice((0, 1)) if averaging else 0
     members = rng.choice((3, 3, 3, 5)) if group else 1
     return Plan(
@@ -281,13 +289,26 @@ def plan_of(scenario: str, seed: int) -> Plan:
         arrivals,
         piece_s=rng.choice((0.02, 0.05, 0.15)) if joining else 0.02,
         spoils=rng.choice((0.0, 0.3)) if joining else 0.0,
-        uplinks=uplinks,
+        means=means,
         grows=scenario == "seats",
         wishes=wishes,
         unlike=unlike,
         diverging=diverging,
         pauses=_pauses(Random(f"pauses/{seed}"), len(speeds)) if pausing else (),
     )
+
+
+def _memory(rng: Random, settings: Settings, first: int, peers: int) -> tuple[Settings, tuple[Means, ...]]:
+    """Memory needs of all kinds of peers, and the peers' memory. The `first` peers have room for any stage."""
+    needs = {}
+    for kind in ComputeKind:
+        whole = tuple(rng.choice((100, 150, 200, 300)) for _ in range(settings.stages))
+        needs[kind] = StageNeeds(whole, tuple(need - rng.choice((0, 40)) for need in whole))
+    means = []
+    for peer in range(peers):
+        kind = rng.choice(tuple(ComputeKind))
+        means.append(Means(memory=300 if peer < first else rng.choice((50, 110, 160, 210)), kind=kind))
+    return replace(settings, stage_needs=needs), tuple(means)
 
 
 def _insiders(seed: int) -> Plan:
@@ -496,7 +517,7 @@ def _some_of_a_stage(rng: Random, peers: int) -> list[SimFault]:
 
 
 def _beside_each_other(rng: Random, stages: int, replicas: int, shared: int) -> list[SimFault]:
-    """In a later step, a sender dies and soon afterwards a receiver, perhaps of its own frames that others have already
+    """In a later step, a sender dies, and soon afterwards a receiver. The receiver's own frames may already have been
     used.
     """
     step = rng.choice((1, 2))

@@ -62,7 +62,7 @@ class World(Timeline):
         self.scribe: Scribe | None = None
         """Receives the coordinators' events."""
         self.finished_at = math.inf
-        """When the coordinator stopped because the run was complete."""
+        """The time when the coordinator stopped because the run was complete."""
 
     def crash(self, process: Process) -> None:
         """The process is gone, with its memory. Processes connected to it are told soon."""

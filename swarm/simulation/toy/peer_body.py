@@ -29,7 +29,7 @@ class PeerBody(Process):
         self.accumulator = 0
         self.queue = ComputeQueue(self)
         self.lie: Lie | None = None
-        """Its misbehaviour, if it is an insider."""
+        """The misbehaviour of this peer, if it is an insider."""
         self.has_lied = False
         self.deceived = False
         """True if the state that it loaded is false. It is not blamed for what follows."""
@@ -47,7 +47,7 @@ class PeerBody(Process):
 
     @property
     def stage_held(self) -> int:
-        """Its stage, which must exist."""
+        """The stage that this peer holds. It must hold one."""
         assert self.stage is not None
         return self.stage
 

@@ -20,7 +20,7 @@ class ProcessGroup(Generic[P]):
 
     def __init__(self, open_seat: Callable[[P, int], None]) -> None:
         self.peers: list[P] = []
-        """In order of arrival. The process was started for the first one."""
+        """The peers in order of arrival. The process was started for the first one."""
         self._open_seat = open_seat
         self._coming: set[int] = set()
 

@@ -40,7 +40,7 @@ class SimBases:
         self._staged.clear()
 
     def taken_in(self, action: peer_io.Forward, payload: int) -> int:
-        """The reconstruction of the received activation."""
+        """The received activation as the receiver decodes it."""
         if action.decode_with is not None:
             payload = change(payload, self._base(action.decode_with))
         if self._peer.stage and self._remembers(action.kind):

@@ -9,7 +9,7 @@ from typing import Any
 
 from swarm.protocol import io
 from swarm.protocol.ids import Actor, Microbatch, PassId, PassKind
-from swarm.protocol.messages import CodecPair, LinkRate, WithPayload
+from swarm.protocol.messages import CodecPair, LinkRate, Means, WithPayload
 from swarm.protocol.peer import io as peer_io
 from swarm.simulation.faults.false_words import said
 from swarm.simulation.faults.lie import FACTORS, HUGE, LIE
@@ -41,7 +41,7 @@ from swarm.simulation.toy.toy_model import (
 
 _FORWARD_S, _BACKWARD_S, _SMALL_S, _APPLY_S = 0.010, 0.020, 0.001, 0.004
 _WEIGHTS_S = 0.010
-"""The part of the backward that is postponed if the backward is split."""
+"""Seconds of the weight gradients, which a split backward computes later."""
 
 
 class SimPeer(Lender):
@@ -49,10 +49,10 @@ class SimPeer(Lender):
 
     def __init__(self, world: World, actor: Actor, core: Any, disk: Disk, speed: float) -> None:
         super().__init__(world, actor, core, speed)
-        self.uplink: float | None = None
-        """The uplink that it reports, in bytes/s."""
+        self.means = Means()
+        """The resources that it reports."""
         self.house: ProcessGroup[SimPeer] | None = None
-        """Set if processes can add further peers."""
+        """The process that this peer shares with others. Set if processes can add further peers."""
         self.spare = False
         """True if it arrived after the start, to stand by."""
         self.fails_next = False
@@ -62,14 +62,14 @@ class SimPeer(Lender):
         self.overflows_next = False
         """True if the next result for a neighbour is not finite."""
         self.pause = ""
-        """Why its owner wants nothing computed; empty: it computes."""
+        """The reason why its owner wants nothing computed. Empty: it computes."""
         self._pass: PassId | None = None
         self._codecs: tuple[CodecPair, ...] = ()
         self._nonfinite = False
         """The same as `Begin.nonfinite`."""
         self._inputs: dict[Microbatch, int] = {}
         self._due: dict[Microbatch, tuple[int, int]] = {}
-        """(input, gradient) of microbatches whose weight gradients have yet to be computed."""
+        """The (input, gradient) pairs of microbatches whose weight gradients are still to be computed."""
         self.loans = Loans(self, self.loaded)
         self.storage = SimStorage(self, disk, self.loans, self.loaded)
         self.reduce = SimReduce(self, self.loans)
@@ -181,7 +181,7 @@ class SimPeer(Lender):
     # ------------------------------------------------------------ computing
 
     def _may_begin(self, what: str) -> None:
-        """Raises Violation while the peer is paused."""
+        """Check that the peer may begin work. Raises Violation while it is paused."""
         if self.pause:
             raise Violation("pause", f"{self.label} begins {what} while it is paused: {self.pause}")
 
@@ -369,12 +369,19 @@ class SimPeer(Lender):
     def _load_state(self, action: peer_io.LoadState) -> None:
         self.queue.cancel(lambda of: True)
         self.stage, self.version, self.held_stage = action.stage, None, None
+        if not self.fits(action.stage):
+            raise Violation("memory", f"{self.label} gets a stage that does not fit into its {self.means.memory} bytes")
         if self.lie is not None and self.lie.stage not in (None, action.stage):
             self.lie = None  # the former owner's fault does not apply to the new state
         self._bases.clear()
         self.loans.clear()
         self.world.on_phase("joining", self)
         self.storage.load(action)
+
+    def fits(self, stage: int) -> bool:
+        """Return True if the stage fits into the peer's memory, as the peer computes it."""
+        means, needs = self.means, self.world.settings.stage_needs
+        return means.memory is None or not needs or needs[means.kind].least[stage] <= means.memory
 
     def loaded(self, action: peer_io.LoadState, state: int | None) -> None:
         """A LoadState is done. `state` None: it failed."""

@@ -50,7 +50,7 @@ class SimStorage:
         self._loads = 0
         """Number of orders to load. The result of an older order is void."""
         self._asks_until = math.inf
-        """Until this time, the current order waits for donors of a second person."""
+        """The time until which the current order waits for donors of a second person."""
 
     # ------------------------------------------------------------ loading
 
@@ -130,7 +130,7 @@ class SimStorage:
     # ------------------------------------------------------------ what others, and it later, can have of it
 
     def snapshot(self, stage: int, version: int) -> int | None:
-        """See `Process.snapshot`."""
+        """The state that this process gives to another one, as `Process.snapshot` says."""
         peer = self._peer
         if not peer.alive:
             return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from swarm.protocol.messages import Contribution
 
 GRAIN = 1009
-"""Odd, so that a residual also changes the bits that count microbatches."""
+"""The grain of the compression. It is odd, so that a residual also changes the bits that count microbatches."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,12 +58,12 @@ def backward_payload(stage: int, state: int, payload: int, gradient: int) -> int
 
 
 def rounded(payload: int) -> int:
-    """The reconstruction of a key frame."""
+    """An activation as a receiver decodes it from a key frame."""
     return mix(22, payload)
 
 
 def rounded_since(payload: int, base: int) -> int:
-    """The reconstruction, at both ends, of a change relative to `base`."""
+    """An activation as both ends decode it from a change relative to `base`."""
     return mix(23, payload, base)
 
 
@@ -77,7 +77,7 @@ def reconstruction_digest(reconstruction: int) -> int:
 
 
 def coded(payload: int, codec: str) -> int:
-    """The reconstruction by a codec without state."""
+    """An activation as it is decoded from a codec that keeps no data between frames."""
     return mix(26, payload, *codec.encode())
 
 
@@ -203,13 +203,13 @@ class Cycle:
 
 
 Chosen = tuple[CodecPair, ...]
-"""By boundary, as in Decision."""
+"""The codecs by boundary, as in Decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdealStep:
     sums: tuple[tuple[int, ...], ...]
-    """By stage, then by bucket."""
+    """The sums, by stage and then by bucket."""
     digests: tuple[str, ...]
     scale: float
     loss_sum: float
@@ -220,7 +220,7 @@ class Ideal:
     """The run as one machine would compute it."""
 
     states: tuple[tuple[int, ...], ...]
-    """`states[version][stage]`"""
+    """The states of all stages: `states[version][stage]`."""
     steps: tuple[IdealStep, ...]
 
     def output(self, version: int, payload: int, chosen: Chosen = ()) -> int:

@@ -32,7 +32,7 @@ _DEFAULT_ALIGNMENT = 32
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
     shape: tuple[int, ...]
-    """Outermost dimension first; the file stores the dimensions in reverse order."""
+    """The dimensions, outermost first. The file stores them in reverse order."""
     block: Block
     raw: np.ndarray
     """The tensor's bytes, uint8, mapped from the file."""

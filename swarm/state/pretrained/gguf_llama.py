@@ -116,7 +116,7 @@ def _shape(file: Gguf, path: Path) -> dict[str, Any]:
 
 
 def _decimal(value: object) -> object:
-    """The decimal number, such as 1e-5, whose fp32 rounding is in the file."""
+    """The decimal number, such as 1e-5, that was rounded to this fp32 number of the file."""
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 

@@ -21,13 +21,13 @@ HEAD = "lm_head.weight"
 @dataclass(frozen=True)
 class PretrainedModel:
     section: ModelSection
-    """Its shape, without cuts."""
+    """The shape of the model, without cuts."""
     tensors: dict[str, LazyTensor]
     """All tensors of `section`, by name."""
     tokenizer: bytes
     """The content of tokenizer.json."""
     notes: tuple[str, ...] = ()
-    """Notes for the user about how it was read."""
+    """Remarks for the user about how the model was read."""
 
     @property
     def tied(self) -> bool:
@@ -35,7 +35,7 @@ class PretrainedModel:
         return self.section.tie_embeddings
 
     def untied(self) -> PretrainedModel:
-        """The same model with its own head, a copy of the embedding."""
+        """The same model with a separate head, which is a copy of the embedding."""
         section = self.section.model_copy(update={"tie_embeddings": False})
         return replace(self, section=section, tensors={**self.tensors, HEAD: self.tensors[EMBEDDING]})
 

@@ -1,11 +1,11 @@
 """Audits check the result of a step: other peers compute some steps again and must get the same result.
 
 A peer may compute plausible but wrong numbers, on purpose or because its memory or graphics card is defective. Its
-siblings add these numbers to theirs, so all still agree on the reduced bytes. So the coordinator sometimes has a step
-computed again before it decides the step. Either a sibling computes each replica's part (`exchange`), or half of the
-replicas of every stage compute the whole step. Sums are exact. So if the replaced peers were honest, the digests are
-equal; between different kinds of machines, the sums are nearly equal. Some audited steps are drawn at random; others
-are steps in which a peer's sums are unlike its siblings' (`Screen`). If the results differ, a search finds the culprit.
+siblings add these numbers to theirs, so all replicas still hold the same sum. So the coordinator sometimes lets peers
+compute a step again before it decides the step. Either a sibling computes each replica's part (`exchange`), or half of
+the replicas of every stage compute the whole step. If the replaced peers were honest, the digests are equal, because
+sums are exact. (Between different kinds of machines, the sums are nearly equal.) Some audited steps are drawn at
+random. In others, a peer's sums are unlike its siblings' (`Screen`). If the results differ, a search finds the culprit.
 The peers learn only that a step is repeated.
 """
 
@@ -34,19 +34,20 @@ JUMP = 4.0
 """A step is audited if its gradient norm exceeds the usual one by this factor."""
 USUAL_STEPS = 16
 MOST_SEARCHES = 3
-"""Maximum number of unsuccessful searches in one step. Afterwards the step is only repeated, until two halves get the
-same result.
+"""Maximum number of unsuccessful searches in one step. After these, the step is only repeated until two attempts, each
+without half of the peers, give the same result.
 """
 MOST_ATTEMPTS = 10
-"""After this number of attempts that disagreed or were aborted, the next result is decided if none so far is more
-likely.
+"""After this number of attempts at a step that gave a different result or were aborted, the next result is decided,
+unless an earlier result is more likely to be right.
 """
 MOST_WAITS = 3
-"""Before a search, at most this many attempts wait for replicas without which the last step was decided."""
+"""Maximum number of attempts that wait, before a search, for replicas that are away for a short time."""
 WATCHED_STEPS = 8
 """A peer that is the only possible liar is watched: this number of steps must give the same result without it."""
 LAST_ATTEMPT = 3 * MOST_ATTEMPTS
-"""After this number of such attempts, the next result is decided, whatever it is."""
+"""After this number of attempts that gave a different result or were aborted, the next result is decided in any case.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Ruling:
     """What the coordinator should do with a step that is ready to be decided."""
 
     again: str = ""
-    """Why the step must be repeated. Empty: decide it."""
+    """The reason why the step must be repeated. Empty: decide it."""
     agreed: bool | None = None
     """True if the step gave the same result when it was repeated without some of its peers. False if the results
     differed every time and no culprit was found.
@@ -64,7 +65,7 @@ class Ruling:
     expelled: tuple[Accused, ...] = ()
     """Peers to expel from the run."""
     refused: tuple[Actor, ...] = ()
-    """Peers without a part in the repetition of the step."""
+    """Peers that get no work when the step is repeated."""
 
 
 DECIDE = Ruling()
@@ -82,7 +83,8 @@ class _Inquiry:
     first: CulpritSearch | None = None
     """The result of the attempt in which all peers took part."""
     truth: Answers | None = None
-    """The result that was the same whichever peer was tried alone. Only this result may be decided."""
+    """The result that the step gave whichever peer was tried alone. Only this result may be decided. None: not known.
+    """
     for_new: bool = False
     """True if the next attempt leaves out peers that were never left out before."""
     drawn: bool = False
@@ -90,19 +92,21 @@ class _Inquiry:
     doubted: bool = False
     """True if an earlier attempt gave a different result."""
     outcomes: list[tuple[Answers, set[str]]] = field(default_factory=list)
-    """The distinct results so far. For each one, the peers that were left out of at least one attempt with this
+    """The distinct results so far. The set contains the peers that were left out of at least one attempt with this
     result.
     """
     attempts: list[tuple[Answers, frozenset[str]]] = field(default_factory=list)
     """For each attempt so far, its result and the peers that took part."""
     workers: set[str] = field(default_factory=set)
-    """Peers that did work in those attempts that a sibling could have done."""
+    """Peers that have done work which a sibling could have done instead."""
     spare: set[str] = field(default_factory=set)
     """Peers that have siblings, so that the next attempt can leave them out."""
     due: set[str] = field(default_factory=set)
-    """Peers in `workers` and `spare` that took part in every attempt with the last result."""
+    """Peers in `workers` and `spare` that took part in every attempt with the last result. They must still be left out
+    once.
+    """
     likely: bool = False
-    """True if no other result so far leaves fewer people due."""
+    """True if the last result is the most likely one: no other result leaves fewer people to be left out."""
     search: Search | None = None
     trial: Tables = ()
     """The tables of the search's next trial."""
@@ -115,9 +119,9 @@ class _Inquiry:
     failed: int = 0
     """Number of attempts that gave a different result or were aborted."""
     away: set[str] = field(default_factory=set)
-    """Peers excluded from the step: they failed when they had a stage alone, or left during a search."""
+    """Peers excluded from the step. They failed when they computed a stage alone, or left during a search."""
     own_sums: StepSums = ()
-    """The peers' contributions when all computed the step."""
+    """The peers' contributions in the attempt in which all peers computed."""
     suspects: set[str] = field(default_factory=set)
     """Peers whose contributions were most unlike those of their siblings."""
     doers: Doers = ()
@@ -145,8 +149,8 @@ class _Inquiry:
         return self.first.assigned & self.spare if self.first is not None else set()
 
     def goes_on(self, tables: Tables) -> bool:
-        """Return True if all peers of the next trial are in these tables, in their stages. Otherwise, begin again
-        without the missing ones.
+        """Return True if all peers of the search's next trial are in these tables, in the same stages. If not, begin
+        the search again without the missing peers.
         """
         gone = {
             actor.peer
@@ -160,7 +164,9 @@ class _Inquiry:
         return not gone
 
     def came_to(self, found: CulpritSearch, people: People, tolerance: float) -> bool:
-        """Record a result. Return True if it is right: the step gave it without each person's peers in turn."""
+        """Record the result of an attempt. Return True if it is right: leaving out each person's peers has not changed
+        it.
+        """
         self.workers |= {table.roster[place].peer for table in found.tables for place in table.assignment}
         without = next((w for answers, w in self.outcomes if same(answers, found.answers, tolerance)), None)
         if without is None:
@@ -204,7 +210,7 @@ class Audits:
         self._settings = settings
         self._members = members
         self._vouched: set[str] = set()
-        """Peers without which a step gave the same result."""
+        """Peers that others have checked: a step gave the same result without them."""
         self._idle: set[str] = set()
         """Peers that were present when newcomers were audited, but had no work that could be checked."""
         self._watched: dict[str, int] = {}
@@ -232,7 +238,7 @@ class Audits:
         return self._inquiry.search is not None
 
     def forget(self) -> None:
-        """The history continues from another version."""
+        """The run has gone back to an earlier version: forget what is known about the next step."""
         self._inquiry = _Inquiry(-1)
         self._norms.clear()
         self._screen.forget()
@@ -245,8 +251,8 @@ class Audits:
         blocked: frozenset[Pair] = frozenset(),
         probed: frozenset[Actor] = frozenset(),
     ) -> Rosters:
-        """Return the peers of `rosters` that take part in the next attempt at `step`. The other arguments are as in
-        `wire`.
+        """Return those of `rosters` that take part in the next attempt at `step`. `wire` explains the other
+        arguments.
         """
         inquiry = self._inquiry
         if inquiry.step != step:
@@ -273,7 +279,9 @@ class Audits:
         return not (self._unlike or inquiry.exchanged or inquiry.doubted or inquiry.suspects)
 
     def tables(self, wired: Tables) -> Tables:
-        """Return the tables of the next attempt: `wired`, except in an exchange or a search."""
+        """Return the tables of the next attempt. These are `wired`, unless the attempt is an exchange or part of a
+        search.
+        """
         inquiry = self._inquiry
         trial = inquiry.trial
         if inquiry.doers:
@@ -384,25 +392,25 @@ class Audits:
         return any(member.version == self._inquiry.step for member in self._away(stage, table))
 
     def _away(self, stage: int, table: StageTable) -> list[Member]:
-        """The members of a stage that have worked in it, have no part in `table`, and will soon be back.
+        """The members of a stage that have worked in it, are not in `table`, and will soon be back.
 
-        The last step was decided without them, so they still fetch its sums.
+        The last step was decided without these members, so they still fetch its sums.
         """
         return [
             member for member in self._members.of_stage(stage) if member.takes_part and member.actor not in table.roster
         ]
 
     def _waits(self, first: CulpritSearch) -> bool:
-        """Return True if a stage had one or two replicas in `first`, and others will be back.
+        """Return True if a stage had one or two replicas in `first`, and further replicas will soon be back.
 
-        One replica has nobody to be compared with, and of two that differ nobody knows which is right.
+        One replica cannot be compared with another. If two replicas differ, nobody knows which is right.
         """
         few = any(len(table.roster) < 3 and self._away(stage, table) for stage, table in enumerate(first.tables))
         self._inquiry.waits += few
         return few and self._inquiry.waits <= MOST_WAITS
 
     def _why(self, found: CulpritSearch, decision: Decision) -> str:
-        """Why a step is audited, as text; empty: it is not audited."""
+        """The reason why a step is audited, as text; empty: it is not audited."""
         inquiry, every, norm = self._inquiry, self._settings.audit_every, decision.gradient_norm
         drawn = ""
         if inquiry.doubted:
@@ -430,7 +438,7 @@ class Audits:
         if new:
             there = {member.actor.peer for member in self._members}
             self._idle = ((self._idle | found.idle) & there) - new - self._vouched
-        return f"{len(new)} of its peers never were audited" if new else drawn
+        return f"{len(new)} of its peers have never been audited" if new else drawn
 
     def _without_half(self, roster: list[Actor]) -> list[Actor]:
         """The roster without one half, drawn at random so that peers cannot predict it. Peers that must be checked are
@@ -447,7 +455,7 @@ class Audits:
         people, out = self._members.people, list[str]()
 
         def turn(group: list[str]) -> tuple[bool, int]:
-            """Sort key of a group: the same in every stage."""
+            """The sort key of a group of peers. It is the same in every stage."""
             return due.isdisjoint(group), self._draw(inquiry.step, salt + people.of(group[0]))
 
         for group in sorted(people.together(actor.peer for actor in roster), key=turn):
@@ -469,7 +477,7 @@ class Audits:
     def _compare_parts(
         self, found: CulpritSearch, first: CulpritSearch, own_sums: StepSums, decision: Decision
     ) -> Ruling:
-        """All peers took part in the repetition, and each part was computed by another peer."""
+        """Compare two attempts: all peers took part in the second one, but each part was computed by another peer."""
         inquiry, tolerance = self._inquiry, self._settings.audit_tolerance
         if not same(first.answers, found.answers, tolerance):
             return self._differs(found, first)
@@ -489,7 +497,7 @@ class Audits:
         return Ruling(again=f"audited: {what}: half of the replicas compute the step again")
 
     def _compare(self, found: CulpritSearch, first: CulpritSearch, decision: Decision) -> Ruling:
-        """The step was computed again without some peers."""
+        """Compare the first attempt with one in which some peers were left out."""
         inquiry = self._inquiry
         if not same(first.answers, found.answers, self._settings.audit_tolerance):
             return self._differs(found, first)
@@ -544,7 +552,7 @@ class Audits:
         return Ruling(again="audited: the result differs again")
 
     def _noted(self, decision: Decision) -> None:
-        """The step is decided. Prepare for the next one."""
+        """Take over what was learned from the step, which is decided now, and prepare for the next step."""
         self.took_part = frozenset()
         if self.comparing:
             self.took_part = frozenset(peer for _, served in self._inquiry.attempts for peer in served)
@@ -564,7 +572,7 @@ class Audits:
         return self._next(None, "audited: the result differs without some of its peers")
 
     def _go_on(self, found: CulpritSearch) -> Ruling:
-        """A trial of the search has its result."""
+        """Continue the search with the result of its last trial."""
         inquiry = self._inquiry
         if not inquiry.goes_on(found.tables):
             return Ruling(again="audited: some peers are gone, so results cannot be compared")

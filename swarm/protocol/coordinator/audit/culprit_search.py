@@ -1,4 +1,4 @@
-"""A search for the peers that computed a step wrongly, after the step gave a different result without some of its
+"""A search for the peers that computed a step wrongly. It begins when the step gave another result without some of its
 peers.
 
 The search computes the step repeatedly, each time with one change. First, one half of a stage's replicas is left out,
@@ -35,7 +35,7 @@ class CulpritSearch:
 
     @property
     def adds_up(self) -> bool:
-        """True if the contributions that all peers report add up to the result."""
+        """True if the contributions that the peers report add up to the result in every stage."""
         return all(answer.adds_up for answer in self.answers)
 
     @property
@@ -150,9 +150,10 @@ def _confirmed(
     people: People,
     tolerance: float,
 ) -> Generator[Tables, Answers, bool]:
-    """Return True if the suspect differs from the witnesses with either half of the other stages, and these agree.
+    """Return True if the suspect's result differs from the witnesses', and the witnesses agree, with either half of the
+    other stages' replicas.
 
-    `witnesses`: of two people, or the same actor twice if no other is believed.
+    `witnesses`: actors of two people, or the same actor twice if no other is believed.
     """
     for which in (0, 1):
         half, found = _half(first, which, people), []
@@ -164,7 +165,9 @@ def _confirmed(
 
 
 def _of(stage: int, answers: Answers) -> Answers:
-    """`answers` without what replicas of `stage` cannot have caused: that other stages' contributions do not add up."""
+    """`answers`, in which only `stage` can have contributions that do not add up: replicas of `stage` cannot cause this
+    in other stages.
+    """
     return tuple(each if here == stage else replace(each, adds_up=True) for here, each in enumerate(answers))
 
 
@@ -178,9 +181,10 @@ def _without(first: CulpritSearch, accused: Sequence[Accused]) -> CulpritSearch:
 
 
 def _half(first: CulpritSearch, which: int, people: People) -> Tables:
-    """Every stage with the replicas of one half of the people, or with all its replicas if that half has none of them.
+    """The tables of the step with one half of the people only. A stage without replicas of that half keeps all its
+    replicas.
 
-    A person is in the same half in all stages.
+    A person is in the same half in all stages. `which`: the half, 0 or 1.
     """
     rosters, side_of = [], dict[str, int]()
     for table in first.tables:
@@ -206,7 +210,9 @@ def _alone(table: StageTable, actor: Actor) -> StageTable:
 
 
 def _with(tables: Tables, stage: int, table: StageTable) -> Tables:
-    """The tables with one replaced. All get number 0, because a search uses new tables without amendments."""
+    """These tables with another table for one stage. All numbers are 0, because a search uses tables that never
+    change.
+    """
     fresh = [replace(other, number=0) for other in tables]
     fresh[stage] = table
     return tuple(fresh)

@@ -50,11 +50,11 @@ def exchange(
 
     * `rosters`: for each stage, the actors that can take part now.
     * `weights`: relative speeds, > 0.
-    * `blocked`: pairs that cannot reach each other.
+    * `blocked`: pairs of actors that cannot reach each other.
     * `probed`: actors that get at most one microbatch.
     * `draw`: returns a secret number for a text.
 
-    Empty: there is no such assignment, or it takes too long.
+    The result is empty if there is no such assignment, or if the step would take too long with it.
     """
     doers: list[tuple[Actor, ...]] = []
     for stage, (table, roster) in enumerate(zip(first.tables, rosters, strict=True)):
@@ -83,13 +83,13 @@ def exchange(
 
 
 def _turned(roster: Sequence[Actor], order: Callable[[Actor], int]) -> dict[Actor, Actor]:
-    """Map each actor to the next one in this order, and the last one to the first."""
+    """Map each actor to the next one in the given order, and the last one to the first."""
     turn = sorted(roster, key=order)
     return dict(zip(turn, [*turn[1:], turn[0]], strict=True))
 
 
 def dealt(wired: Tables, doers: Doers) -> Tables:
-    """The tables `wired`, with these actors computing."""
+    """The tables `wired` with another assignment: `doers` says which actor computes each microbatch."""
     return tuple(_dealt(table, those) for table, those in zip(wired, doers, strict=True))
 
 
@@ -99,15 +99,15 @@ def _dealt(table: StageTable, doers: Sequence[Actor]) -> StageTable:
 
 
 def dealt_otherwise(wired: Tables, first: Tables) -> Tables:
-    """`wired`, in which peers get as few as possible of the microbatches that were theirs in `first`.
+    """The tables `wired`, changed so that peers get as few as possible of the microbatches that they had in `first`.
 
-    A peer that computes other microbatches cannot repeat a lie about its old ones. All stages are turned by the same
-    number of microbatches, so the same pairs of peers are neighbours as in `wired`.
+    A peer that computes other microbatches cannot repeat a lie about its old ones. The assignments of all stages are
+    shifted by the same number of microbatches, so the same pairs of peers are neighbours as in `wired`.
     """
     count = len(wired[0].assignment)
 
     def again(turn: int) -> int:
-        """Number of microbatches that the same peers compute again."""
+        """Number of microbatches that would be computed by the same peers as before."""
         pairs = zip(wired, first, strict=True)
         return sum(new.assignee((m + turn) % count) == old.assignee(m) for new, old in pairs for m in range(count))
 
@@ -121,8 +121,8 @@ def compare(
     first_sums: Sequence[Sequence[OwnSums]],
     sums_again: Sequence[Sequence[OwnSums]],
 ) -> Compared:
-    """Compare two attempts that gave the same bytes. A part that was divided differently in the second one is in
-    neither set.
+    """Compare the parts of two attempts that gave the same total. A part that was divided differently in the second
+    attempt is in neither set.
     """
     right, wrong = set[str](), set[str]()
     for one, two, ours, theirs in zip(first, again, first_sums, sums_again, strict=True):

@@ -21,7 +21,7 @@ from swarm.protocol.ids import Actor
 from swarm.protocol.sketch import added, dot, length
 
 RANGES = {"size": 5.0, "direction": 4.0, "growth": 8.0}
-"""A peer is doubted if a value is this number of quartile ranges outside the quartiles.
+"""A contribution is doubted if one of its values is this number of interquartile ranges outside the quartiles.
 
 `growth` allows more, since some batches give all peers much longer gradients.
 """
@@ -44,7 +44,7 @@ DEVIATIONS = 4.0
 _OF_RANGE = 1.35
 """Number of standard deviations between the quartiles of a normal distribution."""
 _SHORTEST = 0.5
-"""The length that is assumed for a sum of zeros. Other sums have length 1 or more."""
+"""The length that is assumed for a sum of zeros. All other sums have length 1 or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Doubt:
     what: Literal["long", "elsewhere", "short"]
     reason: str
     beyond: float
-    """How far the value is outside its limits. Only comparable with doubts of the same kind."""
+    """How far the value is outside its limits. Two values can be compared only if `what` is the same."""
 
 
 Measured = tuple[tuple[str, float], ...]
@@ -70,7 +70,7 @@ class Screen:
         """For each stage and peer, the angles of its last steps."""
 
     def forget(self) -> None:
-        """The history continues from another version."""
+        """The run has gone back to an earlier version: forget all measurements."""
         self._usual.clear()
         self._angles.clear()
 
@@ -84,7 +84,7 @@ class Screen:
                     self._usual.setdefault((stage, what), deque(maxlen=REMEMBERED)).append(value)
 
     def doubts(self, step: Sequence[Sequence[OwnSums]]) -> list[Doubt]:
-        """Return doubts about sums that are too unlike their siblings', the most unlike first. `step`: the sums by
+        """Return the contributions that are too unlike their siblings', the most unlike first. `step`: the sums by
         stage.
         """
         found = []
@@ -101,7 +101,9 @@ class Screen:
         return sorted(found, key=lambda doubt: (("long", "elsewhere", "short").index(doubt.what), -doubt.beyond))
 
     def believe(self, peers: Collection[str]) -> None:
-        """An audit without these peers gave the same result. Forget the angles of their last steps."""
+        """An audit without these peers gave the same result. Forget the angles that were measured in their last
+        steps.
+        """
         self._angles = {key: angles for key, angles in self._angles.items() if key[1].peer not in peers}
 
     def _lasting(self, stage: int, actor: Actor) -> list[Doubt]:
@@ -129,7 +131,7 @@ class Screen:
 
 
 def _measure(contributions: Sequence[OwnSums]) -> list[tuple[Actor, Measured]]:
-    """Measure each contribution.
+    """Measure each contribution. There are three kinds of values:
 
     * `growth`: the logarithm of its length per microbatch.
     * `size`: the same, relative to the upper median of its siblings.

@@ -19,7 +19,7 @@ from swarm.protocol.messages import CodecPair, Decision, StageTable
 from swarm.protocol.outbox import Outbox
 
 DWELL = 5
-"""Number of steps that a choice must stand before a gentler one may replace it. A harder one may replace it in every
+"""Number of steps after which a gentler choice may replace the current one. A harder choice may replace it in every
 step.
 """
 LONGEST_DWELL = 80
@@ -43,7 +43,7 @@ class CodecChoice:
             self.current = last.codecs
             self._origin = f"continues with the codecs of step {last.step + 1}"
         self._since: int | None = None
-        """The first step of the current choice; None before it was reported."""
+        """The first step of the current choice. None until the choice is reported."""
         self._dwell = DWELL
         self._relaxed = False
         """True if the last change was to gentler codecs."""

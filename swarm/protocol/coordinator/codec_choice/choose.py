@@ -16,10 +16,11 @@ from swarm.protocol.ids import Direction
 from swarm.protocol.messages import CodecPair
 
 LIMIT = 0.8
-"""Largest ratio of the sending time to the slowest stage's computing time. Above it, a harder codec is chosen."""
+"""A harder codec is chosen if sending a microbatch takes more than this multiple of computing one in the slowest stage.
+"""
 ROOM = 0.6
-"""Largest ratio with a gentler codec. The distance to `LIMIT` keeps the choice if the rate later seems a third
-lower.
+"""A gentler codec is chosen only if the ratio stays below this. It is far enough below `LIMIT` that the choice stays
+the same if the measured rate falls by a third.
 """
 
 
@@ -50,7 +51,7 @@ def choose(
 
 
 class _Choice:
-    """A choice in progress: the rung of each slot."""
+    """The choice while it is being made: for each slot, the chosen rung."""
 
     def __init__(
         self, ladders: CodecLadders, burdens: Sequence[LinkLoad], pace_s: float, current: Sequence[CodecPair]
@@ -73,7 +74,8 @@ class _Choice:
         """Choose harder codecs until no load exceeds the limit, as far as possible. Return True if any codec became
         harder.
 
-        Within a load, the gentlest codec becomes harder first, and activations before gradients.
+        Among the frames on an overloaded link, the gentlest codec becomes harder first; among equal ones, activations
+        before gradients.
         """
         found = False
         for burden in sorted(self._burdens, key=self._load, reverse=True):
@@ -87,11 +89,11 @@ class _Choice:
         return found
 
     def relax(self) -> None:
-        """Choose codecs that are one rung gentler where there is room: the hardest first, and gradients before
+        """Choose gentler codecs by one rung where the links allow it: the hardest codec first, and gradients before
         activations.
 
-        Only one rung at a time: a link with little traffic may seem faster than it is (bursts, buffers), and this
-        mistake should cost little.
+        It takes only one rung at a time, because a link with little traffic may seem faster than it is (bursts,
+        buffers). Then the mistake costs little.
         """
         for slot in sorted(self._rungs, key=lambda s: (-self._rungs[s], s[1] is Direction.FORWARD, s[0])):
             if self._may_relax(slot):

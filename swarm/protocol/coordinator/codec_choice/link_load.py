@@ -42,9 +42,9 @@ class LinkLoad:
 def burdens(tables: Sequence[StageTable], measured: Mapping[Actor, Measured]) -> list[LinkLoad]:
     """The loads of every peer that sends frames, and of every measured link between two of them.
 
-    An uplink carries at least the rate of its fastest link. If a peer reports a limit, the limit counts, because frames
-    that share the uplink seem slower. The exception is a limit of more than twice the rate of the fastest link: then
-    twice that rate counts.
+    An uplink carries at least the rate of its fastest link. If a peer reports an upload limit, this limit counts
+    instead, because each of several frames that share the uplink seems slow. But if the limit is more than twice the
+    rate of the fastest link, twice that rate counts.
     """
     limits = {actor: known.uplink for actor, known in measured.items() if known.uplink is not None}
     return [*_uplinks(tables, measured, limits), *_links(tables, measured, limits)]

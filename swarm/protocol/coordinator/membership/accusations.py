@@ -1,10 +1,11 @@
 """Finds the peers that may have caused the failures of a step: the peer that reports a failure, and the senders of its
 input.
 
-Only one peer reports a failure, so the report accuses that peer too. The step continues without the peer, or is done
-again without the peers that are accused more often than their siblings. A peer that is involved in several failures
-stays accused and gets a strike when the step is decided; the peers that failed on its data are cleared. A peer that
-reports false failures is involved in all of its own reports. All devices of one person count as one accuser (`People`).
+A failure is reported by one peer only, which may lie, so the report accuses that peer too. The step continues without
+the peer. If this is not possible, it is repeated without the peers that are accused more often than their siblings. A
+peer that is involved in several failures stays accused and gets a strike when the step is decided; the peers that
+failed on its data are cleared. A peer that reports false failures is involved in all of its own reports. All devices of
+one person count as one accuser (`People`).
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.ids import Microbatch
 
 MOST_FAILURES = 256
-"""Number of failures kept for one step, the newest ones."""
+"""Number of failures of one step that are kept: the newest ones."""
 REMEMBERED = 4096
-"""Number of peers kept, those accused last."""
+"""Number of doubted peers that are kept: those accused last."""
 MOST_DOUBTS = 64
 LASTING = 2
 """Number of consecutive steps in which a peer must have failed alone before it counts as guilty."""
@@ -33,14 +34,14 @@ class Failure:
 
     stage: int
     microbatch: Microbatch | None
-    """None: the failure did not concern a microbatch."""
+    """The microbatch of the failure. None: the failure did not concern a microbatch."""
     who: str
     senders: frozenset[str]
     """The peers that sent the inputs of the microbatch. The coordinator is not included."""
     reason: str
     nonfinite: bool = False
     near: frozenset[int] = frozenset()
-    """Stages of the senders."""
+    """The stages of these senders."""
 
     @property
     def accused(self) -> frozenset[str]:
@@ -76,8 +77,8 @@ class Accusations:
             del self._doubts[next(iter(self._doubts))]
 
     def against(self, peer: str) -> int:
-        """Return how many people accuse `peer` in this step: those that failed on its data, and its own if it failed
-        itself.
+        """Return how many people accuse `peer` in this step. The accusers are the peers that failed on its data, and
+        `peer` itself if it failed.
         """
         return self._people.count(self._accusers.get(peer, ()))
 
@@ -87,7 +88,7 @@ class Accusations:
 
     @property
     def common_to_nonfinite(self) -> frozenset[str]:
-        """The peers that are accused in every report of a non-finite result."""
+        """Return the peers that are accused in all reports of a non-finite result."""
         return _common(each for each in self.failures if each.nonfinite)
 
     def nobodys_fault(self) -> None:

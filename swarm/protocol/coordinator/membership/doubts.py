@@ -15,7 +15,7 @@ from swarm.protocol.ids import Actor
 
 IF_DIVERGED = "If the run has diverged, a lower `swarm-peer control rate` sends it back to its last good checkpoint"
 REMEMBERED = 4096
-"""Number of peers kept, the most recently doubted ones."""
+"""Number of doubted peers that are kept: those doubted last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,15 @@ def what_is_spoilt(stages: Collection[int], version: int) -> str:
 
 
 class Doubts:
-    """The doubts by peer id, for all incarnations, as long as this coordinator leads."""
+    """The doubts about peers, by peer id. They hold for all incarnations of a peer, as long as this coordinator
+    leads.
+    """
 
     def __init__(self) -> None:
         self._reloaded: dict[str, str] = {}
-        """Peers that were told to load their state anew, and why."""
+        """Peers that were told to load their state again, with the reason."""
         self.left_out: dict[str, str] = {}
-        """Peers that get no work any more, even if their stage has no other peer, and why."""
+        """Peers that get no work any more, even if their stage has no other peer, with the reason."""
         self._said: dict[int, set[Actor]] = {}
         """For each stage, the actors that reported a non-finite result of it in an attempt at the current step."""
 
@@ -73,7 +75,9 @@ class Doubts:
         self._said.clear()
 
     def doubt(self, doubted: Doubted) -> list[Actor]:
-        """Return the actors that should load their state anew. Those that did so before are left out from now on."""
+        """Return the actors that should load their state again. The other actors have done so before: they are left out
+        from now on.
+        """
         reload = [actor for actor in doubted.who if actor.peer not in self._reloaded]
         for actor in doubted.who:
             known = self._reloaded if actor in reload else self.left_out

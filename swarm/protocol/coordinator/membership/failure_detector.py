@@ -1,9 +1,10 @@
-"""Detects members that are silent for too long, compared with measured quantiles and the step budget (`timeouts`).
+"""Detects members that are silent for too long. The deadlines follow from measured gaps and the step budget
+(`timeouts`).
 
 If many members fall silent together, the coordinator itself may be cut off, so it waits longer for them. "Many" means
 at least two people and a quarter of all people (`People`), since the devices of one person may lose their connection
-together. Once some of them are heard again, the others get their usual deadline from that moment, as if they had been
-heard too.
+together. Once some of these members are heard again, the coordinator is not cut off. Then the others get their usual
+deadline from that moment.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class FailureDetector:
         self._together: dict[Actor, float] = {}
         """The members that fell silent together and are still silent, with the time when each was last heard."""
         self._many_at = -math.inf
-        """When many members were last silent at once."""
+        """The time when many members were silent at once for the last time."""
         self.back: tuple[Actor, ...] = ()
         """The members of that group that were heard again since the last call."""
 
@@ -35,7 +36,7 @@ class FailureDetector:
         return frozenset(self._together)
 
     def judge(self, members: Members, now: float) -> list[tuple[Member, str]]:
-        """Return the members to give up, with the reasons."""
+        """Return the members that count as lost, with the reasons."""
         everyone = list(members)
         quiet = [(m, self._usual(m)) for m in everyone if now - m.heard_at > self._shortest]
         quiet = [(m, usual) for m, usual in quiet if now - m.heard_at > usual]
@@ -59,7 +60,7 @@ class FailureDetector:
         return silent > 1 and 4 * silent >= members.people.count(member.actor.peer for member in members)
 
     def _follow(self, members: Members) -> None:
-        """Remove members from the group of silent ones if they are heard again or gone."""
+        """Remove members that are heard again or gone from the group that fell silent together."""
         there = {actor: member for actor in self._together if (member := members.get(actor)) is not None}
         self.back = tuple(actor for actor, member in there.items() if member.heard_at != self._together[actor])
         self._together = {a: m.heard_at for a, m in there.items() if a not in self.back}

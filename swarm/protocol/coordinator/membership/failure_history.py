@@ -1,4 +1,4 @@
-"""FailureHistory: knowledge from earlier passes for the next one, about pairs that cannot connect and failures of the
+"""What earlier passes have shown for the next one: which pairs of peers cannot connect, and which peers failed in the
 step.
 """
 
@@ -19,17 +19,19 @@ BLOCKED_STEPS = 10
 MOST_REST_S = 600.0
 """Longest pause in seconds between two attempts at a step by the same peers."""
 MOST_CASTS = 64
-"""Number of different sets of peers that are tried at one step without a pause."""
+"""Number of different sets of peers that may each try a step without a pause."""
 
 MOST_TOLD = 4
-"""Number of failures that the reason for a pause names."""
+"""Maximum number of failures that are named in the reason for a pause."""
 
 Cast = frozenset[str]
-"""The peers that do a step, by id."""
+"""The ids of the peers that compute a step together."""
 
 
 class FailureHistory:
-    """`aborts`, `nonfinite` and all failures belong to the undecided step. The rest remains after its decision."""
+    """What is remembered of failures. `aborts`, `nonfinite` and the failures are cleared when the step is decided; the
+    rest is kept.
+    """
 
     def __init__(self, people: People) -> None:
         self.aborts = 0
@@ -49,7 +51,7 @@ class FailureHistory:
         self._failed_at = 0.0
         """Time of the last of these attempts."""
         self._why = ""
-        """Why the last of these attempts was aborted."""
+        """The reason why the last of these attempts was aborted."""
         self._idlers = Probation(people)
         """Probation of the peers that delayed a forward-only pass. Here, one evaluation counts as one step."""
         self._evaluations = 0
@@ -74,7 +76,7 @@ class FailureHistory:
         self.accusations.nobodys_fault()
 
     def not_believed(self) -> None:
-        """Reports that this step is not finite come from only one place. Try it again from the start."""
+        """Only one stage or one person reports that this step is not finite. Try the step again as if it were new."""
         self.nonfinite = 0
         self.halves.clear()
         self.doubts.forget()
@@ -106,13 +108,15 @@ class FailureHistory:
         self._failed_at, self._why = now, why
 
     def rest_until(self, cast: Iterable[Actor], heartbeat_s: float) -> float:
-        """Earliest time of the next attempt by `cast`: at once for new peers, later each time for the same ones."""
+        """The earliest time of the next attempt by `cast`. New peers may try at once; the same peers wait longer each
+        time.
+        """
         times = self._times(cast)
         return self._failed_at + min(MOST_REST_S, heartbeat_s * (2.0 ** min(max(0, times - 1), 30) - 1))
 
     def why_rests(self, cast: Iterable[Actor], step: int) -> str:
-        """The reason for the pause, as text: which peers failed, with which other peers, and what the organiser
-        can do.
+        """The reason for the pause, as text. It says which peers failed, which other peers were involved, and what the
+        organiser can do.
         """
         failures = {(each.stage, each.who, each.senders): each for each in self.accusations.failures}
         told = "; ".join(str(each) for each in list(failures.values())[-MOST_TOLD:]) or self._why

@@ -14,14 +14,14 @@ from swarm.protocol.ids import Actor
 
 
 class Halves:
-    """The halves for the undecided step."""
+    """The halves of the replicas, for the step that is to be decided next."""
 
     def __init__(self, people: People) -> None:
         self._people = people
         self._left: list[frozenset[str]] | None = None
-        """The halves that have yet to be left out, in order. None: not begun."""
+        """The halves that must still be left out, in order. None: the replicas are not divided yet."""
         self.left_out: frozenset[str] = frozenset()
-        """Peers that have no part in the next attempt, provided that their stages have others."""
+        """Peers that get no work in the next attempt, if their stages have other peers."""
 
     @property
     def begun(self) -> bool:
@@ -48,10 +48,10 @@ class Halves:
         return self.next()
 
     def leaves_out(self, peer: str) -> bool:
-        """Return True if a peer has no part in the next attempt, if its stage has others.
+        """Return True if a peer gets no work in the next attempt, provided that its stage has others.
 
-        The other devices of a person are left out with it, also those that had no part when the step was split: one of
-        them could make the other half non-finite.
+        All devices of a person are left out together, even those that had no work when the step was split. Otherwise
+        one of them could make the other half non-finite.
         """
         if not self.left_out or peer in self.left_out:
             return peer in self.left_out

@@ -1,6 +1,4 @@
-"""History: the state of a run, with the term, the last decision, its version, the archived versions, and the
-commands.
-"""
+"""The durable history of a run: its term, last decision, version, archived versions and commands."""
 
 from __future__ import annotations
 
@@ -19,7 +17,9 @@ RECENT = 256
 
 @dataclass(slots=True)
 class History:
-    """Changes only with durable facts: a written term, decision or command, or a stored checkpoint."""
+    """The history. It changes only with facts that are on disk: a term, a decision, a command or an archived
+    checkpoint.
+    """
 
     term: Term
     decision: Decision | None
@@ -33,12 +33,14 @@ class History:
     recent: deque[Decision] = field(default_factory=lambda: deque(maxlen=RECENT))
     """The last decisions, in order, for peers that catch up."""
     controls: Controls = field(default_factory=Controls)
-    """The organiser's commands."""
+    """The combined effect of the organiser's commands."""
     asked: int = -1
-    """The newest version that peers should save in addition to the manifest's schedule."""
+    """The newest version that peers were asked to save although the manifest's schedule does not contain it."""
     soundness: Soundness = field(default_factory=Soundness)
     kept: tuple[int, ...] = ()
-    """The versions in the archive, oldest first. Of the sound ones, only the newest is certain to exist."""
+    """The versions in the archive, oldest first. Of those that are known to be sound, only the newest is certain to be
+    there.
+    """
 
     def __post_init__(self) -> None:
         if self.archived is not None and self.archived not in self.kept:
@@ -55,7 +57,7 @@ class History:
 
     @property
     def restorable(self) -> bool:
-        """True if a stage that no peer holds any more can be restored, either from the archive or by initialising it.
+        """True if the archive or the initial values can restore a stage that no peer holds any more.
 
         Version 0 can always be restored: if it was imported, the archive keeps it in addition to the newest versions.
         """
@@ -71,7 +73,7 @@ class History:
 
     @property
     def is_asked(self) -> bool:
-        """True if peers should save the current version in addition to the manifest's schedule."""
+        """True if peers should save the current version although the manifest's schedule does not contain it."""
         return self.asked == self.version
 
     def decided(self, decision: Decision) -> None:

@@ -1,6 +1,6 @@
-"""Member: the coordinator's record of one live actor.
+"""The coordinator's record of one live actor.
 
-`Listing`s depend on some of the fields. These fields change only through methods, which inform the listing.
+Lists (`Listing`) depend on some of the fields. These fields change only through methods, which inform the lists.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Protocol
 
 from swarm.protocol.ids import NEVER, Actor, PassId, StageIndex, Term
 from swarm.protocol.messages import Decision, Join, Prepared, Seating, Status
+from swarm.protocol.stage_needs import ComputeKind
 from swarm.protocol.timeouts import Observed
 
 
@@ -27,12 +28,14 @@ class Listing(Protocol):
         """The member begins or stops leaving or pausing."""
 
     def changed(self, stage: int | None) -> None:
-        """Another property changed that affects the number of available members of `stage`."""
+        """Another property changed on which the number of available members of `stage` depends."""
 
 
 @dataclass(slots=True)
 class Member:
-    """One live actor. `stage` None: it stands by or has no place yet. `version` None: it has no usable state."""
+    """One live actor. If `stage` is None, it stands by or has no place yet. If `version` is None, it has no usable
+    state.
+    """
 
     actor: Actor
     heard_at: float
@@ -41,27 +44,30 @@ class Member:
     preferred: StageIndex | None = None
     """The stage of its newest checkpoint on disk."""
     interrupted: StageIndex | None = None
-    """The stage whose state the actor was loading when it was lost, if it came back shortly afterwards."""
+    """The stage whose state the actor was loading when it was lost. Set if it came back shortly afterwards."""
     capacity: float = 1.0
-    """The member's own estimate of its speed; comparable between members."""
+    """The member's own estimate of its speed, in microbatches per second through the whole model."""
     memory: int | None = None
     """Bytes of memory that it may use, as it reports."""
+    kind: ComputeKind = ComputeKind.HOST_FP32
+    """How it computes, as it reports."""
     downlink: float | None = None
     """Bytes/s that it can receive, as measured when it joined."""
     offered_uplink: float | None = None
     """Bytes/s that it can send, as measured when it joined, or as its owner limits it."""
     seating: Seating | None = None
-    """Its report about the process that it runs in."""
+    """What it reports about the process in which it runs."""
     speed: float | None = None
-    """The same as `capacity`, but measured in a stage of this run (`StageCosts`)."""
+    """The same quantity as `capacity`, but measured in a stage of this run (`StageCosts`)."""
     measurements: int = 0
     """Number of steps after which it was measured in its stage."""
     placed_at: float = 0.0
-    """When it received its stage, or came back with it."""
+    """The time when it received its stage, or came back with it."""
     has_counted: bool = False
-    """True if it took part in a decided step since it joined. Then it holds the same state as its siblings."""
+    """True if it took part in a decided step since it joined. This shows that it holds the same state as its siblings.
+    """
     shown: bool = False
-    """True if its state, since loaded, was proven equal to that of its siblings (`Proofs`)."""
+    """True if its state was proven equal to that of its siblings since it was loaded (`Proofs`)."""
     has_worked: bool = False
     """True if it took part in a pass in its stage."""
     standing_by: bool = False
@@ -69,69 +75,76 @@ class Member:
     """True if it has reported its state (Join or Status). Until then it gets no stage, since it may already hold one.
     """
     recalled_at: float | None = None
-    """When this record was restored from an earlier leader's term; None once the member has reported again."""
+    """The time when this record was made from a report to an earlier leader. None once the member has reported again,
+    or if it never was.
+    """
     lost_at: float | None = None
-    """When its connection broke; None while connected."""
+    """The time when its connection broke; None while connected."""
     assigned: tuple[int, int] | None = None
-    """(stage, version) that it was told to load and has not reported yet."""
+    """(stage, version) that the member was told to load. None once it has reported that it loads or holds them."""
     prepared: Prepared | None = None
-    """The newest Prepared of the open or last training pass. It comes from a Prepared or a Status message; either may
-    be lost.
+    """The newest Prepared of the open or last training pass. It comes from a Prepared or a Status message, since either
+    message may be lost.
     """
     moving: bool = False
     """True if it was told to move to `stage` and has not arrived. Otherwise the stage that it reports counts."""
     move_number: int = 0
     """The number of its last move, as in `Assign.move`."""
     waited_since: float | None = None
-    """Since when the next pass has waited for it to load the version."""
+    """The time since which the next pass has been waiting for this member to load the version."""
     given_up: bool = False
     """True if it did not load the version within a step budget. Its place is free until it has its assigned state."""
     waits_in_vain: int = 0
-    """How often a pass waited for it in vain since it last took part in a decided step."""
+    """How often a pass has waited for it without success since it last took part in a decided step."""
     patience_until: float = 0.0
-    """Until this time, no pass waits for it again, and its download of an older version is not interrupted."""
+    """The time until which no pass waits for the member again, and its download of an older version is not
+    interrupted.
+    """
     listens_from: int | None = None
-    """For a listener: the version that it was told to load, or held at that time. Donors keep sums for it from this
-    version on.
+    """If it listens: the version that it was told to load, or that it held at that time. Donors keep sums for it from
+    this version on.
     """
     listens_since: PassId | None = None
-    """The pass in which it was told to listen."""
+    """If it listens: the pass in which it was told to listen."""
     progress_at: float = 0.0
-    """When its reports last showed progress: more bytes of a state or of sums, or a new version."""
+    """The time when its reports last showed progress: more bytes of a state or of sums, or a new version."""
     enters_from: int = 0
-    """From this version on, it may be in a roster although it lacks the last decision."""
+    """The version from which on it may be in a roster although it lacks the last decision."""
     drifts: int = 0
     """How often its state differed from that of its siblings."""
     void_before: Term = NEVER
     """Its state is void if it received it under an older term than this, as after a rollback."""
     late: int = 0
-    """How often it entered a roster while it lacked the last decision and was too late, since it last took part in a
-    decided step.
+    """How often it entered a roster without the last decision and was too late, since it last took part in a decided
+    step.
     """
     benched: bool = False
-    """True if it is left out of this step because of earlier failures (`Probation`). Its place is free meanwhile."""
+    """True if it gets no work in this step because of earlier failures (`Probation`). Meanwhile another peer may take
+    its place.
+    """
     told: int = 0
-    """How often it was told where to fetch a version. Each time it is told another source."""
+    """How often it was told where to fetch a version. It is told another source each time."""
     told_at: float = -1.0
     leaving_since: float | None = None
-    """When it reported that it is leaving. It gets no new work, and other peers take up its stage."""
+    """The time when it reported that it is leaving. It gets no new work, and other peers take up its stage."""
     paused: str = ""
-    """Why it is paused, as it reports; empty: it is not paused. A paused member gets no new work and keeps its state.
+    """The reason why it is paused, as it reports. Empty: it is not paused. A paused member gets no new work and keeps
+    its state.
     """
     paused_at: float = -math.inf
-    """When `paused` last changed."""
+    """The time when `paused` last changed."""
     absent: bool = False
-    """True if the member has paused for so long that its place is free."""
+    """True if it has paused for so long that another peer may take its place."""
     sequence: int = -1
     """Sequence number of its newest Join or Status."""
     status: Status | None = None
     gaps: Observed = field(default_factory=Observed)
     listing: Listing | None = field(default=None, repr=False)
-    """The lists that contain the member. None once it is gone."""
+    """The lists that contain the member. None once the member is gone."""
 
     @property
     def seconds_per_microbatch(self) -> float | None:
-        """The reported value, if it is plausible."""
+        """The seconds per microbatch that it reports. None if it has reported none, or an implausible value."""
         said = self.status.seconds_per_microbatch if self.status is not None else None
         return said if said is not None and 1e-6 <= said <= 1e6 else None
 
@@ -162,9 +175,9 @@ class Member:
         return True
 
     def join(self, join: Join) -> None:
-        """The member reports that it has no stage, which overrides this record.
+        """Record that the member reports to have no stage, whatever this record says.
 
-        An order to load a stage that the member has not received yet remains valid.
+        If it was told to load a stage and has not received this order yet, the order remains valid.
         """
         self._offers(join, join.uplink)
         self.preferred = join.stage
@@ -218,13 +231,13 @@ class Member:
         self.progress_at = self.heard_at
 
     def has_heard(self, pass_id: PassId | None) -> bool:
-        """Return True if the member reports that it was told about this pass or a later one as a listener."""
+        """Return True if the member reports that it listens to this pass or a later one."""
         heard = self.status.heard if self.status is not None else None
         return heard is not None and pass_id is not None and heard >= pass_id
 
     @property
     def has_heard_any(self) -> bool:
-        """True if the member reports that it has listened."""
+        """True if the member reports that it has listened to any pass."""
         return self.status is not None and self.status.heard is not None
 
     def came_late(self, version: int) -> None:
@@ -233,11 +246,13 @@ class Member:
         self.enters_from = version + 2 ** min(self.late, 8)
 
     def _offers(self, report: Join | Status, uplink: float | None) -> None:
-        """Record the resources that the report offers, as far as plausible. The member has now introduced itself."""
+        """Record the resources that the report offers, if they are plausible. After this, the member has introduced
+        itself.
+        """
         before = self._offered
         self.introduced = True
         self.capacity = report.capacity if 0.0 < report.capacity < math.inf else 1.0
-        self.memory = report.memory
+        self.memory, self.kind = report.memory, report.kind
         self.offered_uplink = uplink if uplink is not None and _is_rate(uplink) else None
         self.downlink = report.downlink if report.downlink is not None and _is_rate(report.downlink) else None
         seating = report.seating
@@ -247,10 +262,10 @@ class Member:
 
     @property
     def _offered(self) -> tuple[object, ...]:
-        return self.introduced, self.capacity, self.memory, self.offered_uplink, self.seating
+        return self.introduced, self.capacity, self.memory, self.kind, self.offered_uplink, self.seating
 
     def has_state(self) -> None:
-        """The member has loaded its assigned state. Passes may wait for it again."""
+        """The member has loaded the state that it was told to load. Passes may wait for it again."""
         self.assigned = self.waited_since = None
         self._set_given_up(False)
 
@@ -270,14 +285,14 @@ class Member:
         return False
 
     def give_up(self, now: float, budget_s: float) -> None:
-        """Let the member load without a pass that waits for it. Each time, this period is twice as long."""
+        """Let the member load for a period in which no pass waits for it. This period doubles each time."""
         self.waited_since = None
         self._set_given_up(True)
         self.waits_in_vain += 1
         self.patience_until = now + budget_s * float(2 ** min(self.waits_in_vain, 8))
 
     def drifted(self, term: Term) -> None:
-        """The member's state differs from that of its siblings. It must load the state anew, under `term` or a later
+        """The member's state differs from that of its siblings. It must load the state again, under `term` or a later
         one.
         """
         self.drifts += 1
@@ -343,7 +358,7 @@ class Member:
 
     @property
     def is_withheld(self) -> bool:
-        """True if the member gets no new work: it is leaving, or paused."""
+        """True if the member gets no new work, because it is leaving or paused."""
         return self.leaving_since is not None or bool(self.paused)
 
     @property
@@ -361,7 +376,7 @@ class Member:
         self._withhold()
 
     def miss(self) -> None:
-        """The member has been paused for so long that its place is free."""
+        """The member has been paused for so long that another peer may take its place."""
         self.absent = True
         self._changed()
 
@@ -376,7 +391,7 @@ class Member:
             self._changed()
 
     def yield_place(self) -> None:
-        """Free the member's place until it has its assigned state."""
+        """Let another peer take the member's place until the member has loaded its state."""
         self._set_given_up(True)
 
     def measure(self, speed: float) -> None:

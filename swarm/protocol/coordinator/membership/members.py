@@ -12,7 +12,7 @@ from swarm.protocol.ids import Actor, Term
 from swarm.protocol.messages import MAX_DONORS, Donor
 
 MOST_TERMS_MISSED = 1 << 20
-"""If a peer reports an invented term, it raises the next term by at most this number."""
+"""A peer that reports an invented term can raise the next term by at most this number."""
 
 
 class Members:
@@ -20,7 +20,7 @@ class Members:
 
     def __init__(self) -> None:
         self.first_heard_at: float | None = None
-        """When the first member was heard since this coordinator started."""
+        """The time when a member was heard for the first time since this coordinator started."""
         self._members: dict[Actor, Member] = {}
         self.people = People()
         self._newest: dict[str, int] = {}
@@ -36,12 +36,12 @@ class Members:
         return self._members.get(actor)
 
     def seconds_per_microbatch(self, actor: Actor) -> float | None:
-        """The value that an actor reports; None if the actor is gone or has not measured one."""
+        """The seconds per microbatch that an actor reports. None if it is gone or has not measured any."""
         member = self._members.get(actor)
         return member.seconds_per_microbatch if member is not None else None
 
     def standing(self, actor: Actor) -> tuple[float, ...]:
-        """The standing of the actor's member. An actor that is gone comes last."""
+        """The sort key `Member.standing` of an actor. Actors that are gone come last."""
         member = self._members.get(actor)
         return member.standing if member is not None else (math.inf,)
 
@@ -79,7 +79,7 @@ class Members:
         return actor.incarnation < self._newest.get(actor.peer, actor.incarnation)
 
     def older(self, actor: Actor) -> list[Actor]:
-        """Live records of earlier incarnations of the same peer."""
+        """Records of earlier incarnations of the same peer that still count as live."""
         newest = self._newest.get(actor.peer)
         if newest is None or newest >= actor.incarnation:
             return []
@@ -113,7 +113,7 @@ class Members:
         return Term(max(term, min(heard, term + MOST_TERMS_MISSED)) + 1)
 
     def are_beyond(self, term: Term) -> bool:
-        """Return True if most people's members ignore messages of `term` because they know a newer one.
+        """Return True if the members of most people ignore messages of `term`, because they know a newer term.
 
         Only members that have reported count.
         """
@@ -160,8 +160,8 @@ class Members:
         return [actor for actor in actors if (member := self._members.get(actor)) is None or not member.absent]
 
     def has_successor(self, stage: int) -> bool:
-        """Return True if another peer could take up a stage when all its holders leave: a standby or a spare
-        replica.
+        """Return True if another peer could take up the stage when all its holders leave: a peer without a stage, or a
+        replica that another stage can spare.
         """
         if self.crew(stage) or self._rosters.largest > 1:
             return True

@@ -1,8 +1,8 @@
-"""People: counts how many people a set of peers belongs to, by the admission passes that the peers joined with.
+"""People: counts to how many people a set of peers belongs, by the admission passes with which the peers joined.
 
-Additional devices cost their owner nothing, but each pass is issued by the organiser. So where reports of peers are
-counted as votes, each pass has one vote, shared by its devices. If all members joined with the same pass, people cannot
-be distinguished, and each device counts.
+A person can add devices at no cost, but each pass is issued by the organiser. So where reports of peers are counted as
+votes, each pass has one vote, shared by its devices. If all members joined with the same pass, people cannot be told
+apart, and each device has one vote.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class People:
 
     def __init__(self) -> None:
         self._passes: dict[str, str] = {}
-        """For each peer id, the serial number of the pass that it last joined with."""
+        """For each peer id, the serial number of the pass with which it joined last."""
         self._here: Counter[str] = Counter()
         """For each peer id, the number of its live records."""
         self._devices: Counter[str] = Counter()
         """For each pass, the number of live members."""
 
     def learn(self, admitted: Iterable[Device]) -> None:
-        """Learn with which pass each peer joined. `admitted`: all admissions in the decision record, in order."""
+        """Learn with which pass each peer joined. `admitted`: the admissions in the decision record, in order."""
         self._passes = {device.peer: device.serial for device in admitted}
         self._devices = Counter()
         for peer, times in self._here.items():
@@ -52,11 +52,11 @@ class People:
         return len(self._devices) > 1
 
     def of(self, peer: str) -> str:
-        """The name under which a peer counts: its pass, or its own id if devices count."""
+        """The name under which a peer is counted: its pass, or its own id if devices are counted."""
         return self._pass(peer) if self.are_several else peer
 
     def together(self, peers: Iterable[str]) -> list[list[str]]:
-        """Group these peers, without repetitions, by what counts as one. Groups are ordered by their first peers."""
+        """Group these peers by person, each peer once. The groups are in the order of their first peers."""
         groups: dict[str, list[str]] = {}
         for peer in dict.fromkeys(peers):
             groups.setdefault(self.of(peer), []).append(peer)

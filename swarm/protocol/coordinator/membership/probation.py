@@ -1,12 +1,13 @@
-"""Probation: a peer that failed by its own fault is left out, longer each time, and then tried with a single
-microbatch.
+"""Probation: a peer that failed by its own fault gets no work for some steps, then a single microbatch as a trial.
 
 If a peer stalls, fails or disagrees in a step, other peers must do its work again. Without probation, a peer that
 accepts work and never answers would get its share in every step. Broken connections, restarts and silence do not count:
-they end the peer's part in the step anyway, and the network may be the cause.
+they end the peer's part in the step anyway, and the network may be the cause. A peer is left out for longer after each
+failure.
 
-A single broken device of a person affects only that device. If a second one fails too, all devices of that person wait
-as long as the one that waits longest (`People`). Otherwise each further device would get its own first try.
+A single broken device of a person affects only that device. If a second device of the person fails too, all devices of
+that person wait as long as the one that waits longest (`People`). Otherwise each further device would get its own
+trial.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from swarm.protocol.ids import PassId
 MOST_STRIKES = 12
 """Upper bound of the strikes: a peer is left out for at most 2^11 steps."""
 REMEMBERED = 4096
-"""Number of peers kept, those with the newest strikes."""
+"""Number of peers whose strikes are kept: those struck last."""
 DEVICES = 2
 """If this number of a person's devices have strikes, the strikes count for all devices of the person."""
 
@@ -28,12 +29,12 @@ DEVICES = 2
 class _Record:
     strikes: int = 0
     until: int = 0
-    """The first step in which the peer may be tried again."""
+    """The first step in which the peer may get work again."""
     struck_in: PassId | None = None
 
 
 class Probation:
-    """The strikes of each peer id, for all its incarnations: a restart clears nothing."""
+    """The strikes of each peer id. They hold for all its incarnations, so a restart does not clear them."""
 
     def __init__(self, people: People) -> None:
         self._people = people
@@ -68,18 +69,20 @@ class Probation:
             del self._records[peer]
 
     def is_benched(self, peer: str, step: int) -> bool:
-        """Return True if the peer has no part in this step, provided that its stage has other peers."""
+        """Return True if the peer gets no work in this step, provided that its stage has other peers."""
         return any(step < record.until for record in self._of_person(peer))
 
     def is_tried(self, peer: str) -> bool:
-        """Return True if the peer gets at most one microbatch."""
+        """Return True if the peer is on trial: it gets at most one microbatch."""
         return bool(self._of_person(peer))
 
     def strikes(self, peer: str) -> int:
         return max((record.strikes for record in self._of_person(peer)), default=0)
 
     def _of_person(self, peer: str) -> list[_Record]:
-        """The records that count for a peer: its own, or those of all devices of its person if several have one."""
+        """The strikes that count for a peer: its own, or those of all devices of its person if several of them have
+        strikes.
+        """
         own, person = self._records.get(peer), self._people.of(peer)
         if not self._records or person == peer:
             return [] if own is None else [own]

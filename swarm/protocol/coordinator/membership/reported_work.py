@@ -1,7 +1,7 @@
-"""Reports of peers about their work and their machines, for the event log. No decision depends on them.
+"""What peers report about their work and their machines, for the event log. No decision depends on these reports.
 
-Only members' reports count, one per pass, and only for recent passes. Only the receiver of frames can measure a link,
-so the report about a sender's link uses the rate that its receiver reported last.
+Only members' reports count, one per pass, and only for recent passes. The rate of a link can be measured only by the
+receiver of frames. So if a sender reports on a link, the event contains the rate that the receiver reported last.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 
 MOST_SPANNED = 256
-"""If there are more members, the log contains no spans."""
+"""If the swarm has more members, the log contains only sums, not single periods of a peer's time (spans)."""
 RECENT_STEPS = 2
 """A report may concern a step that was decided at most this number of steps ago."""
 DESCRIBED_BEATS = 10
@@ -83,7 +83,7 @@ def described(actor: Actor, machine: tuple[Trait, ...]) -> PeerDescribed:
 
 
 def worked(actor: Actor, work: Work, rate_of: Callable[[LinkUse], float | None]) -> PeerWorked:
-    """Build the event. `rate_of`: for a link, the bytes/s from the actor to the other end."""
+    """The event about this report. `rate_of`: returns the bytes/s from the actor to the other end of a link."""
     return PeerWorked(
         actor=str(actor),
         stage=work.stage,

@@ -15,8 +15,10 @@ from statistics import median
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.ids import Actor
+from swarm.protocol.stage_needs import ComputeKind, Needs, needs_of
 
 _NONE: frozenset[int] = frozenset()
+_UNKNOWN: Needs = {}
 REMEMBERED = 64
 """Number of peers whose measurements determine the cost of a stage: the newest ones."""
 LEAST_COST_S = 1e-9
@@ -33,7 +35,7 @@ class Worker:
     speed: float
     """Microbatches/s, forward and backward, in a stage of cost 1."""
     movable: bool = True
-    """True if it has the version and has been in its stage for long enough."""
+    """True if the worker may be moved: it has the version and has been in its stage for long enough."""
     ready: bool = True
     """True if it has the version. A worker without the version takes a place, but no other peer leaves its stage for
     it.
@@ -50,7 +52,9 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Lineup:
-    """The workers and costs of all stages. `crews[s]` serve stage `s`, whose microbatches cost `costs[s]` > 0 each."""
+    """The workers and costs of all stages. `crews[s]`: the workers of stage `s`. `costs[s]` > 0: the cost of a
+    microbatch in it.
+    """
 
     crews: tuple[tuple[Worker, ...], ...]
     costs: tuple[float, ...]
@@ -76,32 +80,30 @@ class Lineup:
 
 
 class StageCosts:
-    """Call `learn` after every decided step. The other methods are queries."""
+    """What is known of costs and speeds. Call `learn` after every decided step. The other methods are queries."""
 
     def __init__(
         self,
         stages: int,
-        stage_memory: tuple[int, ...] = (),
+        stage_needs: Needs = _UNKNOWN,
         stage_frames: tuple[float, ...] = (),
-        stage_least: tuple[int, ...] = (),
     ) -> None:
-        """Per stage, if known: `stage_memory`, bytes of memory that a peer needs; `stage_least`, bytes that suffice if
-        it recomputes its layers one by one; `stage_frames`, bytes that it sends per microbatch.
+        """`stage_needs`: the memory of each stage, by kind of peer; empty: unknown. `stage_frames`: per stage, the
+        bytes that a peer sends per microbatch; empty: unknown.
         """
-        self._stage_memory = stage_memory
-        self._stage_least = stage_least or stage_memory
+        self._stage_needs = {kind: needs_of(stage_needs, kind) for kind in ComputeKind}
         self._stage_frames = stage_frames
         self._seen: list[dict[str, float]] = [{} for _ in range(stages)]
-        """By stage: {peer: seconds per microbatch × capacity}"""
+        """The measurements of each stage: {peer: seconds per microbatch × capacity}"""
         self._carried: dict[Actor, float] = {}
         """For each actor, the bytes/s of its second fastest link, as the receivers report."""
         self._costs: tuple[float, ...] = ()
-        """The result of the last `learn`."""
+        """The costs by stage, as the last call of `learn` computed them."""
         self._crews: dict[int, tuple[list[Member], tuple[Worker, ...]]] = {}
         """Cache by stage for newcomers: the members, and the same members as workers for the planner."""
 
     def learn(self, members: Members) -> None:
-        """Record the measurements. Each peer counts once for a stage, even after it has left."""
+        """Record the measurements of a decided step. Each peer counts once for a stage, even after it has left."""
         for member in members:
             seconds, stage = member.seconds_per_microbatch, member.stage
             if seconds is None or stage is None or not member.has_worked:
@@ -136,11 +138,11 @@ class StageCosts:
         return member.capacity if member.speed is None else member.speed
 
     def uplink(self, member: Member) -> float:
-        """Upload rate in bytes/s: the rate that the member offered when it joined, or that of its second fastest link,
-        whichever is higher.
+        """Upload rate in bytes/s: the rate that the member offered when it joined, or that of its second fastest link
+        if this is higher. Infinite if the member has offered no rate.
 
-        A link that is probed at the same time as others seems slow. A single fast link is no evidence: both ends may be
-        in the same house, or the receiver may lie. Infinite if the member has offered no rate.
+        A link that was measured together with others seems slower than it is, so faster links correct the offered rate.
+        A single fast link proves nothing: both ends may be in the same house, or the receiver may lie.
         """
         offered = member.offered_uplink
         return math.inf if offered is None else max(offered, self._carried.get(member.actor, 0.0))
@@ -159,26 +161,37 @@ class StageCosts:
     def barred(self, members: Members, member: Member) -> frozenset[int]:
         """Stages that the member must never get.
 
-        Either a stage needs more memory than the other peers in the member's process leave, or one of those peers
-        already holds the stage: if the process died, both replicas would be lost.
+        There are two reasons. A stage may need more memory than the other peers in the member's process leave. Or one
+        of those peers already holds the stage: if the process died, both replicas would be lost.
         """
         if member.memory is None and member.seating is None:
             return _NONE
         others = members.companions(member)
-        elsewhere, memory = {other.stage for other in others}, member.memory
-        return frozenset(s for s in range(len(self._seen)) if s in elsewhere or not self.has_room(memory, others, s))
+        elsewhere = {other.stage for other in others}
+        return frozenset(s for s in range(len(self._seen)) if s in elsewhere or not self.has_room(member, others, s))
 
-    def has_room(self, memory: int | None, beside: Iterable[Member], stage: int) -> bool:
-        """Return True if `stage` fits into `memory` bytes next to the stages of the members in `beside`. True if sizes
-        are unknown.
+    def has_room(self, member: Member, beside: Iterable[Member], stage: int) -> bool:
+        """Return True if `stage` fits into the member's memory next to the stages of the members in `beside`. True if
+        sizes are unknown.
         """
-        needs = self._stage_memory
-        if memory is None or not needs:
-            return True
-        others = [needs[m.stage] for m in beside if m.stage is not None]
-        if not others:  # a single peer may recompute its layers to save memory
-            needs = self._stage_least
-        return needs[stage] <= memory - sum(others)
+        memory, held = member.memory, self.held_by(beside)
+        need = self.need(member, stage, alone=not held)
+        return memory is None or need is None or need <= memory - sum(held.values())
+
+    def need(self, member: Member, stage: int, *, alone: bool) -> int | None:
+        """Bytes of its device's memory that the member needs for `stage`, as it computes. None: unknown.
+
+        `alone`: no other peer of its process holds a stage, so it may recompute its layers to save memory.
+        """
+        needs = self._stage_needs[member.kind]
+        if needs is None:
+            return None
+        return (needs.least if alone else needs.whole)[stage]
+
+    def held_by(self, members: Iterable[Member]) -> dict[int, int]:
+        """For each stage that the members hold, the bytes of memory that it takes, if known."""
+        held = {m.stage: self.need(m, m.stage, alone=False) for m in members if m.stage is not None}
+        return {stage: need for stage, need in held.items() if need is not None}
 
     def lineup(
         self,

@@ -1,5 +1,5 @@
-"""Lists of members by stage, without a stage, and without a connection. They are updated with every change, so that no
-query visits all members.
+"""Lists of the members of each stage, those without a stage, and those without a connection. The lists are updated with
+every change, so that no query visits all members.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class StageRosters:
 
     def __init__(self) -> None:
         self.changes = 0
-        """Number of changes so far."""
+        """The number of changes that the members have reported so far."""
         self._by_stage: dict[int, list[Member]] = {}
         """Each list is sorted by actor."""
         self._unplaced: dict[Actor, Member] = {}

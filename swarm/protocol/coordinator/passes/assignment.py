@@ -1,9 +1,9 @@
-"""The assignment of microbatches to replicas: a pure function of the view.
+"""Assigns microbatches to replicas. The functions are pure.
 
 In each stage, the numbers of microbatches are chosen so that the slowest replica finishes as early as possible. The
 microbatches of a replica are spread over the step in the order in which they arrive: consecutive microbatches go to
 different replicas, and a replica that takes long for a microbatch begins early. This is SWARM's interleaved weighted
-round-robin, but computed identically by all peers.
+round-robin, except that all peers compute the same result.
 """
 
 from __future__ import annotations
@@ -24,14 +24,12 @@ def wire(
     offset: int = 0,
     probed: frozenset[Actor] = frozenset(),
 ) -> tuple[StageTable, ...]:
-    """The table of every stage, number 0.
+    """The first table of every stage for a pass; its number is 0.
 
-    `weights`: relative speeds, > 0.
-    `blocked`: pairs that cannot reach each other. They become neighbours for a microbatch only if there is no other
-    choice.
-    `offset`: rotates the rosters, so that a repeated step gives each microbatch to another replica; from 2 on, the
-    replica also gets its inputs from another one.
-    `probed`: actors that get one microbatch at most, if their stage has others.
+    `weights`: relative speeds, > 0. `blocked`: pairs that cannot reach each other. They become neighbours for a
+    microbatch only if there is no other choice. `offset`: rotates the rosters, so that a repeated step gives each
+    microbatch to another replica; from 2 on, the replica also gets its inputs from another one. `probed`: actors that
+    get one microbatch at most, if their stage has other actors.
     """
     tables: list[StageTable] = []
     before: list[Actor] | None = None
@@ -78,8 +76,8 @@ def shares(weights: Sequence[float], microbatches: int) -> list[int]:
 def _turns(
     roster: Sequence[Actor], weights: Mapping[Actor, float], microbatches: int, probed: frozenset[Actor]
 ) -> list[Actor]:
-    """The replica of each microbatch, ignoring blocked pairs. Replicas appear in the order in which they become
-    free.
+    """The replica that computes each microbatch if all pairs can reach each other. Replicas appear in the order in
+    which they become free.
     """
     trusted = [actor for actor in roster if actor not in probed] or list(roster)
     tried = [actor for actor in roster if actor not in trusted][: max(0, microbatches - 1)]
@@ -100,11 +98,11 @@ def amend(
     spared: Collection[Actor] = (),
     takers: Sequence[Actor] = (),
 ) -> StageTable:
-    """The next table: the actors in `out` leave the roster, and the microbatches in `moved` go to `takers`.
+    """The next table of a stage: the actors in `out` leave the roster, and the microbatches in `moved` go to `takers`.
 
-    If `takers` is empty, they go to the remaining members that own none of them, or to all remaining members if there
-    is no such member. `spared` members get nothing unless there are no other takers. The microbatches are divided by
-    weight (`Wheel`).
+    If `takers` is empty, they go to the remaining members that own none of these microbatches, or to all remaining
+    members if there is no such member. `spared` members get nothing unless there are no other takers. The microbatches
+    are divided by weight (`Wheel`).
     """
     gone = set(out)
     roster = tuple(actor for actor in table.roster if actor not in gone)

@@ -17,7 +17,9 @@ from swarm.protocol.ids import Actor
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The replicas of one stage that differ. The step is done again without those that must reload their state."""
+    """The replicas of one stage whose states differ. The step is repeated without those that must load their state
+    again.
+    """
 
     stage: int
     believed: tuple[Actor, ...]
@@ -26,9 +28,10 @@ class Drift:
 
 
 def drift_of(stage: int, states: Mapping[Actor, Hashable], members: Members) -> Drift | None:
-    """Return None if all states are equal. The state that most people's replicas hold is believed (`People`).
+    """Find replicas whose states differ. Return None if all states are equal.
 
-    If several states have equally many people, the one with the replica of the lowest `Member.standing` is believed.
+    The state that the replicas of most people hold is believed (`People`). If several states have equally many people,
+    the one with the replica of the lowest `Member.standing` is believed.
     """
     groups: dict[Hashable, list[Actor]] = defaultdict(list)
     for actor, state in states.items():

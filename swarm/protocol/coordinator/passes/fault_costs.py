@@ -23,9 +23,10 @@ MOST_REASONS = 4
 
 
 class FaultCosts:
-    """The methods `opened`, `aborted` and `decided` report a step, the others report failures between steps.
+    """The costs of faults. `opened`, `aborted` and `decided` report the progress of a step; other methods report
+    failures.
 
-    Evaluations use a separate object; `given_up` reports one that was aborted too often.
+    Evaluations use a separate object; `given_up` reports an evaluation that was aborted too often.
     """
 
     def __init__(self, settings: Settings, step_s: Callable[[], float] | None = None) -> None:
@@ -35,9 +36,9 @@ class FaultCosts:
         self._usual: deque[float] = deque(maxlen=USUAL_STEPS)
         """Seconds of the last steps without a failure."""
         self._since: float | None = None
-        """When the current step began. None: no step is in progress."""
+        """The time when the current step began. None: no step is in progress."""
         self._reasons: dict[str, str] = {}
-        """For each actor, or other named cause: the reason."""
+        """The reason for each failure, by the actor or another name of the cause."""
         self._actors: list[str] = []
         self._again = 0
         """Number of microbatches done again."""

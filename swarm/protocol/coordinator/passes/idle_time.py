@@ -11,8 +11,8 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class IdleTime:
-    """The clocks of one open pass. Each actor has two: one runs while some of its inputs are available, the other while
-    all are.
+    """The clocks of one open pass. Each actor has two. One runs while at least one of its inputs is available, the
+    other while all of them are.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,9 @@ class IdleTime:
         self._all: dict[Actor, float] = {}
 
     def seen(self, actor: Actor, some: bool, everything: bool, now: float) -> tuple[float | None, float | None]:
-        """Record whether `some` or all inputs (`everything`) are there; return since when each is true."""
+        """Record whether `some` inputs or all inputs (`everything`) are available. Return since when each of the two is
+        so.
+        """
         for since, holds in ((self._some, some), (self._all, everything)):
             if holds:
                 since.setdefault(actor, now)
@@ -34,7 +36,7 @@ class IdleTime:
         self._all.pop(actor, None)
 
     def excuse(self, seconds: float, now: float) -> None:
-        """Do not count this time against any actor."""
+        """Shift all clocks by these seconds, so that this time counts against no actor."""
         self._some = excused(self._some, seconds, now)
         self._all = excused(self._all, seconds, now)
 

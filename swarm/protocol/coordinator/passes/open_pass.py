@@ -56,11 +56,11 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A forward-only pass has taken too long. It is dropped, because training does not wait for it."""
+    """A forward-only pass has taken too long. It is dropped, because it must not delay training."""
 
     reason: str
     who: tuple[Actor, ...]
-    """Actors that still had work in it and did not finish any."""
+    """Actors that had work in the pass and did not finish any of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ PassMessage = Want | Prepared | Result | Released | Failed
 
 
 class OpenPass:
-    """Once `outcome` is set, the pass accepts, sends and changes nothing more."""
+    """One open pass. After `outcome` is set, it accepts and sends nothing more and does not change."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class OpenPass:
             self._on_prepared(status.actor, status.prepared)
 
     def includes(self, *actors: Actor) -> bool:
-        """Return True if all of them have a part in this pass."""
+        """Return True if all these actors have work in this pass."""
         return all(self.pass_state.stage_of(actor) is not None for actor in actors)
 
     def listen(self, listeners: tuple[Listener, ...], now: float) -> None:
@@ -234,7 +234,7 @@ class OpenPass:
         self.outcome = Completed(loss_sum, results[Microbatch(0)].token)
 
     def _refuse(self, sender: Actor, reason: str) -> None:
-        """The result is invalid. Exclude the sender; a sibling may compute a valid one."""
+        """The result is invalid. Exclude its sender; a sibling may compute a valid result."""
         self._failure_history.idled(sender.peer)
         self.exclude(sender, reason)
 
@@ -296,7 +296,7 @@ class OpenPass:
         self.outcome = Decided(decision, without)
 
     def _on_failed(self, sender: Actor, failed: Failed, now: float) -> None:
-        """Exclude the sender, so that a sibling takes over.
+        """A peer reports a failure. Exclude it, so that a sibling takes over.
 
         Only the sender reports the failure, so it accuses itself and the senders of its input.
         """
@@ -341,7 +341,7 @@ class OpenPass:
         self.outcome = GiveUp(f"{what} is not finite: run again, and skip the step if this repeats. {failure.reason}")
 
     def _irreplaceable(self, peers: frozenset[str]) -> bool:
-        """Return True if none of these peers can be replaced."""
+        """Return True if none of these actors can be replaced by a sibling."""
         version = self.pass_state.pass_id.version
         for stage in range(len(self.pass_state.tables)):
             holders = {
@@ -368,8 +368,8 @@ class OpenPass:
         return any(against(other.peer) < against(actor.peer) for other in self.pass_state.tables[stage].roster)
 
     def _exclude_failed(self, actor: Actor, reason: str, now: float) -> None:
-        """Continue without the actor. If the step must be run again for this reason, it is delayed or done by other
-        peers.
+        """Continue the step without the actor. If the step must be repeated for this reason, it is delayed or done by
+        other peers.
         """
         self.exclude(actor, reason)
         if isinstance(self.outcome, GiveUp) and self.pass_state.kind is PassKind.TRAIN:
@@ -400,7 +400,7 @@ class OpenPass:
     # ------------------------------------------------------------ afterwards
 
     def report(self, decided: Decided, now: float) -> None:
-        """The decision is on disk. Report it, and the speed of the step."""
+        """The decision is on disk. Emit events about it and about the speed of the step."""
         pass_state, decision = self.pass_state, decided.decision
         self._out.emit(
             StepDecided(

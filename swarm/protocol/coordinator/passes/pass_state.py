@@ -1,6 +1,6 @@
-"""PassState: the coordinator's record of one open pass, with its tables, the fed tokens and the answers of its peers.
+"""The coordinator's record of one open pass: its tables, the tokens that were sent, and the answers of its peers.
 
-It is discarded when the pass ends.
+The record is discarded when the pass ends.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ from swarm.protocol.update import Update
 APART = 5.0
 """Two gradients count as alike if their distance is at most this multiple of tolerance × length.
 
-Rounding errors of different machines point in random directions, so the distance exceeds the difference of the lengths.
+The distance exceeds the difference of the lengths, because rounding errors of different machines point in random
+directions.
 """
 
 
@@ -99,11 +100,11 @@ class OwnSums:
     microbatches: int
     sketch: sketch.Sketch
     told: bytes = field(default=b"", repr=False)
-    """All sketches of the peer (`Prepared.sketch`)."""
+    """All sketches that the peer reported (`Prepared.sketch`)."""
 
 
 class PassState:
-    """`tables[s]` is replaced by amendments. Each stage is complete on its own (`Prepared`)."""
+    """The state of one pass. A new table replaces `tables[s]`. Each stage becomes complete on its own (`Prepared`)."""
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class PassState:
         `partner`: for a stage, the stage that holds some of the same parameters (`Settings.partner`).
         """
         self.opening = opening
-        """Sent to peers with the current tables and the current listeners."""
+        """The Open message that peers get, with the current tables and the current listeners."""
         self.pass_id = opening.pass_id
         self.kind = opening.kind
         self.tables = tables = list(opening.tables)
@@ -131,24 +132,28 @@ class PassState:
         self.probed = probed
         """Actors on probation, which get at most one microbatch."""
         self.served: set[Actor] = set()
-        """Actors that have or had a part in the pass. No actor enters it twice."""
+        """Actors that have or had work in the pass. No actor enters the pass twice."""
         self.entrants: dict[Actor, Actor] = {}
-        """For each actor that is asked to release microbatches for a listener that has caught up: that listener."""
+        """Listeners that have caught up and wait for work. The key is the actor that is asked to release microbatches
+        for the listener.
+        """
         self.listeners: tuple[Listener, ...] = ()
-        """As in Open. They may change while the pass is open (`listen`)."""
+        """The same as `Open.listeners`. The listeners may change while the pass is open (`listen`)."""
         self._listens: dict[Actor, frozenset[int]] = {}
         """For each listener, the stages whose tables concern it."""
         self._loads: dict[Actor, StageIndex] = {}
         """For each listener that loads a state, its stage."""
         self.promotion: frozenset[Actor] = frozenset()
-        """Former listeners in the rosters that have caught up except for the last decision."""
+        """Members of the rosters that still lack the last decision. They were listeners before."""
         self.opened_at = now
         self._entered_at: dict[Actor, float] = {}
         """For each actor that entered the open pass, when it did."""
         self.since = now if since is None else since
-        """The same as `opened_at`; for a pass of a sample, the start of the sample."""
+        """The time when the pass was opened; for a pass of a sample, the time when the sample was begun."""
         self.judged_from = now
-        """The same as `opened_at`, plus the time in which the coordinator itself stood still."""
+        """The time from which the duration of the pass is judged: `opened_at`, plus the time in which the coordinator
+        stood still.
+        """
         self.fences = 0
         self.disturbers: dict[Actor, str] = {}
         """Actors that were lost, fenced or too slow in this pass, and why."""
@@ -159,34 +164,36 @@ class PassState:
         self.prepared: dict[int, dict[Actor, Prepared]] = {s: {} for s in range(len(tables))}
         """For each stage, the Prepared of each actor. Changed by `prepare` and `amend`."""
         self._answers: dict[int, Counter[Hashable]] = {s: Counter() for s in range(len(tables))}
-        """For each stage, how many of these reports give each answer."""
+        """For each stage and each answer, the number of these reports that give it."""
         self.results: dict[Microbatch, Result] = {}
         self.progress_at: dict[Actor, float] = {}
         self._queued: set[Actor] = set()
-        """Actors that report available work."""
+        """Actors that report work which they could compute now."""
         self.moved_at: dict[Actor, float] = {}
-        """When each actor last reported that it forwarded or accumulated a microbatch."""
+        """The time when each actor last reported that it forwarded or accumulated a microbatch."""
         self._awaited = IdleTime()
         self.releasing: dict[Actor, tuple[Microbatch, ...]] = {}
         """Microbatches that slow or leaving actors are asked to release under the current tables."""
         self.given: dict[Actor, tuple[Microbatch, ...]] = {}
-        """Microbatches that actors have released in their answers. They stay assigned to these actors until the next
-        table.
+        """Microbatches that actors have given up in their answers. They stay assigned to these actors until the stage's
+        next table.
         """
         self.released: list[set[Microbatch]] = [set() for _ in tables]
-        """For each stage, the microbatches released by slow peers. They are not requested again in this pass, however
-        slow their new owner is.
+        """For each stage, the microbatches that slow peers have given up. Nobody is asked for them again in this pass,
+        however slow their new owner is.
         """
         self.digest_retries: dict[int, int] = {}
         self.digest_votes: defaultdict[tuple[int, Hashable], Fraction] = defaultdict(Fraction)
-        """(stage, answer) → votes in attempts that disagreed (`People`). Exact sums are equal in all attempts."""
+        """The votes for each answer of a stage, in attempts whose digests differed (`People`). Exact sums are equal in
+        all attempts.
+        """
         self.sealed_at: dict[int, float] = {}
         self._reduced: dict[Actor, tuple[tuple[int, ...], int]] = {}
-        """For each actor, the progress of its reduction, and the table numbers it belongs to. New tables restart the
-        count.
+        """For each actor, the progress of its reduction, and the table numbers of this reduction. The count begins
+        again with new tables.
         """
         self._reduced_at: dict[Actor, float] = {}
-        """When each actor's reduction last progressed."""
+        """The time when each actor's reduction last progressed."""
         self._reduce_moved_at: dict[int, float] = {}
         """For each stage, when a member of its roster last reported progress of the reduction."""
         self.services = Observed()
@@ -196,14 +203,14 @@ class PassState:
         self._partner = partner
         self._fed: set[Microbatch] = set()
         self._begun: set[Actor] = set()
-        """Actors that have reported this pass. Tokens are sent before that."""
+        """Actors that have reported that they have begun this pass. They get tokens before that."""
         self._done: dict[Actor, int] = {}
         self._forwarded: dict[Actor, int] = {}
         self._stage_of: dict[Actor, int] = {}
         self._shares: list[dict[Actor, tuple[Microbatch, ...]]] = []
         """For each stage, the assignment by actor under the current table."""
         self._sets: dict[Actor, tuple[tuple[Microbatch, ...], int]] = {}
-        """Cache: the microbatches assigned to an actor, and the same as a bit set."""
+        """Cache. For each actor, the microbatches that are assigned to it, and the same as a bit set."""
         self._busy: list[set[Actor]] = []
         """For each stage, the actors that have not accumulated everything assigned to them."""
         self._near = [frozenset(self.concerned(stage)) for stage in range(len(tables))]
@@ -213,7 +220,7 @@ class PassState:
             self._take(stage, table)
 
     def _take(self, stage: int, table: StageTable) -> None:
-        """Update what follows from the table of a stage."""
+        """Update all fields that depend on the table of a stage."""
         self._shares[stage] = table.shares()
         self._stage_of |= dict.fromkeys(table.roster, stage)
         self.served.update(table.roster)
@@ -237,11 +244,11 @@ class PassState:
         self.listen(tuple(each for each in self.listeners if each.actor != actor))
 
     def began_at(self, actor: Actor) -> float:
-        """Since when the actor has had a part in the pass."""
+        """The time since which the actor has had work in the pass."""
         return self._entered_at.get(actor, self.opened_at)
 
     def unbegun(self, actor: Actor) -> list[Microbatch]:
-        """The microbatches assigned to an actor that it has not forwarded, as far as known."""
+        """The microbatches assigned to an actor of which it has reported no forward."""
         forwarded = self._forwarded.get(actor, 0)
         return [m for m in self.unfinished(actor) if not forwarded >> m & 1]
 
@@ -249,7 +256,7 @@ class PassState:
         return self._stage_of.get(actor)
 
     def assigned_to(self, actor: Actor) -> tuple[Microbatch, ...]:
-        """In increasing order. Empty for an actor without a part in the pass."""
+        """The microbatches assigned to an actor, in increasing order. Empty if the actor has no work in the pass."""
         stage = self._stage_of.get(actor)
         return () if stage is None else self._shares[stage][actor]
 
@@ -260,9 +267,9 @@ class PassState:
     def senders(self, actor: Actor, m: Microbatch) -> list[Actor]:
         """The actors that send the inputs of microbatch `m` to `actor`.
 
-        If the actor reports that it forwarded `m`: the senders of the backward inputs. Otherwise the senders of both
-        directions, because the report may be late. Earlier assignees in this pass are included, since they may have
-        sent an input too.
+        If the actor reports that it has forwarded `m`, these are the senders of the backward inputs. Otherwise they are
+        the senders of both directions, because the report may be late. Actors to which `m` was assigned earlier in this
+        pass are included, because they may have sent an input too.
         """
         stage = self._stage_of[actor]
         forward, backward = range(max(0, stage - 1), stage), range(stage + 1, min(stage + 2, len(self.tables)))
@@ -277,11 +284,13 @@ class PassState:
         return attempt_under(self.tables, self.pass_id, StageIndex(stage), self._partner(stage))
 
     def concerned(self, stage: int) -> list[int]:
-        """The stages that a table of `stage` concerns, and whose tables concern it: those near it, and its partner."""
+        """The stages that must know a table of `stage`, and whose tables `stage` must know: those near it, and its
+        partner.
+        """
         return [s for s in range(len(self.tables)) if is_near(s, stage) or s == self._partner(stage)]
 
     def reduces_with(self, stage: int) -> list[int]:
-        """The stage and its partner, which shares parameters with it. A new table of either voids the reductions of
+        """The stage, and its partner that shares parameters with it. A new table of either voids the reductions of
         both.
         """
         partner = self._partner(stage)
@@ -295,7 +304,7 @@ class PassState:
         return stages if (own := self._stage_of.get(actor)) is None else stages | self._near[own]
 
     def told(self, stages: frozenset[int]) -> tuple[StageTable, ...]:
-        """The current tables of `stages`, with `UNTOLD` for all others."""
+        """The current tables of `stages`. All other stages have `UNTOLD` instead of a table."""
         return tuple(table if s in stages else UNTOLD for s, table in enumerate(self.tables))
 
     @property
@@ -322,7 +331,7 @@ class PassState:
         )
 
     def progress_of(self, actor: Actor) -> tuple[int, int]:
-        """How many of its microbatches the actor has accumulated, and how many it has forwarded, as it reports."""
+        """The numbers of microbatches that the actor reports to have accumulated and forwarded."""
         mine, known = self.assigned_to(actor), self._sets.get(actor)
         if known is None or known[0] is not mine:
             known = self._sets[actor] = mine, sum(1 << m for m in mine)
@@ -395,11 +404,11 @@ class PassState:
         return bool(self._forwarded.get(self.tables[stage - 1].assignee(m), 0) >> m & 1)
 
     def awaited_since(self, actor: Actor, now: float) -> tuple[float | None, float | None]:
-        """Return two times; each may be None.
+        """Return two times. Each may be None.
 
-        The first: since when the actor has had available work and made no progress, at every call of this method. The
-        second: since when all inputs of its remaining work have been available, once it knows the pass. Since then, it
-        cannot be waiting for a slot that is reserved for an unavailable input.
+        The first is the time since which the actor has had available work and made no progress, at every call of this
+        method. The second is the time since which all inputs of its remaining work have been available, once it knows
+        the pass. Since then, the actor cannot be waiting for an unavailable input that occupies a slot.
         """
         stage = self.stage_of(actor)
         there = [] if stage is None else [self._is_at_hand(stage, m, actor) for m in self.unfinished(actor)]
@@ -410,10 +419,10 @@ class PassState:
         return actor in self._queued
 
     def in_hand_s(self, actor: Actor, now: float) -> float:
-        """For how many seconds an actor with available work has finished nothing, neither a forward nor a microbatch; 0
-        without work.
+        """The seconds for which an actor with available work has finished nothing, neither a forward nor a microbatch.
+        0 if it has no work.
 
-        Forwards count, because the first stages of a deep pipeline compute nothing else while it fills.
+        Forwards count, because the first stages of a deep pipeline compute nothing else while the pipeline fills.
         """
         if not self.has_queued(actor):
             return 0.0
@@ -430,7 +439,7 @@ class PassState:
         self._reduce_moved_at = excused(self._reduce_moved_at, seconds, now)
 
     def is_back(self, actor: Actor, now: float) -> None:
-        """An actor can be heard again. Restart its clocks, since it has yet to report what it did meanwhile."""
+        """An actor is heard again. Restart its clocks, because it still has to report what it did meanwhile."""
         self.progress_at[actor] = self.moved_at[actor] = now
         self._awaited.moved(actor)
 
@@ -457,17 +466,21 @@ class PassState:
         return [Microbatch(m) for m in moved]
 
     def sealed_since(self, stage: int) -> float | None:
-        """Since when all inputs of the stage's reduction are accumulated. None: some are missing."""
+        """The time since which all inputs of the stage's reduction are accumulated. None: some are missing."""
         stages = self.reduces_with(stage)
         return max(self.sealed_at[s] for s in stages) if all(s in self.sealed_at for s in stages) else None
 
     def reduce_still_since(self, stage: int) -> float | None:
-        """Since when the stage's sealed reduction has made no reported progress. None: the stage is not sealed."""
+        """The time since which the stage's sealed reduction has made no reported progress. None: the stage is not
+        sealed.
+        """
         since = self.sealed_since(stage)
         return None if since is None else max(since, self._reduce_moved_at.get(stage, since))
 
     def reduces_since(self, actor: Actor) -> float | None:
-        """Since when an actor has reported no progress of its stage's reduction. None: the reduction has not begun."""
+        """The time since which an actor has reported no progress of its stage's reduction. None: the reduction has not
+        begun.
+        """
         stage = self.stage_of(actor)
         since = None if stage is None else self.sealed_since(stage)
         return None if since is None else max(since, self._reduced_at.get(actor, since))
@@ -535,19 +548,21 @@ class PassState:
         return tuple(found)
 
     def spoilt(self, without: frozenset[Actor]) -> list[int]:
-        """Stages that computed with a non-finite state. Call it once there is a decision without drift."""
+        """Stages that computed with a non-finite state. Call this only after a decision without drift."""
         return [stage for stage in self.prepared if self._one(stage, without).spoilt]
 
     def unusable(self, without: frozenset[Actor]) -> list[int]:
-        """Stages that computed with a state that yields nothing finite. Call it as `spoilt`."""
+        """Stages that computed with a state that gives nothing finite. Call this only after a decision without
+        drift.
+        """
         return [stage for stage in self.prepared if self._one(stage, without).unusable]
 
     def not_finite(self, without: frozenset[Actor]) -> list[int]:
-        """Stages whose sums are not finite. Call it as `spoilt`."""
+        """Stages whose sums are not finite. Call this only after a decision without drift."""
         return [stage for stage in self.prepared if not self._one(stage, without).finite]
 
     def answers(self, without: frozenset[Actor]) -> Answers:
-        """The answer of each stage. Call it once there is a decision."""
+        """The answer of each stage. Call this only after there is a decision."""
         chosen = [self._one(stage, without) for stage in range(len(self.tables))]
         return tuple(
             Answer(p.digest, p.squared_norm if p.finite else math.inf, p.outline, self._adds_up(stage, p))
@@ -591,7 +606,9 @@ class PassState:
         return sketch.seal_of(sums) == chosen.seal
 
     def mixed_copies(self, without: frozenset[Actor]) -> int | None:
-        """A boundary whose two stages used different copies of a frame. Call it once there is a decision."""
+        """The boundary whose two stages used different copies of a frame. None if there is none. Call this only after
+        there is a decision.
+        """
         return mismatch([self._one(stage, without).receipt for stage in range(len(self.tables))])
 
     def _key_frames(self, chosen: list[Prepared]) -> tuple[int, ...]:
@@ -603,10 +620,10 @@ class PassState:
         return next(p for actor, p in self.prepared[stage].items() if actor not in without)
 
     def disagreeing(self) -> int | None:
-        """A stage whose whole roster is prepared with different answers.
+        """The stage whose roster is completely prepared but gave different answers. None if there is none.
 
-        Otherwise, if all stages are prepared but stages that share parameters have different sums of them: the last
-        stage.
+        If all stages are prepared but stages that share parameters have different sums of these, the last stage is
+        returned.
         """
         everybody = True
         for stage, table in enumerate(self.tables):

@@ -12,7 +12,7 @@ from swarm.protocol.outbox import Outbox
 MOST_PEERS = 256
 """A swarm with more peers is large."""
 SELDOM = 4
-"""A large swarm is reported once in this number of heartbeats."""
+"""A large swarm is reported once in this many heartbeats."""
 
 
 class ProgressReport:
@@ -22,7 +22,7 @@ class ProgressReport:
         self._beats = 0
 
     def tell(self, pass_state: PassState, peers: int) -> None:
-        """Call it once a heartbeat. `peers`: number of peers in the swarm."""
+        """Report the progress if it is due. Call this once per heartbeat. `peers`: number of peers in the swarm."""
         self._beats += 1
         if peers > MOST_PEERS and self._beats % SELDOM:
             return

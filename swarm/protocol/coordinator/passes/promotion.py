@@ -30,7 +30,9 @@ class Promotion:
         """For each stage, when a sibling was last asked."""
 
     def lets_in(self, member: Member) -> bool:
-        """Return True if a listener may get work in this step: it has caught up and had no part in the step so far."""
+        """Return True if a listener may get work in this step: it has caught up and has had no work in this step
+        yet.
+        """
         pass_state = self._pass_state
         if pass_state.kind is not PassKind.TRAIN or member.actor in pass_state.served or member.is_withheld:
             return False
@@ -39,11 +41,11 @@ class Promotion:
         return any(each.actor == member.actor and each.stage == member.stage for each in pass_state.listeners)
 
     def has_room(self, stage: int, now: float) -> bool:
-        """Return True if a stage may take in another member.
+        """Return True if a stage may take in another member now.
 
-        Normally this requires that no replica has finished, since a finished replica reduces and would have to begin
-        again. It is always possible if no replica continues with the remaining work. Promotions happen one at a time,
-        at most one per heartbeat, since the stage and its neighbours must be told of each.
+        Normally no replica of the stage may have finished, since a finished replica has begun to add up gradients and
+        would have to begin again. If no replica continues with the remaining work, a member may always come in. Members
+        come in one at a time, at most one per heartbeat, since the stage and its neighbours must be told of each.
         """
         pass_state = self._pass_state
         if now - self._asked_at.get(stage, -math.inf) < self._settings.heartbeat_s:
@@ -61,11 +63,11 @@ class Promotion:
         return all(a in withheld for a in roster) and any(self._pass_state.unfinished(a) for a in roster)
 
     def ask_for(self, entrant: Actor, stage: StageIndex, weight: float, now: float) -> None:
-        """Ask the sibling with the most remaining work to give some of it to `entrant`, if its share is at least one
+        """Ask the sibling with the most remaining work to give some of it to `entrant`, if this is at least one
         microbatch.
 
-        The amount lets all replicas finish together, and includes only microbatches that are not begun. A paused
-        sibling gives all that is unfinished.
+        The amount is chosen so that all replicas finish together, and includes only microbatches that are not begun. A
+        paused sibling gives all that is unfinished.
         """
         pass_state = self._pass_state
         table = pass_state.tables[stage]
@@ -86,7 +88,9 @@ class Promotion:
         self._out.send(giver, Release(pass_state.pass_id, table.number, tuple(spared)))
 
     def who_asked(self, giver: Actor) -> Actor | None:
-        """The listener for which `giver` was asked, if it may still enter. The request ends with this answer."""
+        """The listener for which `giver` was asked to give up work, if it may still come in. The answer ends this
+        request.
+        """
         entrant = self._pass_state.entrants.pop(giver, None)
         member = self._members.get(entrant) if entrant is not None else None
         if member is None or member.stage != self._pass_state.stage_of(giver) or not self.lets_in(member):

@@ -29,26 +29,26 @@ MISSED_AFTER = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """Continue without this actor."""
+    """A finding: the pass should continue without this actor."""
 
     actor: Actor
     reason: str
     at_fault: bool = True
-    """False if the actor is merely gone."""
+    """False if the actor is merely gone and has done nothing wrong."""
     accused: tuple[Actor, ...] = ()
-    """Other actors that may be at fault instead: those few that the actor reports to wait for."""
+    """Other actors that may be at fault instead: the few for which the actor reports to wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Run the step again under a new term; a forward-only pass is dropped."""
+    """A finding: the step must be run again under a new term. A forward-only pass is dropped instead."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class TooLong:
-    """A forward-only pass has taken longer than it may."""
+    """A finding: a forward-only pass has taken longer than it may."""
 
     reason: str
     who: tuple[Actor, ...]
@@ -78,8 +78,8 @@ class Repair:
         """The paused members that the pass waited for at the last heartbeat, as text."""
         self._ticked_at = pass_state.opened_at
         self._openings: dict[frozenset[int], Open] = {}
-        """For each set of stages, the opening for peers that these stages' tables concern. Cached while the tables stay
-        the same.
+        """Cache: the Open message for each set of stages whose tables its receiver must know. It holds while the tables
+        stay the same.
         """
 
     # ------------------------------------------------------------ the dead
@@ -114,7 +114,7 @@ class Repair:
         return None
 
     def _publish(self, stage: int, table: StageTable, reason: str, entrant: Actor | None = None) -> None:
-        """Give a stage a new table and send it to all peers that it concerns. `entrant`: the actor that is new in the
+        """Give a stage a new table, and send it to all peers that must know it. `entrant`: the actor that is new in the
         table.
         """
         pass_state = self._pass_state
@@ -143,7 +143,7 @@ class Repair:
             self._hand_on(stage, now)
 
     def _hand_on(self, stage: int, now: float) -> None:
-        """Move the microbatches that replicas of a stage have released to other replicas."""
+        """Give the microbatches that replicas of a stage have released to other replicas."""
         pass_state = self._pass_state
         table, withheld = pass_state.tables[stage], self._members.withheld()
         given = {actor: pass_state.given.pop(actor) for actor in table.roster if actor in pass_state.given}
@@ -181,23 +181,21 @@ class Repair:
             self.tell(new, now)
 
     def _spared(self) -> frozenset[Actor]:
-        """Actors that get no more work while they have other siblings: those that leave or pause, and those on
-        probation.
-        """
+        """Actors that get no more work if they have other siblings: they leave, pause, or are on probation."""
         return self._pass_state.probed.union(self._members.withheld())
 
     # ------------------------------------------------------------ members that leave or pause
 
     def _why_withheld(self, actor: Actor) -> str:
-        """Why an actor gets no new work; the text follows the actor's name."""
+        """The reason why an actor gets no new work, as text to follow the actor's name."""
         member = self._members.get(actor)
         return f"is paused ({member.paused})" if member is not None and member.leaving_since is None else "is leaving"
 
     def drain(self, now: float) -> Suspect | GiveUp | None:
-        """Reassign the unstarted work of members that leave or pause. Return a member that cannot stay to the end.
+        """Reassign the unstarted work of members that leave or pause. Return a member that cannot stay until the step
+        is decided.
 
-        A member that has accumulated something stays until the step is decided. Otherwise that work would have to be
-        done again.
+        A member that has accumulated something stays until then. Otherwise that work would have to be repeated.
         """
         pass_state, withheld = self._pass_state, self._members.withheld()
         for actor in [a for a in pass_state.actors if a in withheld]:
@@ -261,7 +259,9 @@ class Repair:
         self._ticked_at = now
 
     def _least_rest_s(self) -> float:
-        """Lower bound of the seconds left in the pass: computing alone, with all replicas always busy."""
+        """Lower bound of the seconds until the pass is complete: the computing time alone, if all replicas are always
+        busy.
+        """
         longest = 0.0
         for table in self._pass_state.tables:
             rates = [1.0 / s for a in table.roster if (s := self._members.seconds_per_microbatch(a)) is not None]
@@ -272,8 +272,8 @@ class Repair:
     # ------------------------------------------------------------ replicas that disagree
 
     def digests_differ(self, stage: int) -> Suspect | None:
-        """Reduce once more. If the digests differ again, exclude the replica whose answer the fewest people have
-        (`People`).
+        """Replicas of a stage have different digests of the sum. Let the stage reduce once more; if the digests differ
+        again, exclude the replica whose answer the fewest people have (`People`).
 
         If several answers are equally rare, exclude the last replica in the roster.
         """
@@ -282,18 +282,18 @@ class Repair:
         votes = self._members.people.votes(actor.peer for actor in table.roster)
         for actor in table.roster:
             pass_state.digest_votes[stage, held[actor].answer] += votes[actor.peer]
-        if self._try_again(stage, "the replicas' reduced bytes differ: one new attempt"):
+        if self._try_again(stage, "the replicas' sums differ: the stage adds up its gradients once more"):
             return None
         rarest = min(reversed(table.roster), key=lambda a: pass_state.digest_votes[stage, held[a].answer])
-        return Suspect(rarest, "its reduced bytes differ from its siblings' twice")
+        return Suspect(rarest, "its sums differed from its siblings' twice")
 
     def _reduce_stuck(self, stage: int) -> Suspect | None:
-        if self._try_again(stage, "the reduction does not finish: one new attempt"):
+        if self._try_again(stage, "the sums are not complete in time: the stage adds up its gradients once more"):
             return None
-        return self._without_who_holds_up(stage, "the reduction does not finish with it")
+        return self._without_who_holds_up(stage, "the sums do not become complete with it")
 
     def _without_who_holds_up(self, stage: int, reason: str) -> Suspect | None:
-        """Exclude the actor that holds up a reduction.
+        """Exclude the actor for which a reduction waits.
 
         That actor may itself have been kept waiting by another. If two people have waited for the same other actor,
         exclude that one instead.
@@ -311,7 +311,7 @@ class Repair:
         return Suspect(actor, reason, accused=accused)
 
     def _try_again(self, stage: int, reason: str) -> bool:
-        """Let a stage reduce once more, under a new table number. Return False if it has already done so."""
+        """Let a stage reduce once more, under a new table number. Return False if it has already done this once."""
         pass_state, table = self._pass_state, self._pass_state.tables[stage]
         pass_state.digest_retries[stage] = pass_state.digest_retries.get(stage, 0) + 1
         if pass_state.digest_retries[stage] > 1:
@@ -379,8 +379,8 @@ class Repair:
         return member.has_heard(self._pass_state.pass_id) and not takes_part
 
     def _tell_if_behind(self, actor: Actor, numbers: tuple[int, ...], now: float) -> None:
-        """Send the opening again if the actor's status differs. `numbers`: those of the current tables that concern the
-        actor.
+        """Send the opening again if the actor's status shows that it lacks a table. `numbers`: those of the current
+        tables that the actor must know.
         """
         member = self._members.get(actor)
         status = member.status if member is not None else None
@@ -408,7 +408,9 @@ class Repair:
         return None
 
     def tell(self, actor: Actor, now: float) -> None:
-        """Send the opening with the current tables. A listener that loads also receives the donors of its state."""
+        """Send an actor the opening with the current tables. A listener that loads a state also gets the donors of the
+        state.
+        """
         pass_state = self._pass_state
         if (member := self._members.get(actor)) is not None:
             member.told_at = now
@@ -418,7 +420,7 @@ class Repair:
         self._out.send(actor, opening)
 
     def _opening(self, stages: frozenset[int]) -> Open:
-        """The opening for peers that the tables of these stages concern."""
+        """The Open message for peers that must know the tables of these stages."""
         pass_state = self._pass_state
         opening = self._openings.get(stages)
         if opening is None or opening.listeners is not pass_state.listeners:

@@ -1,8 +1,8 @@
 """Judges which actors are slow or stuck in an open pass, and why. Pure functions of what the coordinator has received.
 
-Whether an actor stands still is judged by measured quantiles and the step budget (`timeouts`). Whether it is slow is
-judged by comparison with its siblings. A slow actor only loses work (RELEASE); only an actor that stands still is
-fenced.
+An actor stands still if it exceeds a deadline, which follows from measured durations and the step budget (`timeouts`).
+An actor is slow in comparison with its siblings. A slow actor only loses work (RELEASE); only an actor that stands
+still is fenced.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from swarm.protocol.settings import Settings
 from swarm.protocol.timeouts import stall_deadline
 
 WORTH_STEPS = 2
-"""Longest duration of a forward-only pass, in usual steps, if it has at most as many microbatches as a step."""
+"""Longest duration of a forward-only pass in usual steps, if the pass has at most as many microbatches as a step."""
 WORTH_OF_SAMPLE = 5
 """Longest duration of a whole sample, as a multiple of the limit of one of its passes."""
 WORTH_BEATS = 10
@@ -36,17 +36,17 @@ class Stragglers:
         self._settings = settings
 
     def overrun(self, pass_state: PassState, aborts: int, now: float) -> bool:
-        """Return True if the pass exceeds its total limit, even with progress. Each abort doubles the limit; fences
-        extend it.
+        """Return True if the pass has exceeded its total limit, even if it makes progress. The limit doubles with each
+        aborted attempt at the step, and grows with each fence.
         """
         cap = self._settings.step_budget_s * (2 + pass_state.fences) * float(2 ** min(aborts, 6))
         return now - pass_state.judged_from > cap
 
     def worth_s(self, pass_state: PassState) -> float:
-        """The longest time in seconds that a forward-only pass may delay training.
+        """The longest time in seconds for which a forward-only pass may delay training.
 
-        Two usual steps, and proportionally more if the pass has more microbatches than a step. A step budget if the
-        usual duration of a step is unknown.
+        This is two usual steps, and proportionally more if the pass has more microbatches than a step. If the usual
+        duration of a step is unknown, it is a step budget.
         """
         settings = self._settings
         if not pass_state.opening.step_s:
@@ -56,7 +56,7 @@ class Stragglers:
         return max(steps * pass_state.opening.step_s, WORTH_BEATS * settings.heartbeat_s)
 
     def outlasts(self, pass_state: PassState, now: float) -> str:
-        """Why a forward-only pass, or its sample, has taken too long. Empty: it has not."""
+        """The reason why a forward-only pass, or its sample, has taken too long. Empty if it has not."""
         allowed = self.worth_s(pass_state)
         for began, limit in ((pass_state.judged_from, allowed), (pass_state.since, WORTH_OF_SAMPLE * allowed)):
             if now - began > limit:
@@ -64,7 +64,7 @@ class Stragglers:
         return ""
 
     def dawdlers(self, members: Members, pass_state: PassState, unheard: Collection[Actor], now: float) -> list[Actor]:
-        """Actors of a forward-only pass that have had work for a while without finishing any."""
+        """The actors of a forward-only pass that have had work for a while and have finished none of it."""
         while_s = self._a_while_s(pass_state)
         found = []
         for actor in pass_state.actors:
@@ -85,8 +85,8 @@ class Stragglers:
         """The microbatches that each slow actor should give up to idle siblings (`work_stealing`). `unheard` actors are
         left out.
 
-        No microbatch moves twice. Among many replicas, it might otherwise move from one slow peer to the next and never
-        be done.
+        No microbatch moves twice. Otherwise, among many replicas, it might move from one slow peer to the next and
+        never be done.
         """
         orders = []
         for stage, table in enumerate(pass_state.tables):
@@ -112,10 +112,11 @@ class Stragglers:
     def takers(
         self, members: Members, pass_state: PassState, stage: int, givers: Collection[Actor], count: int, now: float
     ) -> list[Actor]:
-        """The siblings that get `count` microbatches released by slow peers of a stage: those that are done and faster.
+        """The siblings that get `count` microbatches which slow peers of a stage have released: those that are done and
+        faster.
 
-        If there are more siblings than microbatches, those that would be the first to send their part of the sums. May
-        be empty.
+        If there are more such siblings than microbatches, the ones that would be the first to send their part of the
+        sums. The result may be empty.
         """
         slowest = max(self._pace(members, pass_state, giver, now) for giver in givers)
         idle = self._idle(members, pass_state, stage, now)
@@ -144,10 +145,10 @@ class Stragglers:
         return sums[stage] / member.offered_uplink
 
     def _pace(self, members: Members, pass_state: PassState, actor: Actor, now: float) -> float:
-        """Seconds of computing per microbatch: the measured value, or the time since it last finished one, if that is
-        longer.
+        """Seconds of computing per microbatch: the measured value, or the time since the actor last finished a
+        microbatch if that is longer.
 
-        Before the first measurement only the latter counts: an actor that waits for others' frames is not slow.
+        Before the first measurement, only that time counts. An actor that waits for others' frames is not slow.
         """
         unheard_s = self._settings.heartbeat_s  # it may have finished something and not reported it yet
         seconds = members.seconds_per_microbatch(actor) or 0.0
@@ -156,11 +157,11 @@ class Stragglers:
     def stalled(
         self, members: Members, pass_state: PassState, strikes: Strikes, unheard: Collection[Actor], now: float
     ) -> list[tuple[Actor, str]]:
-        """Actors that have work available and finish nothing, though siblings could do it. `unheard` actors are left
+        """Actors that have work available and finish nothing, although siblings could do it. `unheard` actors are left
         out.
 
-        An actor is never stalled just for being slow: the deadline is several times its known time per microbatch. For
-        an actor with unknown speed, the deadline doubles with each strike until it has shown its speed.
+        An actor is never stalled only because it is slow: the deadline is several times its known time per microbatch.
+        For an actor with unknown speed, the deadline doubles with each strike until it has shown its speed.
         """
         found = []
         for actor in (actor for table in pass_state.tables if len(table.roster) > 1 for actor in table.roster):
@@ -173,7 +174,9 @@ class Stragglers:
         return found
 
     def _why_stalled(self, member: Member, pass_state: PassState, allowed: float, now: float) -> str:
-        """Why a member counts as stalled, if it may take `allowed` seconds for one item of work; empty: it does not."""
+        """The reason why a member counts as stalled if it may take `allowed` seconds for one item of work. Empty: it
+        does not count as stalled.
+        """
         actor, line_s = member.actor, self._settings.step_budget_s / 8
         if pass_state.kind is not PassKind.TRAIN:
             line_s = min(line_s, self._a_while_s(pass_state))
@@ -196,7 +199,7 @@ class Stragglers:
         for since, deadline in ((everything, frames_s), (some, answer)):
             if since is not None and now - since > deadline and still > 2 * deadline:
                 came = f"for {now - since:.1f} s (deadline {deadline:.1f} s)"
-                return f"it has received none of its neighbours' frames {came}"
+                return f"it has received no activation or gradient from its neighbours {came}"
         return ""
 
     def _patience(self, member: Member, pass_state: PassState, strikes: int) -> float:
@@ -219,10 +222,11 @@ class Stragglers:
         ]
 
     def endless_reduces(self, pass_state: PassState, now: float) -> list[tuple[int, str]]:
-        """Stages whose reduction takes too long although their members report progress, each with its duration.
+        """Stages whose reduction takes too long although their members report progress, each with the duration of the
+        reduction.
 
-        Over a slow link, a reduction takes longer than other deadlines without anybody's fault. But reported progress
-        alone must not extend a reduction for ever, and one slow link must not delay all peers in every step.
+        Over a slow link, a reduction exceeds other deadlines without anybody's fault. But reported progress alone must
+        not extend a reduction for ever, and one slow link must not delay all peers in every step.
         """
         allowed = self._settings.step_budget_s * (1 + pass_state.fences)
         found = []
@@ -238,12 +242,13 @@ class Stragglers:
         return [s for s, table in enumerate(pass_state.tables) if len(pass_state.prepared[s]) < len(table.roster)]
 
     def holds_up(self, members: Members, pass_state: PassState, stage: int) -> Actor | None:
-        """The actor that most members of a stage's reduction wait for. None if no actor can be spared, or if that one
-        cannot.
+        """The actor for which most members of a stage's reduction wait. None if this actor, or any actor, cannot be
+        spared.
 
         Each person has one vote (`People`), divided among the actors that its members name. So two honest voters
-        outvote one that lies or has a slow link. A prepared member waits for all that are not prepared. Ties are broken
-        in this order: not prepared, slower reported uplink, last in the roster.
+        outvote one that lies or has a slow link. A prepared member waits for all that are not prepared. If several
+        actors have equally many votes, these count more, in this order: not prepared, slower reported uplink, later in
+        the roster.
         """
         rosters = {s: pass_state.tables[s].roster for s in pass_state.reduces_with(stage)}
         everybody = {actor: s for s, roster in rosters.items() for actor in roster}
@@ -267,10 +272,10 @@ class Stragglers:
         return max(spare, key=guilt, default=None)
 
     def kept_waiting_by(self, members: Members, pass_state: PassState, actor: Actor) -> tuple[Actor, ...]:
-        """The actors that `actor`'s reduction waits for, as it reports. Empty if they are several people and more than
-        half of all.
+        """The actors for which `actor`'s reduction waits, as it reports. Empty if these are several people and more
+        than half of all.
 
-        If a peer sends its part to all siblings but one, that sibling waits for it, and all others wait for that
+        If a peer sends its part to all siblings but one, that sibling waits for the peer, and all others wait for that
         sibling.
         """
         stage = pass_state.stage_of(actor)

@@ -1,7 +1,7 @@
-"""The weights by which microbatches are divided among replicas: measured speed and uplink, with fluctuations removed.
+"""The weights by which microbatches are divided among replicas: measured speed and uplink, without small fluctuations.
 
-A changed table has a cost if frames build on earlier visits, or if residuals belong to earlier shares. So a speed
-counts as unchanged until it clearly differs from the one used last.
+It costs something to change a table if frames build on earlier visits, or if residuals belong to earlier shares. So a
+speed counts as unchanged until it clearly differs from the one used last.
 """
 
 from __future__ import annotations
@@ -30,16 +30,20 @@ EVEN = 1.1
 FASTEST = 16.0
 """Upper bound of a speed, as a multiple of the median. The lower bound is a fourth of its inverse."""
 FIRST, FIRST_STEPS = 4.0, 3
-"""Bound of a relative speed during the first steps after a replica's first measurement, since first passes are slow."""
+"""Upper bound of a relative speed during a replica's first steps after its first measurement, since first passes are
+slow.
+"""
 RECOVERY = 1.03
-"""A peer that is too slow for even one microbatch counts as faster by this factor every step, until it is tried again.
+"""If a peer is too slow to get a single microbatch, its assumed speed grows by this factor every step until it gets
+one.
 
-It may have been busy with other work. A peer 30 times as slow is tried every 23 steps, which costs less than 4 %.
+It may have been busy with other work. A peer that is 30 times as slow gets a microbatch every 23 steps, which costs
+less than 4 %.
 """
 
 
 class Weights:
-    """Call `of` before a training pass, and `dealt` with its tables."""
+    """The weights of all replicas. Call `of` before a training pass, and `dealt` with the tables of this pass."""
 
     def __init__(self, stage_costs: StageCosts, members: Members, out: Outbox) -> None:
         self._stage_costs = stage_costs
@@ -52,7 +56,9 @@ class Weights:
         """For each actor: the number of consecutive steps without work."""
 
     def of(self, roster: Sequence[Actor], stage: int) -> dict[Actor, float]:
-        """The relative speeds of a stage's replicas: of computing, or of sending if that is slower."""
+        """The relative speeds of a stage's replicas. The speed of computing counts, or that of sending if it is
+        lower.
+        """
         there = {actor: member for actor in roster if (member := self._members.get(actor)) is not None}
         measured = [member.speed for member in there.values() if member.speed is not None]
         sent = self._stage_costs.sent(stage)

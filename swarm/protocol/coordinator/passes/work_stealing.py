@@ -1,9 +1,9 @@
 """Chooses the microbatches that slow replicas of a stage give up during a step, so that all finish together. A pure
 function.
 
-Replicas of equal speed finish a step at different times. Moving work between them costs a forward and gains nothing. So
-work moves only from a replica that takes `SLOWER` times as long per microbatch as its taker, and only if the remaining
-work is then done a third sooner.
+Replicas of equal speed finish a step at different times, but moving work between them costs a forward and gains
+nothing. So work moves only from a replica that takes `SLOWER` times as long per microbatch as the taker, and only if
+the remaining work is then done a third sooner.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class Idle:
 
     @property
     def soonest(self) -> float:
-        """Seconds until its part of the sums is sent, if it takes over one microbatch."""
+        """Seconds until it has sent its part of the sums, if it takes over one microbatch."""
         return self.pace + self.sends_s
 
 
 def relief(busy: Mapping[Actor, Busy], idle: Sequence[Idle], promised: int = 0) -> dict[Actor, int]:
-    """The number of microbatches that each busy replica should give up. Each keeps at least one. Replicas that give up
-    nothing are left out.
+    """The number of microbatches that each busy replica should give up. Each replica keeps at least one. Replicas that
+    give up nothing are not in the result.
 
-    `promised`: the number of microbatches already requested from others, which the idle replicas do first. Each
-    microbatch goes from the replica that would finish last to the replica that would have sent its part of the sums
-    first.
+    `promised`: the number of microbatches that other replicas were already asked to give up. The idle replicas compute
+    these first. Then, one microbatch at a time moves from the replica that would finish last to the replica that would
+    have sent its part of the sums first.
     """
     if not idle:
         return {}
@@ -61,7 +61,7 @@ def relief(busy: Mapping[Actor, Busy], idle: Sequence[Idle], promised: int = 0) 
     latest = dict.fromkeys(busy, 0.0)
 
     def sent_at(taker: int) -> float:
-        """When its part would be sent if it took one more microbatch."""
+        """The time at which it would have sent its part of the sums, if it took one more microbatch."""
         return computed[taker] + idle[taker].soonest
 
     def ends_at(giver: Actor, kept: int) -> float:

@@ -1,5 +1,5 @@
-"""Estimates how often peers leave. From this follow the number of replicas of a stage, and the expected life of an
-assignment.
+"""Estimates how often peers leave. The number of replicas of a stage and the expected life of an assignment depend on
+it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ PRIOR_PER_S = 0.6 / 3600
 per hour).
 """
 PRIOR_WEIGHT_S = 10 * 3600.0
-"""Weight of this assumption in peer-seconds: ten peers for an hour."""
+"""Weight of this assumption, in peer-seconds: as if ten peers had been observed for an hour."""
 DEATH_IN_A_REDUCE = 0.1
 """The probability that a peer dies during a reduction should stay below this, because the survivors must then reduce
 again.
@@ -19,8 +19,8 @@ again.
 
 
 class Churn:
-    """Departures divided by presence, as the coordinator sees both. A restart counts as a departure, since it costs as
-    much.
+    """The number of departures divided by the time for which peers were present, as the coordinator has seen both. A
+    restart counts as a departure, since it costs as much.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Churn:
         self._since = 0.0
 
     def present(self, peers: int, now: float) -> None:
-        """From `now` on, this number of peers is present."""
+        """Record that this number of peers is present from `now` on."""
         if self._present:
             self._presence_s += self._present * max(0.0, now - self._since)
         self._present, self._since = peers, now

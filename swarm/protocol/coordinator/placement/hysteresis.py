@@ -1,7 +1,7 @@
-"""Hysteresis: prevents a fluctuating measurement from undoing the last move.
+"""Prevents a fluctuating measurement from undoing the last move of a peer.
 
-A move against the direction of the last move between the same two stages must wait; the wait doubles each time. If a
-peer joins or leaves one of the two stages, the count starts again.
+If a move has the opposite direction of the last move between the same two stages, it must wait. The wait doubles each
+time. If a peer joins or leaves one of the two stages, the count starts again.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class _Last:
     source: int
     at: float
     turns: int = 0
-    """How often the direction has changed."""
+    """How often the direction of moves between the two stages has changed."""
 
 
 class Hysteresis:
-    """Times are seconds of one clock."""
+    """The moves that must wait. All times are seconds of one clock."""
 
     def __init__(self) -> None:
         self._last: dict[frozenset[int], _Last] = {}

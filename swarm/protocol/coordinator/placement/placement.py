@@ -45,15 +45,15 @@ class Survey:
     """The result of `Placement.survey`: whether every stage is held, and by which members."""
 
     rosters: list[list[Actor]]
-    """For each stage: actors that hold the version, actors that can apply the last decision, and actors in
-    `promotion`.
+    """For each stage, three kinds of actors: those that hold the version, those that can apply the last decision, and
+    those in `promotion`.
     """
     promotion: set[Actor] = field(default_factory=set)
     """Listeners that lack only the last decision. Donors keep the sums of that step for them."""
     ready: bool = True
     """True if the next pass can open with these rosters."""
     waiting: str = ""
-    """Why the next pass waits, if the reason is worth an event."""
+    """The reason why the next pass waits, if an event should report it."""
     new_term: NewTerm | None = None
 
     def wait(self, reason: str) -> None:
@@ -62,7 +62,9 @@ class Survey:
 
 
 class Placement:
-    """Call `place` at any time. Between passes, call `survey` repeatedly until it is ready."""
+    """Gives stages and versions to members. Call `place` at any time. Between passes, call `survey` until it is
+    ready.
+    """
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class Placement:
         out: Outbox,
     ) -> None:
         self.since = 0.0
-        """When the last pass ended."""
+        """The time when the last pass ended."""
         self._me = me
         self._settings = settings
         self._history = history
@@ -90,15 +92,17 @@ class Placement:
             self._first_patience_s = settings.recruit_after_s  # a resumed run: its peers are only late, not new
         self._opened_any = False
         self._missing_since: dict[int, float] = {}
-        """For each stage whose version no peer holds: since when."""
+        """For each stage whose version no peer holds, the time since which this is so."""
         self._empty_since: dict[int, float] = {}
-        """For each stage that no peer holds or loads: since when, or since the last peer joined."""
+        """For each stage that no peer holds or loads, the time since which this is so, or when the last peer joined."""
         self._arrived = 0
-        """Number of members at the last check of those stages."""
+        """The number of members when those stages were last checked."""
         self._placed_for = (-1, 0)
-        """The inputs of the last placement of all members."""
+        """The members and properties for which all members were last placed. If they are unchanged, nothing needs to be
+        placed.
+        """
         self._handing_on = False
-        """True if all holders of a stage are leaving. Meanwhile, all members apply and save the last decision."""
+        """True while all holders of a stage are leaving. Meanwhile, all members apply and save the last decision."""
         self._listened: frozenset[Actor] = frozenset()
         """The listeners of the last decided step."""
 
@@ -110,7 +114,7 @@ class Placement:
             member.told_at = -1.0
 
     def decided(self, listened: Collection[Actor]) -> None:
-        """A step is decided. `listened`: the actors for which its sums are kept."""
+        """A step is decided. `listened`: the actors for which donors keep its sums."""
         self._listened = frozenset(listened)
 
     def pass_opened(self, actors: Iterable[Actor], now: float) -> None:
@@ -232,7 +236,7 @@ class Placement:
             self.rebalancing.consider(now)
         found, history = Survey([]), self._history
         deserted: list[int] = []
-        """Stages held only by members that have been paused for a long time."""
+        """`deserted`: stages whose members have all been paused for a long time."""
         crews = [
             [m for m in self._members.of_stage(s) if m.is_current(history.version, history.decision)]
             for s in range(self._settings.stages)
@@ -303,7 +307,7 @@ class Placement:
         return self._opened_any or member.has_heard_any
 
     def _enters(self, member: Member) -> bool:
-        """Return True if the member lacks only the last decision, and the sums of that step are kept for it."""
+        """Return True if the member lacks only the last decision and donors keep the sums of that step for it."""
         version = self._history.version
         held = self._history.decision is not None and member.version == version - 1
         return held and self._listens(member) and member.actor in self._listened and member.enters_from <= version
@@ -332,7 +336,7 @@ class Placement:
         return holders, coming, needy
 
     def _may_be_further(self, member: Member, now: float) -> bool:
-        """Return True if the member may have advanced since its last report, because it reported to the former
+        """Return True if the member may hold a newer version than it last reported, because it reported to the former
         leader.
         """
         since = member.recalled_at
@@ -387,7 +391,7 @@ class Placement:
                 self._out.send(member.actor, Decide(history.decision, history.term, save=history.is_asked))
 
     def ask_to_save(self, now: float) -> None:
-        """Send the last decision again to the members that have its version and have not saved it."""
+        """Send the last decision again to the members that have its version but have not saved it."""
         history = self._history
         for member in self._members:
             if history.decision is None or member.version != history.version or member.status is None:
@@ -396,7 +400,7 @@ class Placement:
                 self._out.send(member.actor, Decide(history.decision, history.term, save=history.is_asked))
 
     def _tell(self, member: Member, now: float) -> bool:
-        """Return True if an order to this member is due (again)."""
+        """Return True if the member must be given an order, or be given it again."""
         if member.told_at >= 0 and now - member.told_at < 2 * self._settings.heartbeat_s:
             return False
         member.told_at = now
@@ -443,7 +447,7 @@ class Placement:
             found.new_term = self.go_back(target, reason)
 
     def _nobody(self, stage: int) -> str:
-        """Why a stage has no peer, and what the organiser can do, as text."""
+        """The reason why a stage has no peer, and what the organiser can do, as text."""
         left_out = self._failure_history.doubts.left_out
         those = [(m.actor, left_out[m.actor.peer]) for m in self._members.of_stage(stage) if m.actor.peer in left_out]
         if not those:
@@ -452,7 +456,7 @@ class Placement:
         return f"stage {stage} has no trusted peer. {who}. Add another peer for this stage. {IF_DIVERGED}"
 
     def go_back(self, target: int, reason: str) -> NewTerm:
-        """Void all held states. The history continues from version `target`."""
+        """Void all states that peers hold. The run continues from version `target`."""
         self._out.emit(RolledBack(self._members.next_term(self._history.term), target, reason))
         for member in self._members:
             member.version = None
@@ -460,8 +464,8 @@ class Placement:
         return NewTerm(target)
 
     def _ask_for_a_seat(self, stage: int, now: float) -> None:
-        """No stage can spare a replica, and no peer has joined for a while that could hold this stage. Ask for another
-        seat.
+        """Ask a process for another seat, if no stage can spare a replica and for a while no peer has joined that could
+        hold this stage.
         """
         if len(self._members) > self._arrived:
             self._empty_since.clear()  # others may be reconnecting, as after a restart of the coordinator
@@ -471,6 +475,8 @@ class Placement:
             self._seats.lacking(stage, now)
 
     def _recruit(self, stage: int, now: float) -> None:
-        """No peer stands by for a stage without peers. Move a spare replica, or let one process hold two stages."""
+        """Find a peer for a stage without peers while no peer stands by. Move a spare replica, or let a process hold a
+        further stage.
+        """
         if self.rebalancing.recruit(StageIndex(stage), now) is None:
             self._seats.lacking(stage, now)

@@ -38,7 +38,7 @@ class Move:
     source: StageIndex
     stage: StageIndex
     gain: float
-    """Microbatches gained within the horizon once the peer has arrived, including the moves that follow."""
+    """Microbatches gained within the horizon once the peer has arrived. This includes the moves that follow."""
     cost: float
     """Microbatches lost while the peer moves."""
     reason: str
@@ -59,11 +59,12 @@ def claim(
     barred: frozenset[int] = frozenset(),
     shunned: Collection[int] = (),
 ) -> Claim | None:
-    """The stage for a newcomer with this speed and uplink. None: every stage that it could hold is full.
+    """The stage for a newcomer with this speed and uplink. None if every stage that it could hold is full.
 
-    In order of priority: a stage that lacks planned replicas; one that is not `shunned`; the stage where the swarm's
-    rate rises most; the one that helps the slowest, second slowest, … stage; the lowest index. A peer on call does not
-    count as one of the stage's replicas, because it leaves for the newcomer.
+    The first of these criteria that makes a difference decides: a stage that lacks planned replicas; a stage that is
+    not `shunned`; the stage where the swarm's rate rises most; the stage where the slowest, second slowest, … rate
+    rises most; the lowest index. A peer on call does not count as one of the
+    stage's replicas, because it leaves for the newcomer.
     """
     newcomer = Worker(Actor("", 0), speed, uplink=uplink)
     rates = lineup.rates()
@@ -161,8 +162,8 @@ def plan_move(
 def _best_move(
     crews: Sequence[Sequence[Worker]], lineup: Lineup, rates: Sequence[float], barred: Collection[tuple[int, int]]
 ) -> tuple[Worker, int, int] | None:
-    """The move (worker, from, to) after which the slower of the two stages is fastest. None: no move helps the slowest
-    stage.
+    """The move (worker, from, to) after which the slower of the two stages is fastest. None if no move helps the
+    slowest stage.
     """
     stage = min(range(len(rates)), key=lambda s: (rates[s], s))
     if len(crews[stage]) >= lineup.most:
@@ -186,13 +187,15 @@ def _best_move(
 
 
 def _spares(crew: Sequence[Worker], there: int, replicas: int) -> bool:
-    """Return True if a stage can give a peer away: never its last one, nor a planned one to a stage with more peers."""
+    """Return True if a stage can give a peer away. It keeps at least one peer, and gives no planned peer to a stage
+    with more peers.
+    """
     ready = sum(worker.ready for worker in crew)
     return ready >= 2 and len(crew) - 1 >= min(replicas, there + 1)
 
 
 def _moved(worker: Worker) -> Worker:
-    """The worker on its way: it counts in its new stage, and it cannot move again."""
+    """The worker after the move: it counts in its new stage, and it cannot move again."""
     return replace(worker, movable=False, ready=False)
 
 

@@ -1,8 +1,9 @@
-"""Chooses stages for newcomers, and moves during the run: it calls the planner with the coordinator's measurements.
+"""Chooses stages for newcomers and moves peers during the run. It calls the planner with the coordinator's
+measurements.
 
-The cost of a move and the time for which it is useful are measured too: the seconds from being assigned a stage to
-working in it, the seconds per step, and how often peers leave. So no period must be configured: moves are considered
-after every decided step.
+The coordinator measures everything that the planner needs: the seconds from being assigned a stage to working in it,
+the seconds per step, and how often peers leave. So no period must be configured: moves are considered after every
+decided step.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from swarm.protocol.settings import Settings
 from swarm.protocol.timeouts import Observed
 
 DWELL_STEPS = 4
-"""Minimum number of steps that a peer stays in its stage: as many are needed to measure its effect."""
+"""Minimum number of steps for which a peer stays in its stage, because its effect must be measured."""
 DWELL_DOWNLOADS = 2
-"""Minimum stay as a multiple of the time to take up a stage, so that a peer works for at least half of its time."""
+"""Minimum stay in a stage, as a multiple of the time that it takes to load the stage, so that a peer works for at least
+half of its time.
+"""
 
 
 class Rebalancing:
@@ -48,7 +51,7 @@ class Rebalancing:
         self._reduces = Observed()
         self._arrivals = Observed()
         self._began_at: float | None = None
-        """When the first pass opened. Members placed before it had to wait for others."""
+        """The time when the first pass opened. Members placed before it had to wait for others."""
         self._warned = False
         self._moves = 0
         self._hysteresis = Hysteresis()
@@ -137,7 +140,7 @@ class Rebalancing:
 
     @property
     def longest_way_s(self) -> float:
-        """While a peer moves, other moves wait for it at most this number of seconds."""
+        """Longest time in seconds for which other moves wait while a peer moves."""
         return 2 * self.dwell_s + self._settings.step_budget_s
 
     @property
@@ -151,9 +154,9 @@ class Rebalancing:
     def claim(self, member: Member) -> Claim | None:
         """The stage for a member without one. None: it stands by.
 
-        First choice is the stage of its checkpoint, if that stage lacks replicas. The second is the stage that it was
-        loading when it was lost. Otherwise the planner chooses; it prefers stages without other devices of the same
-        owner.
+        The first choice is the stage of its checkpoint, if that stage lacks replicas. The second is the stage that the
+        member was loading when it was lost. Otherwise the planner chooses, and prefers stages in which the owner has no
+        other device.
         """
         settings, barred = self._settings, self._stage_costs.barred(self._members, member)
         wanted, people = member.preferred, self._members.people
@@ -173,17 +176,17 @@ class Rebalancing:
         return stage not in self._stage_costs.barred(self._members, member)
 
     def why_not(self, member: Member) -> str:
-        """Why there is no stage for a member, as text."""
-        needs, barred = self._settings.stage_memory, self._stage_costs.barred(self._members, member)
+        """The reason why there is no stage for a member, as text."""
+        costs, barred = self._stage_costs, self._stage_costs.barred(self._members, member)
         free = [s for s in range(self._settings.stages) if len(self._members.crew(s)) < self.most]
-        others = {m.stage: needs[m.stage] for m in self._members.companions(member) if needs and m.stage is not None}
-        alone = needs if others else self._settings.stage_least or needs
-        lacking = [alone[s] for s in free if s in barred and s not in others and needs]
+        others = costs.held_by(self._members.companions(member))
+        needs = [costs.need(member, s, alone=not others) for s in free if s in barred and s not in others]
+        lacking = [need for need in needs if need is not None]
         if lacking and barred.issuperset(free) and member.memory is not None:
             beside = f", {sum(others.values()) / 1e9:.3g} GB of it for other peers in its process" if others else ""
             return (
-                f"it has {member.memory / 1e9:.3g} GB of memory to plan with{beside}, and a peer of a stage that is "
-                f"free needs {min(lacking) / 1e9:.3g} GB: stands by"
+                f"it has {member.memory / 1e9:.3g} GB of memory to plan with{beside}, and a stage that is free "
+                f"needs {min(lacking) / 1e9:.3g} GB on {member.kind.value}: stands by"
             )
         if free:
             return "another peer of its process holds the free stage: stands by"
@@ -212,7 +215,7 @@ class Rebalancing:
         return None
 
     def recruit(self, stage: StageIndex, now: float) -> Move | None:
-        """No peer stands by for a stage without peers. Move a replica that another stage can spare."""
+        """Find a peer for a stage without peers while no peer stands by: a replica that another stage can spare."""
         lineup = self._stage_costs.lineup(self._members, self._settings.replicas, self.most, self._is_ready)
         found = recruit(lineup, stage)
         if found is not None:

@@ -21,7 +21,9 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 
 IN_VAIN_BUDGETS = 4
-"""If a process did not add a requested peer within a step budget, it is not asked for this number of step budgets."""
+"""If a process did not add a requested peer within a step budget, it is not asked again for this number of step
+budgets.
+"""
 
 
 @dataclass(slots=True)
@@ -51,7 +53,7 @@ class Seats:
         self._doubts = doubts
         self._out = out
         self._orders: dict[Actor, _Order] = {}
-        """By the peer that was asked."""
+        """The open requests, by the peer that was asked."""
         self._not_before: dict[Actor, float] = {}
         """For each peer that did not fulfil a request: until when it is not asked again."""
         self._released: dict[Actor, tuple[float, str]] = {}
@@ -62,7 +64,9 @@ class Seats:
     # ------------------------------------------------------------ one more
 
     def lacking(self, stage: int, now: float) -> None:
-        """No peer holds this stage, stands by for it or can be spared. The caller repeats the call while this is so."""
+        """Nobody holds this stage, stands by for it or can be spared for it. The caller repeats the call while this is
+        so.
+        """
         for actor, order in list(self._orders.items()):
             if self._is_over(actor, order, now):
                 del self._orders[actor]
@@ -97,7 +101,7 @@ class Seats:
                 len(machine) >= MAX_SEATS
                 or any(m.leaving_since is not None for m in machine)  # the number of peers there is about to change
                 or stage in held
-                or not self._stage_costs.has_room(member.memory, machine, stage)
+                or not self._stage_costs.has_room(member, machine, stage)
             ):
                 continue
             load = (len(machine) + 1) / sum(self._stage_costs.speed(m) for m in machine)
@@ -159,10 +163,10 @@ class Seats:
         return None
 
     def _needless(self, member: Member) -> str:
-        """Why a seat is no longer needed, as text; empty if it is needed."""
+        """The reason why a seat is no longer needed, as text; empty if it is needed."""
         stage = member.stage
         if stage is None:
-            return "no stage needs it" if member.standing_by else ""
+            return "no stage needs this peer" if member.standing_by else ""
         version, decision = self._history.version, self._history.decision
         others = [
             m

@@ -1,39 +1,34 @@
-"""What of a device a peer's engine puts to use: microbatches one after another, from received bodies to packed ones.
-
-    python -m benchmarks.gpu_pipeline [--device cuda] [--out FILE]
-    python -m benchmarks.gpu_pipeline --device cpu --smoke      # the same at a small size
+"""Speed: microbatches one after another, from received bodies to packed ones, through a peer's engine.
 
 A middle stage gets forwards, each followed by its backward, with at most four microbatches between the two, as in a
-swarm whose links never wait. Columns:
+swarm whose links never wait. Figures:
 
-* whole_ms: seconds of all that by microbatches. `share` is that of the device's measured matrix rate which the model's
-  FLOP need: 6 a parameter and token, and attention's.
-* core_ms: forward and backward of the same module alone, as many in a row, without bodies, sums or the engine.
-* alone_ms: the whole module under torch.compile, its matrices in half precision: what a training script would get.
+* whole_ms: milliseconds per microbatch. `share`: the part of the device's measured matrix rate that the FLOP of the
+  model need: 6 per parameter and token, and those of attention.
+* core_ms: forward and backward of the same module, as many in a row, without bodies, sums and engine.
+* alone_ms: the whole module under torch.compile, with matrices in half precision, as a training script would use it.
 * idle: share of the time in which the device had work and did nothing.
-* waits: how often the host waited for the device, a microbatch (forward and backward).
-* peak_bytes: most that was allocated, a parameter.
+* waits: how often each thread of the host waits for the device in a microbatch (forward and backward).
+* peak_bytes: most that was allocated, per parameter.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import queue
 import statistics
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.gpu import MIDDLE, PASS, Lab, _bodies, _fill, _manifest
-from benchmarks.results import write_results
+from benchmarks.gpu.lab import Lab
+from benchmarks.gpu.phase import Aim, Found
+from benchmarks.gpu.waits import Waits
+from benchmarks.gpu.workload import MIDDLE, PASS, bodies_of, fill, run_of
 from swarm.compute.engine import StageEngine
 from swarm.compute.precision import Precision
 from swarm.compute.stage import Stage
@@ -44,56 +39,60 @@ from swarm.protocol.ids import Microbatch, PassKind
 from swarm.protocol.peer.io import Backward, BackwardDone, Begin, ComputeFailed, Forward, ForwardDone, PeerInput
 
 IN_FLIGHT = 4
-SHAPES = (
-    # dim, ffn, layers, sequences, length, subspace
-    (2048, 5632, 5, 4, 2048, 128),
+MICROBATCHES, ROUNDS = 24, 5
+Shape = tuple[int, int, int, int, int, int]
+"""dim, ffn, layers, sequences, length, subspace"""
+FIRST: tuple[Shape, ...] = ((2048, 5632, 5, 4, 2048, 128),)
+FURTHER: tuple[Shape, ...] = (
     (2048, 5632, 5, 4, 2048, 0),
     (4096, 14336, 2, 4, 2048, 128),
     (1024, 2816, 8, 4, 512, 128),
 )
-SMOKE = ((64, 160, 2, 2, 32, 16), (64, 160, 2, 2, 32, 0))
+SMOKE: Shape = (64, 160, 2, 2, 32, 16)
+MOST_IDLE, LEAST_SHARE, MOST_WAITS = 0.03, 0.95, 1.0
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--microbatches", type=int, default=24)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--limit", type=float, default=200.0, help="seconds after which no further row begins")
-    parser.add_argument("--rows", type=int, default=len(SHAPES), help="so many shapes, from the first")
-    parser.add_argument("--eager", action="store_true", help="nothing is compiled")
-    parser.add_argument("--alone", action="store_true", help="the compiled module alone, too")
-    parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    lab = Lab(torch.device(options.device), options.smoke)
-    lab.matrix_rate()
-    deadline = time.monotonic() + options.limit
-    rows: list[dict[str, Any]] = []
-    for shape in (SMOKE if options.smoke else SHAPES)[: options.rows]:
-        row: dict[str, Any] = dict(zip(("dim", "ffn", "layers", "sequences", "length", "subspace"), shape, strict=True))
-        rows.append(row)
-        if time.monotonic() > deadline:
-            row["skipped"] = "out of time"
-            continue
-        lab.tidy()
-        try:
-            for compiled in (False,) if options.eager else (False, True):
-                row["compiled" if compiled else "eager"] = _row(lab, _manifest(*shape), options, compiled)
-            if options.alone and not options.eager:
-                row["alone_ms"] = round(1e3 * _alone(lab, _manifest(*shape)), 3)
-                row["core_of_alone"] = round(row["alone_ms"] / row["compiled"]["core_ms"], 3)
-        except Exception as error:
-            traceback.print_exc()
-            row["failed"] = f"{type(error).__name__}: {error}"[:400]
-        print(json.dumps(row), flush=True)
-        write_results(
-            options.out, "gpu_pipeline", device=lab.name, teraflop=lab.peak, torch=torch.__version__, rows=rows
-        )
+def measure(lab: Lab, shapes: Sequence[Shape]) -> Found:
+    """Each shape plain and compiled."""
+    if not lab.peak:
+        lab.matrix_rate()
+    figures: dict[str, Any] = {}
+    aims: list[Aim] = []
+    for shape in (SMOKE,) if lab.smoke else shapes:
+        dim, _, layers, sequences, length, subspace = shape
+        name = f"{layers} layers of {dim}, {sequences} × {length} tokens, subspace {subspace or '-'}"
+        manifest = run_of(*shape)
+        rows: dict[str, Any] = {}
+        figures[name] = rows
+        ways = (False,) if lab.smoke else (False, True)  # compiling takes longer than all else of a smoke run
+        for compiled in ways:
+            lab.tidy()
+            rows["compiled" if compiled else "plain"] = _row(lab, manifest, compiled)
+        if len(ways) > 1:
+            rows["alone_ms"] = round(1e3 * _alone(lab, manifest), 3)
+            core = round(rows["alone_ms"] / rows["compiled"]["core_ms"], 3)
+            aims.append(Aim.at_least(f"{name}: core ÷ module compiled alone", LEAST_SHARE, core))
+        for way, row in rows.items():
+            if isinstance(row, dict):
+                aims += [aim.of(lab) for aim in _aims(f"{name}, {way}", row, lab)]
+    return Found({"teraflop": round(lab.peak, 1), **figures}, tuple(aims))
 
 
-def _row(lab: Lab, manifest: RunManifest, options: argparse.Namespace, compiled: bool) -> dict[str, object]:
+def _aims(name: str, row: dict[str, Any], lab: Lab) -> list[Aim]:
+    found = [
+        Aim.at_least(f"{name}: whole ÷ core", LEAST_SHARE, row["whole_of_core"]),
+        Aim.at_most(f"{name}: idle", MOST_IDLE, row["idle"]),
+    ]
+    waits = "waits of the launching thread per microbatch"
+    if lab.cuda:
+        found.append(Aim.at_most(f"{name}: {waits}", MOST_WAITS, row["waits_launching"]))
+    else:
+        found.append(Aim.cannot(f"{name}: {waits}", f"<= {MOST_WAITS:g}", "a CPU has computed when it is asked"))
+    return found
+
+
+def _row(lab: Lab, manifest: RunManifest, compiled: bool) -> dict[str, object]:
+    microbatches, repeats = (4, 2) if lab.smoke else (MICROBATCHES, ROUNDS)
     parameters = count_parameters(manifest.model, MIDDLE)
     batch, layers = manifest.batch, manifest.model.layers - 2
     tokens = batch.sequences * batch.sequence_length
@@ -105,18 +104,21 @@ def _row(lab: Lab, manifest: RunManifest, options: argparse.Namespace, compiled:
         line.run(IN_FLIGHT + 1)
         if lab.cuda:
             torch.cuda.reset_peak_memory_stats()
-        rounds = sorted((line.run(options.microbatches) for _ in range(options.rounds)), key=lambda each: each[0])
+        rounds = sorted((line.run(microbatches) for _ in range(repeats)), key=lambda each: each[0])
         whole, busy = rounds[len(rounds) // 2]
-        whole /= options.microbatches
+        whole /= microbatches
         found["whole_ms"] = round(1e3 * whole, 3)
         found["spread"] = round((rounds[-1][0] - rounds[0][0]) / rounds[len(rounds) // 2][0], 3)
-        found["idle"] = round(1 - busy / (whole * options.microbatches), 4)
+        found["idle"] = round(1 - busy / (whole * microbatches), 4)
         if lab.cuda:
             found["peak_bytes"] = round(torch.cuda.max_memory_allocated() / parameters, 2)
-            found["waits"] = _waits(lab, line)
+            waits = Waits()
+            with waits.counted():
+                line.run(8, begun=waits.forget)
+            found |= waits.per_microbatch(8)
         # as many in a row, of numbers as random: a card that is never idle or multiplies zeros has another clock
-        core = lab.median(partial(_cores, line.stage, manifest, options.microbatches), options.rounds, 1)
-        core /= options.microbatches
+        core = lab.median(partial(_cores, line.stage, manifest, microbatches), repeats, 1)
+        core /= microbatches
         found["core_ms"] = round(1e3 * core, 3)
         found["whole_of_core"] = round(core / whole, 3)
         for name, seconds in (("whole", whole), ("core", core)):
@@ -131,7 +133,7 @@ class _Filled(StageEngine):
 
     def _build(self, initialised: bool) -> Stage:
         stage = super()._build(False)
-        _fill(stage.parameters)
+        fill(stage.parameters)
         stage.loaded()
         return stage
 
@@ -141,7 +143,7 @@ class _Line:
 
     def __init__(self, lab: Lab, manifest: RunManifest, compiled: bool) -> None:
         self._told: queue.SimpleQueue[PeerInput] = queue.SimpleQueue()
-        self._bodies = _bodies(manifest)
+        self._bodies = bodies_of(manifest)
         self._engine = _Filled(
             manifest,
             MIDDLE,
@@ -157,12 +159,16 @@ class _Line:
         assert self._engine._stage is not None, "it is initialised"
         return self._engine._stage
 
-    def run(self, count: int) -> tuple[float, float]:
-        """(seconds of so many microbatches, those in which the device did something)."""
+    def run(self, count: int, begun: Callable[[], object] = lambda: None) -> tuple[float, float]:
+        """Return the seconds of `count` microbatches, and those in which the device computed.
+
+        `begun`: called before the first of them, when the pass has begun.
+        """
         engine, (forward, backward) = self._engine, self._bodies
         engine.submit(Begin(PASS, PassKind.TRAIN))
         engine._thread.call(lambda: None).result()  # it has begun
         engine.meter.read()
+        begun()
         orders = (Forward(PASS, PassKind.TRAIN, Microbatch(m), forward) for m in range(count))
         start = time.perf_counter()
         for order in self._first(orders):
@@ -204,23 +210,10 @@ def _cores(stage: Stage, manifest: RunManifest, count: int) -> None:
         torch.autograd.grad(output, (x, *leaves), gradient)
 
 
-def _waits(lab: Lab, line: _Line) -> dict[str, float]:
-    """By what the host called, a microbatch."""
-    from torch.profiler import ProfilerActivity, profile
-
-    count = 8
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        line.run(count)
-        lab.wait()
-    calls = {event.key: event.count / count for event in profiler.key_averages() if "ynchronize" in event.key}
-    launches = sum(event.count for event in profiler.key_averages() if "LaunchKernel" in event.key)
-    return {**calls, "launches": launches / count}
-
-
 def _alone(lab: Lab, manifest: RunManifest) -> float:
     """Seconds of a forward and backward of the whole module under torch.compile."""
     module = build_stage(manifest.model, MIDDLE, device=lab.device, seed=None)
-    _fill(dict(module.named_parameters()))
+    fill(dict(module.named_parameters()))
     precision = Precision.usual(lab.device)
     leaves = WorkingWeights(module, precision).leaves
     batch = manifest.batch
@@ -235,7 +228,3 @@ def _alone(lab: Lab, manifest: RunManifest) -> float:
         torch.autograd.grad(output, (x, *leaves.values()), torch.ones_like(output))
 
     return statistics.median(lab.times(run, 7, 3))
-
-
-if __name__ == "__main__":
-    main()
