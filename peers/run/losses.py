@@ -84,7 +84,7 @@ _BOUNDARIES = (
 
 _AVERAGING = {
     "none": 0.0,
-    "dither:1": 1.2,
+    "dither:1": 0.8,
     "int8": 0.6,
     "int4": 0.5,
     "int2": 2.3,
