@@ -88,7 +88,7 @@ the gap of `ENTROPY`, which loses more at the usual rate; with `int8`, the two k
 
 _AVERAGING = {
     "none": 0.0,
-    "dither:1": 1.2,
+    "dither:1": 0.8,
     "int8": 0.6,
     "int4": 0.5,
     "int2": 2.3,
