@@ -5,17 +5,20 @@ The allocator of torch is told the capacity (`set_per_process_memory_fraction`),
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 from dataclasses import dataclass
 
 import torch
 
 from benchmarks.gpu.lab import Allocated, Lab
-from benchmarks.gpu.memory import at_rest, planned, step, within
+from benchmarks.gpu.memory import at_rest, step, within
 from benchmarks.gpu.phase import Aim, Found
 from benchmarks.gpu.workload import MIDDLE, PASS, bodies_of, fill, run_of
 from peers.runtime.device import SPARE
-from swarm.compute.memory_table import StageMemory
+from swarm.compute.graph import count_stages
+from swarm.compute.memory_table import Mode, StageCounts, StageMemory, stage_memory
+from swarm.compute.precision import Precision
 from swarm.compute.stage import Stage
 from swarm.manifest import RunManifest
 from swarm.models.kinds import count_parameters
@@ -41,6 +44,7 @@ def measure(lab: Lab) -> Found:
     """For each capacity: the largest stage in layers and parameters, and whether it trains within the capacity."""
     figures: dict[str, object] = {}
     aims: list[Aim] = []
+    table = Table(lab)
     for gigabytes in GIGABYTES:
         cap = Cap(gigabytes * (10**6 if lab.smoke else 10**9))
         name = f"{gigabytes} {'MB' if lab.smoke else 'GB'}"
@@ -49,11 +53,11 @@ def measure(lab: Lab) -> Found:
             continue
         for by_layer in (False, True):
             way = "layers recomputed" if by_layer else "whole graphs"
-            figures[f"{name}, {way}"] = row = _row(lab, cap, by_layer)
+            figures[f"{name}, {way}"] = row = _row(lab, table, cap, by_layer)
             aims.append(Aim.holds(f"{name}, {way}: the largest stage trains", row["trained"]))
             if row["trained"] is True:
-                peak, table = float(row["peak"]), float(row["table"])  # type: ignore[arg-type]
-                aims.append(within(f"{name}, {way}: measured ÷ table", peak, table))
+                ratio = float(row["peak"]), float(row["table"])  # type: ignore[arg-type]
+                aims.append(within(f"{name}, {way}: measured ÷ table", *ratio))
     return Found(figures, tuple(aims))
 
 
@@ -64,21 +68,41 @@ def run(lab: Lab, layers: int) -> RunManifest:
     return run_of(2048, 5632, layers, 2, 2048, subspace_dim=128)
 
 
-def largest(lab: Lab, cap: Cap, by_layer: bool) -> int:
-    """The largest number of layers that fits, by the table; 0: none. Each layer needs the same memory as another."""
-    few, more = (planned(lab, run(lab, layers), by_layer=by_layer).device for layers in (2, 4))
-    layers = 2 + int((cap.room - few) // ((more - few) / 2))
-    while layers > 0 and planned(lab, run(lab, layers), by_layer=by_layer).device > cap.room:
-        layers -= 1
-    return max(layers, 0)
+class Table:
+    """The memory table for any number of layers. Only stages of FEW and MORE layers are counted: each further layer
+    needs as much as the one before, and counting a large stage takes seconds.
+    """
+
+    FEW, MORE = 2, 4
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._mode = Mode(str(lab.device), Precision.usual(lab.device).value)
+        self._few, self._more = (count_stages(run(lab, n), self._mode)[MIDDLE] for n in (self.FEW, self.MORE))
+
+    def counts(self, layers: int) -> StageCounts:
+        few, more = dataclasses.asdict(self._few), dataclasses.asdict(self._more)
+        each = {name: (more[name] - few[name]) // (self.MORE - self.FEW) for name in few}
+        return StageCounts(**{name: few[name] + (layers - self.FEW) * each[name] for name in few})
+
+    def memory(self, layers: int, by_layer: bool) -> StageMemory:
+        counts = self.counts(layers)
+        return stage_memory(run(self._lab, layers), counts.by_layer() if by_layer else counts, self._mode)
+
+    def largest(self, room: int, by_layer: bool) -> int:
+        """The largest number of layers that fits into `room` bytes; 0: none."""
+        layers = 0
+        while self.memory(layers + 1, by_layer).device <= room:
+            layers += 1
+        return layers
 
 
-def _row(lab: Lab, cap: Cap, by_layer: bool) -> dict[str, object]:
-    layers = largest(lab, cap, by_layer)
+def _row(lab: Lab, memory: Table, cap: Cap, by_layer: bool) -> dict[str, object]:
+    layers = memory.largest(cap.room, by_layer)
     if not layers:
         return {"layers": 0, "trained": "not even one layer fits"}
     manifest = run(lab, layers)
-    table = planned(lab, manifest, by_layer=by_layer)
+    table = memory.memory(layers, by_layer)
     row: dict[str, object] = {"layers": layers, "parameters": count_parameters(manifest.model, MIDDLE)}
     lab.tidy()
     if lab.cuda:

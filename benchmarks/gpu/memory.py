@@ -82,11 +82,10 @@ def step(stage: Stage, manifest: RunManifest, allocated: Allocated) -> int:
     return allocated.peak
 
 
-def planned(lab: Lab, manifest: RunManifest, *, by_layer: bool = False) -> StageMemory:
+def planned(lab: Lab, manifest: RunManifest) -> StageMemory:
     """The table for the middle stage on the lab's device, in its usual precision."""
     mode = Mode(str(lab.device), Precision.usual(lab.device).value)
-    counts = count_stages(manifest, mode)[MIDDLE]
-    return stage_memory(manifest, counts.by_layer() if by_layer else counts, mode)
+    return stage_memory(manifest, count_stages(manifest, mode, by_layer=False)[MIDDLE], mode)
 
 
 def at_rest(table: StageMemory) -> int:

@@ -13,9 +13,11 @@ import torch
 
 from benchmarks import results
 from benchmarks.gpu import __main__ as script
-from benchmarks.gpu import exactness, reference, swarm
+from benchmarks.gpu import caps, exactness, reference, swarm
 from benchmarks.gpu.lab import Lab
 from benchmarks.gpu.phase import Aim, Found, Phase, without_paths
+from swarm.compute.graph import count_stages
+from swarm.compute.memory_table import Mode
 
 LAB = Lab(torch.device("cpu"), smoke=True)
 WITHOUT_PROCESSES = [phase for phase in script.PHASES if phase.name not in ("swarm", "reference", "shapes")]
@@ -82,6 +84,15 @@ def test_a_result_names_no_folder_of_the_machine(tmp_path: Path, monkeypatch: py
         results.write_results(out, "gpu", found=1)
         assert json.loads(out.read_text())["command"] == "python -m benchmarks.gpu --smoke --limit=9"
         assert not re.search(re.escape(str(tmp_path)), out.read_text())
+
+
+def test_the_table_of_a_large_stage_follows_from_two_small_ones() -> None:
+    table = caps.Table(LAB)
+    assert table.counts(7) == count_stages(caps.run(LAB, 7), Mode())[1]
+    room = 16_000_000
+    layers = table.largest(room, by_layer=False)
+    assert layers > 4
+    assert table.memory(layers, by_layer=False).device <= room < table.memory(layers + 1, by_layer=False).device
 
 
 def test_an_aim_that_cannot_be_shown_is_neither_met_nor_missed() -> None:
