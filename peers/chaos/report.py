@@ -132,7 +132,7 @@ class Report:
     steps: list[StepCost]
     episodes: list[Episode]
     failures: list[str] = field(default_factory=list)
-    """The expectations that did not hold; empty: all did."""
+    """The expectations that were not met. The list is empty if all were met."""
 
     @property
     def good(self) -> bool:

@@ -178,7 +178,7 @@ def _remove(path: Path) -> None:
     except OSError:
         return
     if not stat.S_ISSOCK(kind):
-        raise ControlSocketError(f"{path} is not a socket, but at the place of the control socket: move it elsewhere")
+        raise ControlSocketError(f"{path} is not a socket, but has the path of the control socket: move it elsewhere")
     path.unlink(missing_ok=True)
 
 

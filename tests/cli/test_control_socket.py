@@ -99,7 +99,7 @@ def test_a_socket_that_is_left_over_is_replaced_and_anything_else_is_not(tmp_pat
     assert with_socket(tmp_path, lambda: send(tmp_path, "status")).text == "status "
     (tmp_path / "control.sock").write_text("mine")
     with pytest.raises(
-        ControlSocketError, match=r"control\.sock is not a socket, but at the place of the control socket"
+        ControlSocketError, match=r"control\.sock is not a socket, but has the path of the control socket"
     ):
         with_socket(tmp_path, lambda: None)
     assert (tmp_path / "control.sock").read_text() == "mine"
