@@ -100,7 +100,7 @@ class Study:
     def _training(self, job: Job) -> Training:
         manifest, codings = self._manifest(job), row_named(job.row).codings
         if self._texts is None:
-            self._texts = _read_texts(self._options.data)
+            self._texts = read_texts(self._options.data)
         return Training(manifest, codings, self._texts, self._device, heldout_batches=self._options.heldout)
 
     def _manifest(self, job: Job) -> RunManifest:
@@ -257,7 +257,7 @@ def _chunks(jobs: Sequence[Job], size: int) -> Iterator[Sequence[Job]]:
             yield same[first : first + size]
 
 
-def _read_texts(data: Path) -> Texts:
+def read_texts(data: Path) -> Texts:
     train, heldout = (
         np.concatenate([np.fromfile(file, dtype="<u2") for file in sorted(data.glob(f"{kind}-*.bin"))])
         for kind in ("train", "heldout")

@@ -1,0 +1,374 @@
+"""How much a swarm on home links learns per hour ÷ how much a data centre with the same chips learns per hour.
+
+    python -m benchmarks.time_to_loss losses --data DATA [--rows "NAME;NAME"] [--tokens 4e6]   # trains, in one process
+    python -m benchmarks.time_to_loss times --data DATA [--rows …] [--lines …] [--chips …]     # step times; as root
+    python -m benchmarks.time_to_loss table [--docs docs]                                      # from what is there
+
+    figure = (N_dc ÷ N) × (t_dc ÷ t_swarm)
+
+N: tokens of the swarm's run. N_dc: tokens that the data centre needs for the loss which the swarm has after N tokens.
+t_dc, t_swarm: seconds per step. The data centre has the same pipeline and chips, links without limits, and the codec
+`none`: the row "dense, anchor". Its loss over tokens comes from runs of 50, 70, 85 and 100 % of N, each with its own
+whole schedule, with a straight line between the logarithms of tokens; never from the middle of a longer run. Where the
+swarm's loss is above the shortest run's loss, N_dc is at most that run's length; where it is below the whole run's
+loss, N_dc is N.
+
+A row (benchmarks/length/rows.py) has one run file, `RUN` with the row's settings. Losses are trained with it in one
+process, with the row's codings at the boundaries (benchmarks/length/training.py). Times are of a swarm of real
+processes with it, whose compute is a calibrated sleep, over the emulated internet (benchmarks/home_links.py). Sums of
+replicas are exact, so the loss does not depend on replicas.
+
+Each result is written to `--results` as soon as it is known. The command goes on where it stopped; several processes
+may work on different rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.at_length import read_texts
+from benchmarks.length.cells import Cells
+from benchmarks.length.coding import Coding
+from benchmarks.length.rows import DENSE, row_named
+from benchmarks.length.training import Texts, Training, train_beside
+from benchmarks.local_swarm import LocalSwarm, script
+from benchmarks.page import put_table
+from benchmarks.slow_links import sent_bytes, wire_figures
+from peers.chaos.internet import Namespaces, Place
+from peers.chaos.pipe import UNLIMITED, Shape
+from peers.chaos.scenario import HostPlan, NetworkPlan
+from peers.launching.nursery import nursery_or_cold
+from peers.launching.process import Launcher
+from peers.run.resolved_run import resolve_run
+from swarm.events import StepDecided
+from swarm.manifest import RunManifest
+from swarm.models.kinds import count_parameters
+
+RUN = """
+[run]
+name = "time-to-loss"
+steps = 4
+[model]
+vocab_size = 4096
+dim = 256
+layers = 4
+heads = 8
+kv_heads = 4
+ffn_dim = 704
+context = 128
+cuts = [1, 2, 3]
+[batch]
+microbatches = 32
+sequences = 8
+sequence_length = 128
+[audit]
+every = 0
+[checkpoint]
+every = 1000
+[evaluation]
+every = 0
+[timing]
+step_budget_s = 1200.0
+"""
+ROWS = (DENSE, f"{DENSE}, int8", "subspace 32, int8", "subspace 8, int8")
+SHARES = (0.5, 0.7, 0.85, 1.0)
+"""Lengths of the data centre's runs, of the swarm's tokens. The rate is chosen on the first."""
+WARMUP = 6
+"""A run warms up for one of so many parts of its steps."""
+CHIPS = {"": 1.0, "3 × faster": 1 / 3, "3 × slower": 3.0}
+"""Seconds of a microbatch, of FORWARD_S and BACKWARD_S."""
+FORWARD_S, BACKWARD_S = 0.030, 0.060
+"""Of a microbatch of 1,024 tokens at a stage."""
+STEPS, FEW_STEPS = 4, 3
+"""Steps that are timed, the first of which is not counted; few where fp32 frames take minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Bytes/s of every host in each direction (None: no limit), and seconds between two hosts, one way."""
+
+    up: int | None
+    down: int | None
+    delay_s: float
+
+
+UNLIMITED_LINE = "unlimited"
+DISTANCE = "no limit, 50 ms"
+LINES: dict[str, Line | None] = {
+    UNLIMITED_LINE: None,
+    DISTANCE: Line(None, None, 0.05),
+    "80 Mbit/s, 50 ms": Line(10_000_000, 10_000_000, 0.05),
+    "40 Mbit/s, 50 ms": Line(5_000_000, 5_000_000, 0.05),
+    "15 Mbit/s up, 80 down, 50 ms": Line(1_875_000, 10_000_000, 0.05),
+}
+
+
+def main() -> None:
+    options = parser().parse_args()
+    cells = Cells(options.results)
+    rows = options.rows.split(";")
+    if options.part == "losses":
+        _train(cells, rows, options)
+    elif options.part == "times":
+        _time(cells, rows, options)
+    table = figures(cells.group("losses"), cells.group("times"))
+    print(markdown(table))
+    if options.docs is not None:
+        from benchmarks import hours  # it needs matplotlib, of the extra 'dev'
+
+        put_table(options.docs / "slow-links.md", "time_to_loss", markdown(table))
+        hours.draw(table, cells.group("losses"), options.docs / "time-to-loss.svg")
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("part", choices=("losses", "times", "table"))
+    made.add_argument("--data", type=Path, help="a prepared corpus with a vocabulary of 4,096")
+    made.add_argument("--rows", default=";".join(ROWS), help="names separated by ';'")
+    made.add_argument("--tokens", type=float, default=4e6, help="of the swarm's run")
+    made.add_argument("--rates", default="4e-3,8e-3", help="learning rates to choose from")
+    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--heldout", type=int, default=64, help="held-out batches of 1,024 tokens")
+    made.add_argument("--lines", default=";".join(LINES), help="names separated by ';'")
+    made.add_argument("--replicas", default="1,2")
+    made.add_argument("--chips", default=",".join(CHIPS), help="names separated by ','; the empty one: 30 + 60 ms")
+    made.add_argument("--device", default="cpu")
+    made.add_argument("--set", dest="overrides", action="append", default=[], metavar="TABLE.KEY=VALUE")
+    made.add_argument("--results", type=Path, default=Path("benchmarks/results/time_to_loss.json"))
+    made.add_argument("--docs", type=Path, help="a folder: write the table in slow-links.md, and the plot")
+    return made
+
+
+def codec_of(coding: Coding) -> str:
+    """The product's codec for a coding of the study. Raises ValueError for one that the product lacks."""
+    if coding.kind == "none":
+        return "none"
+    if coding.kind == "uniform":
+        return f"int{coding.bits}{'-channel' if coding.channels else ''}"
+    raise ValueError(f"no codec does what the coding {coding.kind!r} does")
+
+
+def settings(row: str, data: Path, more: Sequence[str] = ()) -> list[str]:
+    """Overrides of RUN for a row. Raises ValueError for a name that means nothing or has no codec."""
+    meant = row_named(row)
+    forward, backward = (codec_of(coding) for coding in meant.codings)
+    codecs = (f"codec.forward={forward}", f"codec.backward={backward}")
+    return [f"data.directory={data.resolve()}", *meant.sets, *codecs, *more]
+
+
+def data_centre_tokens(runs: Mapping[int, float], loss: float) -> float:
+    """Tokens that the data centre needs for `loss`.
+
+    `runs`: loss in nats by tokens of a run with its own schedule. Between two runs, loss falls linearly in the
+    logarithm of the tokens. Below the shortest run, the line through the two shortest goes on; beyond the longest, the
+    answer is the longest.
+    """
+    known = sorted(runs.items())
+    if loss <= known[-1][1]:
+        return float(known[-1][0])
+    pairs = list(itertools.pairwise(known))
+    (fewer, worse), (more, better) = next((pair for pair in pairs if pair[1][1] <= loss <= pair[0][1]), pairs[0])
+    part = (worse - loss) / (worse - better)
+    return fewer * math.exp(part * math.log(more / fewer))
+
+
+# -- losses --
+
+
+def _train(cells: Cells, rows: Sequence[str], options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory(prefix="time-to-loss-") as folder:
+        path = Path(folder) / "RUN.toml"
+        path.write_text(RUN)
+        texts = read_texts(options.data)
+        for row in rows:
+            rates = [float(rate) for rate in options.rates.split(",")]
+            best = rates[0]
+            if row == DENSE or len(rates) > 1:
+                trials = {rate: _loss(cells, path, texts, options, row, SHARES[0], rate) for rate in rates}
+                best = min(rates, key=lambda rate: trials[rate] if math.isfinite(trials[rate]) else math.inf)
+            for share in SHARES[1:] if row == DENSE else (1.0,):
+                _loss(cells, path, texts, options, row, share, best)
+
+
+def _loss(
+    cells: Cells, path: Path, texts: Texts, options: argparse.Namespace, row: str, share: float, rate: float
+) -> float:
+    """Held-out loss of a row after a run of its own of this share of the tokens, from the cells where it is known."""
+    manifest = _manifest(path, options, row, 1, rate)
+    steps = max(1, round(share * options.tokens / manifest.batch.tokens_per_step))
+    name = f"{row} | {steps} steps | rate {rate:g} | seed {options.seed}"
+    known = cells.group("losses").get(name)
+    if known is None:
+        manifest = _manifest(path, options, row, steps, rate)
+        training = Training(
+            manifest,
+            row_named(row).codings,
+            texts,
+            torch.device(options.device),
+            heldout_batches=options.heldout,
+            compiled=options.device == "cpu",
+        )
+        train_beside([training], steps, 4)
+        known = {
+            "row": row,
+            "steps": steps,
+            "tokens": steps * manifest.batch.tokens_per_step,
+            "rate": rate,
+            "warmup": manifest.optimizer.warmup_steps,
+            "seed": options.seed,
+            "points": [asdict(point) for point in training.curve],
+        }
+        cells.put("losses", name, known)
+        print(f"{name}: {training.curve[-1].loss:.4f}", flush=True)
+    return float(known["points"][-1]["loss"])
+
+
+def _manifest(path: Path, options: argparse.Namespace, row: str, steps: int, rate: float) -> RunManifest:
+    more = [
+        *options.overrides,
+        f"run.steps={steps}",
+        f"run.seed={options.seed}",
+        f"optimizer.learning_rate={rate}",
+        f"optimizer.warmup_steps={math.ceil(steps / WARMUP)}",
+    ]
+    return resolve_run(path, settings(row, options.data, more)).manifest
+
+
+# -- times --
+
+
+def _time(cells: Cells, rows: Sequence[str], options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory(prefix="time-to-loss-") as made, nursery_or_cold() as launcher:
+        folder = Path(made)
+        (folder / "RUN.toml").write_text(RUN)
+        for chips in options.chips.split(","):
+            for replicas in map(int, options.replicas.split(",")):
+                for row in rows:
+                    for line in options.lines.split(";"):
+                        name = f"{row} | {replicas} replicas | {line} | {chips or '30 + 60 ms'}"
+                        if name not in cells.group("times"):
+                            found = _step_time(folder, options, row, replicas, line, chips, launcher)
+                            cells.put("times", name, found)
+                            print(json.dumps(found), flush=True)
+
+
+def _step_time(
+    folder: Path, options: argparse.Namespace, row: str, replicas: int, line: str, chips: str, launcher: Launcher
+) -> dict[str, Any]:
+    path = folder / "RUN.toml"
+    slow = row == DENSE and line != UNLIMITED_LINE
+    steps = FEW_STEPS if slow else STEPS
+    more = [*options.overrides, f"run.steps={steps}", f"swarm.replicas={replicas}"]
+    overrides = settings(row, options.data, more)
+    manifest = resolve_run(path, overrides).manifest
+    stages = manifest.model.stages
+    seconds = [str(CHIPS[chips] * each) for each in (FORWARD_S, BACKWARD_S)]
+    words = [*script("emulated_peer"), *seconds, str(count_parameters(manifest.model, 1))]
+    peers = stages * replicas
+    shape = LINES[line]
+    with ExitStack() as stack:
+        places: list[Place] = []
+        if shape is not None:
+            internet = stack.enter_context(Namespaces(NetworkPlan(Shape(delay_s=shape.delay_s))))
+            up, down = (UNLIMITED if rate is None else Shape(rate) for rate in (shape.up, shape.down))
+            hosts = ["coordinator", *(f"peer-{number}" for number in range(peers))]
+            places = [internet.add(HostPlan(host, up, down)) for host in hosts]
+        home = stack.enter_context(tempfile.TemporaryDirectory(dir=folder))
+        swarm = stack.enter_context(
+            LocalSwarm(Path(home) / "swarm", path, [words] * peers, places, launcher, overrides)
+        )
+        swarm.finish(3600)
+        decided = [at for at, event in swarm.events() if isinstance(event, StepDecided)]
+        swarm.seconds_by_step(steps)  # raises if a step was run twice
+        sent = [sent_bytes(swarm, number) for number in range(peers)]
+    microbatches = manifest.batch.microbatches / replicas
+    return {
+        "row": row,
+        "replicas": replicas,
+        "line": line,
+        "chips": chips or "30 + 60 ms",
+        "step_s": round(statistics.median(b - a for a, b in itertools.pairwise(decided)), 3),
+        "ideal_s": round((microbatches + stages - 1) * CHIPS[chips] * (FORWARD_S + BACKWARD_S), 3),
+        **wire_figures(sent, stages, manifest.batch.tokens_per_step, steps),
+    }
+
+
+# -- the measure --
+
+
+def figures(losses: Mapping[str, dict[str, Any]], times: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each row, number of replicas and chips whose loss and times are known. Empty without the centre."""
+    whole, shorter = best_runs(losses)
+    seconds = {(cell["row"], cell["replicas"], cell["chips"], cell["line"]): cell for cell in times.values()}
+    table = []
+    for row, replicas, chips in dict.fromkeys(key[:3] for key in seconds):
+        centre = seconds.get((DENSE, replicas, chips, UNLIMITED_LINE))
+        if row not in whole or DENSE not in whole or centre is None:
+            continue
+        loss, tokens = whole[row]["points"][-1]["loss"], whole[row]["tokens"]
+        share = data_centre_tokens(shorter, loss) / tokens
+        found = {line: seconds[row, replicas, chips, line] for line in LINES if (row, replicas, chips, line) in seconds}
+        step_s = {line: cell["step_s"] for line, cell in found.items()}
+        any_line = next(iter(found.values()))
+        table.append(
+            {
+                "row": row,
+                "replicas": replicas,
+                "chips": chips,
+                "rate": whole[row]["rate"],
+                "loss": loss,
+                "tokens": tokens,
+                "tokens_share": round(share, 3),
+                "bytes": any_line["bytes per token and boundary"],
+                "ideal_s": any_line["ideal_s"],
+                "step_s": step_s,
+                "centre_s": centre["step_s"],
+                "figure": {line: round(share * centre["step_s"] / step, 3) for line, step in step_s.items()},
+            }
+        )
+    return table
+
+
+def best_runs(losses: Mapping[str, dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], dict[int, float]]:
+    """The longest run of each row at the best of its rates; and the data centre's loss by tokens."""
+    whole: dict[str, dict[str, Any]] = {}
+    centre: dict[int, float] = {}
+    for cell in losses.values():
+        loss = cell["points"][-1]["loss"]
+        if not math.isfinite(loss):
+            continue
+        if cell["row"] == DENSE:
+            centre[cell["tokens"]] = min(loss, centre.get(cell["tokens"], math.inf))
+        known = whole.get(cell["row"])
+        if known is None or (-cell["tokens"], loss) < (-known["tokens"], known["points"][-1]["loss"]):
+            whole[cell["row"]] = cell
+    return whole, centre
+
+
+def markdown(table: Sequence[dict[str, Any]]) -> str:
+    limited = [line for line in LINES if line not in (UNLIMITED_LINE, DISTANCE)]
+    heads = ["compute", "replicas", "row", "bytes", "loss", "N_dc ÷ N", "s per step, unlimited", DISTANCE]
+    heads += [f"{line}: s per step" for line in limited] + [f"{line}: figure" for line in limited]
+    lines = ["| " + " | ".join(heads) + " |", "|---|---:|---|" + (len(heads) - 3) * "---:|"]
+    for row in table:
+        cells = [row["chips"], row["replicas"], row["row"], row["bytes"], f"{row['loss']:.3f}", row["tokens_share"]]
+        cells += [row["step_s"].get(line, "–") for line in (UNLIMITED_LINE, DISTANCE, *limited)]
+        cells += [f"**{row['figure'][line]:.2f}**" if line in row["figure"] else "–" for line in limited]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
