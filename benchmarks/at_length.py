@@ -9,7 +9,8 @@ how rows are named. Each row is trained with each rate for `--screen` tokens, th
 that no row is compared at another one's recipe. The model is the product's, in four stages of one layer; the boundaries
 are coded as benchmarks/length/coding.py says.
 What has been trained before is read from `--cache`, where each corpus has a folder, named after it and its digest: the
-command goes on where it stopped. With `--recorded FOLDER` it reads that folder instead, and trains nothing.
+command goes on where it stopped. With `--recorded FOLDER` it reads that folder instead, and trains nothing: it shows
+each row at the best rate of its recorded runs of `--tokens`.
 
     kept = (loss of ids alone − loss of the row) ÷ (loss of ids alone − loss of the dense model)
 
@@ -70,6 +71,16 @@ class Study:
 
     def steps(self, tokens: float) -> int:
         return max(1, round(tokens / self._manifest(Job(DENSE, 0, 1e-3, 1, 1)).batch.tokens_per_step))
+
+    def best_recorded_rate(self, row: str, steps: int) -> float:
+        """The rate of the recorded run of this row and length that ended best; NaN if there is none."""
+        ended: dict[float, float] = {}
+        for file in self._folder.glob("*.json"):
+            run = json.loads(file.read_text())
+            if (run["job"]["row"], run["job"]["steps"]) == (row, steps):
+                ended[run["job"]["rate"]] = run["points"][-1]["loss"]
+        sound = {rate: loss for rate, loss in ended.items() if math.isfinite(loss)}
+        return min(sound, key=lambda rate: sound[rate], default=math.nan)
 
     def width(self) -> int:
         return self._manifest(Job(DENSE, 0, 1e-3, 1, 1)).model.dim
@@ -175,7 +186,9 @@ def compare(study: Study, names: Sequence[str], options: argparse.Namespace) -> 
     rates = [float(rate) for rate in options.rates.split(",")]
     seeds = [int(seed) for seed in options.seeds.split(",")]
     best = dict.fromkeys(names, rates[0])
-    if len(rates) > 1:
+    if options.recorded is not None:
+        best = {name: study.best_recorded_rate(name, study.steps(options.tokens)) for name in names}
+    elif len(rates) > 1:
         steps = study.steps(options.screen)
         screened = study.curves([Job(name, 0, rate, options.warmup, steps) for name in names for rate in rates])
         losses = {(job.row, job.rate): points[-1].loss for job, points in screened.items()}

@@ -208,7 +208,7 @@ def _loss(
     """Held-out loss of a row after a run of its own of this share of the tokens, from the cells where it is known."""
     manifest = _manifest(path, options, row, 1, rate)
     steps = max(1, round(share * options.tokens / manifest.batch.tokens_per_step))
-    name = f"{row} | {steps} steps | rate {rate:g} | seed {options.seed}"
+    name = f"{row} | {steps} steps of {manifest.batch.microbatches} microbatches | rate {rate:g} | seed {options.seed}"
     known = cells.group("losses").get(name)
     if known is None:
         manifest = _manifest(path, options, row, steps, rate)
