@@ -44,6 +44,7 @@ from peers.run.resolved_run import resolve_run
 from swarm.manifest import RunManifest
 
 HELDOUT_BATCHES = 64
+Points = tuple[Point, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,8 @@ class Study:
 
     def best_recorded_rate(self, row: str, steps: int) -> float:
         """The rate of the recorded run of this row and length that ended best; NaN if there is none."""
-        ended: dict[float, float] = {}
-        for file in self._folder.glob("*.json"):
-            run = json.loads(file.read_text())
-            if (run["job"]["row"], run["job"]["steps"]) == (row, steps):
-                ended[run["job"]["rate"]] = run["points"][-1]["loss"]
+        runs = recorded_runs(self._folder, self._options.overrides, self._options.heldout)
+        ended = {job.rate: points[-1].loss for job, points in runs.items() if (job.row, job.steps) == (row, steps)}
         sound = {rate: loss for rate, loss in ended.items() if math.isfinite(loss)}
         return min(sound, key=lambda rate: sound[rate], default=math.nan)
 
@@ -134,13 +132,28 @@ class Study:
         return f"{data.name}-{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:8]}"
 
     def _file(self, job: Job) -> Path:
-        meant = row_named(job.row)
-        codings = [told_apart(coding) for coding in meant.codings]
-        told = [meant.sets, codings, asdict(job), self._options.overrides, self._options.heldout]
-        return self._folder / f"{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]}.json"
+        return self._folder / _file_name(job, self._options.overrides, self._options.heldout)
 
     def _read(self, job: Job) -> tuple[Point, ...]:
-        return tuple(Point(**point) for point in json.loads(self._file(job).read_text())["points"])
+        return _read(self._file(job))[1]
+
+
+def recorded_runs(folder: Path, overrides: Sequence[str] = (), heldout: int = HELDOUT_BATCHES) -> dict[Job, Points]:
+    """The runs of a folder that were made with these overrides of the run file and this many held-out batches."""
+    runs = {file: _read(file) for file in sorted(folder.glob("*.json"))}
+    return {job: points for file, (job, points) in runs.items() if file.name == _file_name(job, overrides, heldout)}
+
+
+def _file_name(job: Job, overrides: Sequence[str], heldout: int) -> str:
+    meant = row_named(job.row)
+    codings = [told_apart(coding) for coding in meant.codings]
+    told = [meant.sets, codings, asdict(job), list(overrides), heldout]
+    return f"{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]}.json"
+
+
+def _read(file: Path) -> tuple[Job, Points]:
+    run = json.loads(file.read_text())
+    return Job(**run["job"]), tuple(Point(**point) for point in run["points"])
 
 
 def main() -> None:

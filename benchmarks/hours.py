@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 
 from benchmarks.length.rows import DENSE
-from benchmarks.time_to_loss import UNLIMITED_LINE, best_runs
+from benchmarks.time_to_loss import STEP_TOKENS, UNLIMITED_LINE
 
 matplotlib.use("svg")
 from matplotlib import pyplot
@@ -17,12 +17,11 @@ from matplotlib import pyplot
 _PANELS = ("80 Mbit/s, 50 ms", "15 Mbit/s up, 80 down, 50 ms")
 
 
-def draw(table: Sequence[dict[str, Any]], losses: Mapping[str, dict[str, Any]], file: Path) -> None:
+def draw(table: Sequence[dict[str, Any]], whole: Mapping[str, dict[str, Any]], file: Path) -> None:
     """One panel for each line, one replica, the chips of the goals. `table`: what `time_to_loss.figures` returns.
 
-    A curve is one run with its own schedule, measured after each quarter.
+    `whole`: the run of each row. A curve is one run with its own schedule, measured after each quarter.
     """
-    whole, _ = best_runs(losses)
     pyplot.rcParams.update({"svg.hashsalt": "swarm-peer", "svg.fonttype": "none", "font.size": 8})
     figure, panels = pyplot.subplots(1, len(_PANELS), figsize=(11, 4.5), sharey=True)
     for axes, line in zip(panels, _PANELS, strict=True):
@@ -44,6 +43,5 @@ def draw(table: Sequence[dict[str, Any]], losses: Mapping[str, dict[str, Any]], 
 
 
 def _curve(axes: Any, run: dict[str, Any], step_s: float, name: str, style: str) -> None:
-    step_tokens = run["tokens"] / run["steps"]
-    hours = [point["tokens"] / step_tokens * step_s / 3600 for point in run["points"]]
+    hours = [point["tokens"] / STEP_TOKENS * step_s / 3600 for point in run["points"]]
     axes.plot(hours, [point["loss"] for point in run["points"]], style, label=name, markersize=3)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.time_to_loss losses --data DATA [--rows "NAME;NAME"] [--tokens 4e6]   # trains, in one process
     python -m benchmarks.time_to_loss times --data DATA [--rows …] [--lines …] [--chips …]     # step times; as root
-    python -m benchmarks.time_to_loss table [--docs docs]                                      # from what is there
+    python -m benchmarks.time_to_loss table [--recorded FOLDER] [--tokens 4e6] [--docs docs]   # from what is there
 
     figure = (N_dc ÷ N) × (t_dc ÷ t_swarm)
 
@@ -17,6 +17,9 @@ A row (benchmarks/length/rows.py) has one run file, `RUN` with the row's setting
 process, with the row's codings at the boundaries (benchmarks/length/training.py). Times are of a swarm of real
 processes with it, whose compute is a calibrated sleep, over the emulated internet (benchmarks/home_links.py). Sums of
 replicas are exact, so the loss does not depend on replicas.
+
+With `--recorded FOLDER`, losses are those of benchmarks/at_length.py in this folder, whose steps have one microbatch.
+The time of a row whose coding the product lacks is that of `STAND_IN`, which sends no fewer bytes.
 
 Each result is written to `--results` as soon as it is known. The command goes on where it stopped; several processes
 may work on different rows.
@@ -38,11 +41,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.at_length import read_texts
+from benchmarks.at_length import Job, read_texts, recorded_runs
 from benchmarks.length.cells import Cells
 from benchmarks.length.coding import Coding
 from benchmarks.length.rows import DENSE, row_named
-from benchmarks.length.training import Texts, Training, train_beside
+from benchmarks.length.training import Point, Texts, Training, train_beside
 from benchmarks.local_swarm import LocalSwarm, script
 from benchmarks.page import put_table
 from benchmarks.slow_links import sent_bytes, wire_figures
@@ -82,9 +85,14 @@ every = 0
 [timing]
 step_budget_s = 1200.0
 """
+STEP_TOKENS = 32 * 8 * 128
+"""Of RUN."""
 ROWS = (DENSE, f"{DENSE}, int8", "subspace 32, int8", "subspace 8, int8")
+STAND_IN = "subspace 8, int8"
 SHARES = (0.5, 0.7, 0.85, 1.0)
 """Lengths of the data centre's runs, of the swarm's tokens. The rate is chosen on the first."""
+_SAME = 1.02
+"""Runs whose tokens differ by no more than this factor are equally long."""
 WARMUP = 6
 """A run warms up for one of so many parts of its steps."""
 CHIPS = {"": 1.0, "3 × faster": 1 / 3, "3 × slower": 3.0}
@@ -123,13 +131,15 @@ def main() -> None:
         _train(cells, rows, options)
     elif options.part == "times":
         _time(cells, rows, options)
-    table = figures(cells.group("losses"), cells.group("times"))
+    losses = cells_of(recorded_runs(options.recorded)) if options.recorded else list(cells.group("losses").values())
+    runs = best_runs(losses, options.tokens)
+    table = figures(*runs, cells.group("times"))
     print(markdown(table))
     if options.docs is not None:
         from benchmarks import hours  # it needs matplotlib, of the extra 'dev'
 
         put_table(options.docs / "slow-links.md", "time_to_loss", markdown(table))
-        hours.draw(table, cells.group("losses"), options.docs / "time-to-loss.svg")
+        hours.draw(table, runs[0], options.docs / "time-to-loss.svg")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -147,6 +157,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--device", default="cpu")
     made.add_argument("--set", dest="overrides", action="append", default=[], metavar="TABLE.KEY=VALUE")
     made.add_argument("--results", type=Path, default=Path("benchmarks/results/time_to_loss.json"))
+    made.add_argument("--recorded", type=Path, help="a folder of benchmarks/results/at_length: its losses")
     made.add_argument("--docs", type=Path, help="a folder: write the table in slow-links.md, and the plot")
     return made
 
@@ -308,53 +319,77 @@ def _step_time(
 # -- the measure --
 
 
-def figures(losses: Mapping[str, dict[str, Any]], times: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each row, number of replicas and chips whose loss and times are known. Empty without the centre."""
-    whole, shorter = best_runs(losses)
+def figures(
+    whole: Mapping[str, Mapping[str, Any]], centre: Mapping[int, float], times: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """A line for each row, number of replicas and chips of which loss and times are known.
+
+    `whole`, `centre`: what `best_runs` returns. `times`: cells by name.
+    """
     seconds = {(cell["row"], cell["replicas"], cell["chips"], cell["line"]): cell for cell in times.values()}
-    table = []
-    for row, replicas, chips in dict.fromkeys(key[:3] for key in seconds):
-        centre = seconds.get((DENSE, replicas, chips, UNLIMITED_LINE))
-        if row not in whole or DENSE not in whole or centre is None:
+    table: list[dict[str, Any]] = []
+    if len(centre) < 2:  # no line to read tokens from
+        return table
+    for row, replicas, chips in dict.fromkeys((row, *key[1:3]) for key in seconds for row in whole):
+        fastest = seconds.get((DENSE, replicas, chips, UNLIMITED_LINE))
+        timed = row if has_codec(row) else STAND_IN
+        found = {
+            line: seconds[timed, replicas, chips, line] for line in LINES if (timed, replicas, chips, line) in seconds
+        }
+        if not found or fastest is None:
             continue
         loss, tokens = whole[row]["points"][-1]["loss"], whole[row]["tokens"]
-        share = data_centre_tokens(shorter, loss) / tokens
-        found = {line: seconds[row, replicas, chips, line] for line in LINES if (row, replicas, chips, line) in seconds}
+        share = data_centre_tokens(centre, loss) / tokens
         step_s = {line: cell["step_s"] for line, cell in found.items()}
-        any_line = next(iter(found.values()))
+        cell = next(iter(found.values()))
         table.append(
             {
                 "row": row,
+                "timed_as": timed,
                 "replicas": replicas,
                 "chips": chips,
                 "rate": whole[row]["rate"],
                 "loss": loss,
                 "tokens": tokens,
                 "tokens_share": round(share, 3),
-                "bytes": any_line["bytes per token and boundary"],
-                "ideal_s": any_line["ideal_s"],
+                "bytes": cell["bytes per token and boundary"],
+                "ideal_s": cell["ideal_s"],
                 "step_s": step_s,
-                "centre_s": centre["step_s"],
-                "figure": {line: round(share * centre["step_s"] / step, 3) for line, step in step_s.items()},
+                "centre_s": fastest["step_s"],
+                "figure": {line: round(share * fastest["step_s"] / step, 3) for line, step in step_s.items()},
             }
         )
     return table
 
 
-def best_runs(losses: Mapping[str, dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], dict[int, float]]:
-    """The longest run of each row at the best of its rates; and the data centre's loss by tokens."""
+def best_runs(losses: Sequence[dict[str, Any]], tokens: float) -> tuple[dict[str, dict[str, Any]], dict[int, float]]:
+    """By row, the run of `tokens` that ended best; and the data centre's loss by tokens, up to `tokens`."""
     whole: dict[str, dict[str, Any]] = {}
     centre: dict[int, float] = {}
-    for cell in losses.values():
-        loss = cell["points"][-1]["loss"]
-        if not math.isfinite(loss):
+    for run in losses:
+        loss = run["points"][-1]["loss"]
+        if not math.isfinite(loss) or run["tokens"] > _SAME * tokens:
             continue
-        if cell["row"] == DENSE:
-            centre[cell["tokens"]] = min(loss, centre.get(cell["tokens"], math.inf))
-        known = whole.get(cell["row"])
-        if known is None or (-cell["tokens"], loss) < (-known["tokens"], known["points"][-1]["loss"]):
-            whole[cell["row"]] = cell
+        if run["row"] == DENSE:
+            centre[run["tokens"]] = min(loss, centre.get(run["tokens"], math.inf))
+        if run["tokens"] * _SAME > tokens and loss < whole.get(run["row"], run)["points"][-1]["loss"] + 1e-9:
+            whole[run["row"]] = run
     return whole, centre
+
+
+def cells_of(runs: Mapping[Job, Sequence[Point]]) -> list[dict[str, Any]]:
+    """Runs of benchmarks/at_length.py with the fields of a cell of `losses`."""
+    told = {job: [asdict(point) for point in points] for job, points in runs.items()}
+    return [{**asdict(job), "points": points, "tokens": points[-1]["tokens"]} for job, points in told.items()]
+
+
+def has_codec(row: str) -> bool:
+    """True if the product has a codec for each of the row's codings."""
+    try:
+        [codec_of(coding) for coding in row_named(row).codings]
+    except ValueError:
+        return False
+    return True
 
 
 def markdown(table: Sequence[dict[str, Any]]) -> str:
