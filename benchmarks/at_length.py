@@ -190,7 +190,7 @@ def main() -> None:
         print(json.dumps(row))
     write_results(options.out, "at_length", rows=table)
     if options.docs is not None:
-        named = f" --recorded {options.recorded}" if options.recorded else ""
+        named = f" --recorded {options.recorded} --tokens {options.tokens:g}" if options.recorded else ""
         put_table(options.docs / "compression.md", f"at_length{named}", markdown(table))
 
 
