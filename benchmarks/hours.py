@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 
 from benchmarks.length.rows import DENSE
-from benchmarks.time_to_loss import STEP_TOKENS, UNLIMITED_LINE
+from benchmarks.time_to_loss import CHIPS_OF_THE_GOALS, STEP_TOKENS, UNLIMITED_LINE
 
 matplotlib.use("svg")
 from matplotlib import pyplot
@@ -25,7 +25,7 @@ def draw(table: Sequence[dict[str, Any]], whole: Mapping[str, dict[str, Any]], f
     pyplot.rcParams.update({"svg.hashsalt": "swarm-peer", "svg.fonttype": "none", "font.size": 8})
     figure, panels = pyplot.subplots(1, len(_PANELS), figsize=(11, 4.5), sharey=True)
     for axes, line in zip(panels, _PANELS, strict=True):
-        for row in (row for row in table if row["replicas"] == 1 and row["chips"] == "30 + 60 ms"):
+        for row in (row for row in table if row["replicas"] == 1 and row["chips"] == CHIPS_OF_THE_GOALS):
             if row["row"] == DENSE:
                 _curve(axes, whole[DENSE], row["step_s"][UNLIMITED_LINE], "data centre", "k--o")
             if line in row["step_s"]:

@@ -97,6 +97,7 @@ WARMUP = 6
 """A run warms up for one of so many parts of its steps."""
 CHIPS = {"": 1.0, "3 × faster": 1 / 3, "3 × slower": 3.0}
 """Seconds of a microbatch, of FORWARD_S and BACKWARD_S."""
+CHIPS_OF_THE_GOALS = "30 + 60 ms"
 FORWARD_S, BACKWARD_S = 0.030, 0.060
 """Of a microbatch of 1,024 tokens at a stage."""
 STEPS, FEW_STEPS = 4, 3
@@ -134,12 +135,15 @@ def main() -> None:
     losses = cells_of(recorded_runs(options.recorded)) if options.recorded else list(cells.group("losses").values())
     runs = best_runs(losses, options.tokens)
     table = figures(*runs, cells.group("times"))
-    print(markdown(table))
+    order = [chips or CHIPS_OF_THE_GOALS for chips in CHIPS]
+    shown = [line for line in table if line["row"] in rows]
+    shown.sort(key=lambda line: (order.index(line["chips"]), line["replicas"], rows.index(line["row"])))
+    print(markdown(shown))
     if options.docs is not None:
         from benchmarks import hours  # it needs matplotlib, of the extra 'dev'
 
-        put_table(options.docs / "slow-links.md", "time_to_loss", markdown(table))
-        hours.draw(table, runs[0], options.docs / "time-to-loss.svg")
+        put_table(options.docs / "slow-links.md", "time_to_loss", markdown(shown))
+        hours.draw(shown, runs[0], options.docs / "time-to-loss.svg")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -268,7 +272,7 @@ def _time(cells: Cells, rows: Sequence[str], options: argparse.Namespace) -> Non
             for replicas in map(int, options.replicas.split(",")):
                 for row in rows:
                     for line in options.lines.split(";"):
-                        name = f"{row} | {replicas} replicas | {line} | {chips or '30 + 60 ms'}"
+                        name = f"{row} | {replicas} replicas | {line} | {chips or CHIPS_OF_THE_GOALS}"
                         if name not in cells.group("times"):
                             found = _step_time(folder, options, row, replicas, line, chips, launcher)
                             cells.put("times", name, found)
@@ -309,7 +313,7 @@ def _step_time(
         "row": row,
         "replicas": replicas,
         "line": line,
-        "chips": chips or "30 + 60 ms",
+        "chips": chips or CHIPS_OF_THE_GOALS,
         "step_s": round(statistics.median(b - a for a, b in itertools.pairwise(decided)), 3),
         "ideal_s": round((microbatches + stages - 1) * CHIPS[chips] * (FORWARD_S + BACKWARD_S), 3),
         **wire_figures(sent, stages, manifest.batch.tokens_per_step, steps),
@@ -393,14 +397,15 @@ def has_codec(row: str) -> bool:
 
 
 def markdown(table: Sequence[dict[str, Any]]) -> str:
-    limited = [line for line in LINES if line not in (UNLIMITED_LINE, DISTANCE)]
-    heads = ["compute", "replicas", "row", "bytes", "loss", "N_dc ÷ N", "s per step, unlimited", DISTANCE]
-    heads += [f"{line}: s per step" for line in limited] + [f"{line}: figure" for line in limited]
+    """Under each line: seconds per step, and the figure."""
+    heads = ["compute", "replicas", "row", "bytes", "loss", "N_dc ÷ N", "data centre", *LINES]
     lines = ["| " + " | ".join(heads) + " |", "|---|---:|---|" + (len(heads) - 3) * "---:|"]
     for row in table:
         cells = [row["chips"], row["replicas"], row["row"], row["bytes"], f"{row['loss']:.3f}", row["tokens_share"]]
-        cells += [row["step_s"].get(line, "–") for line in (UNLIMITED_LINE, DISTANCE, *limited)]
-        cells += [f"**{row['figure'][line]:.2f}**" if line in row["figure"] else "–" for line in limited]
+        cells.append(f"{row['centre_s']:.2f}")
+        for line in LINES:
+            step_s = row["step_s"].get(line)
+            cells.append("–" if step_s is None else f"{step_s:.2f}: **{row['figure'][line]:.2f}**")
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines) + "\n"
 
