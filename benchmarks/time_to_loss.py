@@ -356,7 +356,7 @@ def figures(
                 "loss": loss,
                 "tokens": tokens,
                 "tokens_share": round(share, 3),
-                "bytes": cell["bytes per token and boundary"],
+                "bytes": cell["bytes per token and boundary"] if timed == row else coded_bytes(whole[row]["points"]),
                 "ideal_s": cell["ideal_s"],
                 "step_s": step_s,
                 "centre_s": fastest["step_s"],
@@ -385,6 +385,11 @@ def cells_of(runs: Mapping[Job, Sequence[Point]]) -> list[dict[str, Any]]:
     """Runs of benchmarks/at_length.py with the fields of a cell of `losses`."""
     told = {job: [asdict(point) for point in points] for job, points in runs.items()}
     return [{**asdict(job), "points": points, "tokens": points[-1]["tokens"]} for job, points in told.items()]
+
+
+def coded_bytes(points: Sequence[Mapping[str, Any]]) -> float:
+    """Bytes of a token at a boundary, both ways, with its id of 2 bytes: the mean over a run's points."""
+    return round(2 + statistics.mean(point["forward_bits"] + point["backward_bits"] for point in points) / 8, 1)
 
 
 def has_codec(row: str) -> bool:
