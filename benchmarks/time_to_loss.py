@@ -389,7 +389,8 @@ def cells_of(runs: Mapping[Job, Sequence[Point]]) -> list[dict[str, Any]]:
 
 def coded_bytes(points: Sequence[Mapping[str, Any]]) -> float:
     """Bytes of a token at a boundary, both ways, with its id of 2 bytes: the mean over a run's points."""
-    return round(2 + statistics.mean(point["forward_bits"] + point["backward_bits"] for point in points) / 8, 1)
+    bits = [float(point["forward_bits"] + point["backward_bits"]) for point in points]
+    return round(2 + statistics.mean(bits) / 8, 1)
 
 
 def has_codec(row: str) -> bool:
