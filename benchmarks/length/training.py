@@ -171,6 +171,7 @@ class Training:
         return [named for stage in self._stages for named in stage.named_parameters()]
 
     def _compile(self) -> None:
+        torch._dynamo.reset()  # what was compiled for a training before counts towards the limit
         torch._dynamo.config.recompile_limit = 8 * len(self._stages)  # they share their code
         for stage in self._stages:
             stage.compile()
