@@ -36,8 +36,8 @@ def draw(table: Sequence[dict[str, Any]], whole: Mapping[str, dict[str, Any]], f
         axes.set_xlabel("hours")
         axes.grid(alpha=0.3, which="both")
     panels[0].set_ylabel("held-out loss, nats a token")
-    panels[0].legend()
-    figure.tight_layout()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="lower center", ncols=3)
+    figure.tight_layout(rect=(0, 0.12, 1, 1))
     figure.savefig(file, metadata={"Date": None})
     pyplot.close(figure)
 
