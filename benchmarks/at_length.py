@@ -9,7 +9,8 @@ how rows are named. Each row is trained with each rate for `--screen` tokens, th
 that no row is compared at another one's recipe. The model is the product's, in four stages of one layer; the boundaries
 are coded as benchmarks/length/coding.py says.
 What has been trained before is read from `--cache`, where each corpus has a folder, named after it and its digest: the
-command goes on where it stopped. With `--recorded FOLDER` it reads that folder instead, and trains nothing.
+command goes on where it stopped. With `--recorded FOLDER` it reads that folder instead, and trains nothing: it shows
+each row at the best rate of its recorded runs of `--tokens`.
 
     kept = (loss of ids alone − loss of the row) ÷ (loss of ids alone − loss of the dense model)
 
@@ -43,6 +44,7 @@ from peers.run.resolved_run import resolve_run
 from swarm.manifest import RunManifest
 
 HELDOUT_BATCHES = 64
+Points = tuple[Point, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,13 @@ class Study:
 
     def steps(self, tokens: float) -> int:
         return max(1, round(tokens / self._manifest(Job(DENSE, 0, 1e-3, 1, 1)).batch.tokens_per_step))
+
+    def best_recorded_rate(self, row: str, steps: int) -> float:
+        """The rate of the recorded run of this row and length that ended best; NaN if there is none."""
+        runs = recorded_runs(self._folder, self._options.overrides, self._options.heldout)
+        ended = {job.rate: points[-1].loss for job, points in runs.items() if (job.row, job.steps) == (row, steps)}
+        sound = {rate: loss for rate, loss in ended.items() if math.isfinite(loss)}
+        return min(sound, key=lambda rate: sound[rate], default=math.nan)
 
     def width(self) -> int:
         return self._manifest(Job(DENSE, 0, 1e-3, 1, 1)).model.dim
@@ -100,7 +109,7 @@ class Study:
     def _training(self, job: Job) -> Training:
         manifest, codings = self._manifest(job), row_named(job.row).codings
         if self._texts is None:
-            self._texts = _read_texts(self._options.data)
+            self._texts = read_texts(self._options.data)
         return Training(manifest, codings, self._texts, self._device, heldout_batches=self._options.heldout)
 
     def _manifest(self, job: Job) -> RunManifest:
@@ -123,13 +132,28 @@ class Study:
         return f"{data.name}-{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:8]}"
 
     def _file(self, job: Job) -> Path:
-        meant = row_named(job.row)
-        codings = [told_apart(coding) for coding in meant.codings]
-        told = [meant.sets, codings, asdict(job), self._options.overrides, self._options.heldout]
-        return self._folder / f"{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]}.json"
+        return self._folder / _file_name(job, self._options.overrides, self._options.heldout)
 
     def _read(self, job: Job) -> tuple[Point, ...]:
-        return tuple(Point(**point) for point in json.loads(self._file(job).read_text())["points"])
+        return _read(self._file(job))[1]
+
+
+def recorded_runs(folder: Path, overrides: Sequence[str] = (), heldout: int = HELDOUT_BATCHES) -> dict[Job, Points]:
+    """The runs of a folder that were made with these overrides of the run file and this many held-out batches."""
+    runs = {file: _read(file) for file in sorted(folder.glob("*.json"))}
+    return {job: points for file, (job, points) in runs.items() if file.name == _file_name(job, overrides, heldout)}
+
+
+def _file_name(job: Job, overrides: Sequence[str], heldout: int) -> str:
+    meant = row_named(job.row)
+    codings = [told_apart(coding) for coding in meant.codings]
+    told = [meant.sets, codings, asdict(job), list(overrides), heldout]
+    return f"{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]}.json"
+
+
+def _read(file: Path) -> tuple[Job, Points]:
+    run = json.loads(file.read_text())
+    return Job(**run["job"]), tuple(Point(**point) for point in run["points"])
 
 
 def main() -> None:
@@ -166,7 +190,7 @@ def main() -> None:
         print(json.dumps(row))
     write_results(options.out, "at_length", rows=table)
     if options.docs is not None:
-        named = f" --recorded {options.recorded}" if options.recorded else ""
+        named = f" --recorded {options.recorded} --tokens {options.tokens:g}" if options.recorded else ""
         put_table(options.docs / "compression.md", f"at_length{named}", markdown(table))
 
 
@@ -175,7 +199,9 @@ def compare(study: Study, names: Sequence[str], options: argparse.Namespace) -> 
     rates = [float(rate) for rate in options.rates.split(",")]
     seeds = [int(seed) for seed in options.seeds.split(",")]
     best = dict.fromkeys(names, rates[0])
-    if len(rates) > 1:
+    if options.recorded is not None:
+        best = {name: study.best_recorded_rate(name, study.steps(options.tokens)) for name in names}
+    elif len(rates) > 1:
         steps = study.steps(options.screen)
         screened = study.curves([Job(name, 0, rate, options.warmup, steps) for name in names for rate in rates])
         losses = {(job.row, job.rate): points[-1].loss for job, points in screened.items()}
@@ -257,7 +283,7 @@ def _chunks(jobs: Sequence[Job], size: int) -> Iterator[Sequence[Job]]:
             yield same[first : first + size]
 
 
-def _read_texts(data: Path) -> Texts:
+def read_texts(data: Path) -> Texts:
     train, heldout = (
         np.concatenate([np.fromfile(file, dtype="<u2") for file in sorted(data.glob(f"{kind}-*.bin"))])
         for kind in ("train", "heldout")

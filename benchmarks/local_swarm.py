@@ -47,9 +47,11 @@ class LocalSwarm:
         peers: Sequence[Sequence[str]],
         places: Sequence[Place] = (),
         launcher: Launcher | None = None,
+        overrides: Sequence[str] = (),
     ) -> None:
         """`peers`: the command of each peer, without invite and home. `places`: where they run, the coordinator first;
         without them, all use the loopback interface. `launcher`: None for cold starts, as users have them.
+        `overrides`: of the run file, as the coordinator's option `--set` takes them.
         """
         self._launcher = launcher or Cold()
         self._namespaces = [place.namespace for place in places] or [None] * (len(peers) + 1)
@@ -59,6 +61,7 @@ class LocalSwarm:
         self._environment = _ENVIRONMENT | {"TMPDIR": self._temporary.name}  # peers of two swarms do not take turns
         self._run_file = run_file
         self._commands = peers
+        self._overrides = [f"--set={override}" for override in overrides]
         self.coordinator: Process | None = None
         self.peers: list[Process] = []
         self.spawned_at: list[float] = []
@@ -69,6 +72,7 @@ class LocalSwarm:
         invite = self.folder / "invite"
         command = [*PEERS, "coordinate", str(self._run_file), "--home", str(self.folder / "coordinator")]
         command += ["--invite-file", str(invite), "--no-dashboard", "--devices=1000", *self._listening]
+        command += self._overrides
         self.coordinator = self._start(command, "coordinator", self._namespaces[0])
         self._await(invite)
         for words in self._commands:

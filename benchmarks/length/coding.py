@@ -3,8 +3,8 @@
 Two families. `uniform` is the product's `intN` (blocks of 64 values) or `intN-channel`: its values, and its bytes by
 formula. `entropy` codes y = (x − running mean of a vocabulary entry)·R with one uniform step for the whole tensor,
 a multiple of y's usual size. Its bits are the code length of an ideal adaptive coder: −log2 of each code's
-probability under the codes of its coefficient seen so far, with older ones counted less. Means, rotation R and code
-counts change after a tensor has been coded, from values that both ends have.
+probability under the codes of its coefficient seen so far, with older ones counted less. Code counts and the covariance
+that gives R change after a tensor has been coded, means once per step; all from values that both ends have.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ class Coder(nn.Module):
 
     mean: Tensor
     seen: Tensor
+    times: Tensor
+    sums: Tensor
     rotation: Tensor
     covariance: Tensor
     counts: Tensor
@@ -92,6 +94,8 @@ class Coder(nn.Module):
         shapes = {
             "mean": (vocabulary, width) if coding.means else (0,),
             "seen": (vocabulary, 1) if coding.means else (0,),
+            "times": (vocabulary, 1) if coding.means else (0,),
+            "sums": (vocabulary, width) if coding.means else (0,),
             "covariance": (width, width) if coding.rotated else (0,),
         }
         for name, shape in shapes.items():
@@ -109,7 +113,7 @@ class Coder(nn.Module):
 
     def reset(self) -> None:
         """As at the start of a run."""
-        for buffer in (self.mean, self.seen, self.covariance, self.spent):
+        for buffer in (self.mean, self.seen, self.times, self.sums, self.covariance, self.spent):
             buffer.zero_()
         self.typical.fill_(1.0)
         if self._coding.rotated:
@@ -178,10 +182,17 @@ class Coder(nn.Module):
         if self._coding.rotated:
             self.covariance.mul_(_COVARIANCE_KEPT).add_(arrived.t() @ arrived, alpha=1 / len(arrived))
         if self._coding.means:
-            times = torch.zeros_like(self.seen).index_add_(0, ids, torch.ones_like(ids, dtype=torch.float32)[:, None])
-            sums = torch.zeros_like(self.mean).index_add_(0, ids, arrived)
-            self.seen.add_(times)
-            self.mean.add_(sums / (torch.maximum(times, self.seen.clamp(max=self._coding.means)) + 1))
+            self.times.index_add_(0, ids, torch.ones_like(ids, dtype=torch.float32)[:, None])
+            self.sums.index_add_(0, ids, arrived)
+
+    @torch.no_grad()
+    def update_means(self) -> None:
+        """Move the means by what has crossed since the last call: once per step, after all of its frames."""
+        if self._coding.means:
+            self.seen.add_(self.times)
+            self.mean.add_(self.sums / (torch.maximum(self.times, self.seen.clamp(max=self._coding.means)) + 1))
+            self.times.zero_()
+            self.sums.zero_()
 
     def turn(self) -> None:
         """New principal axes, of what arrived lately."""

@@ -1,7 +1,8 @@
-"""One training of the study: a model in stages, with its boundaries coded, one microbatch a step, AdamW.
+"""One training of the study: a model in stages, with its boundaries coded, AdamW.
 
-On a GPU a whole step is one CUDA graph, which is replayed: a model this small would otherwise wait for the host.
-Several trainings run beside each other, each in a stream of its own.
+A step has `batch.microbatches` microbatches. Each crosses every boundary as a frame of its own, and their gradients are
+added up before the optimizer's step. On a GPU a whole step is one CUDA graph, which is replayed: a model this small
+would otherwise wait for the host. Several trainings run beside each other, each in a stream of its own.
 """
 
 from __future__ import annotations
@@ -55,10 +56,17 @@ class Training:
         device: torch.device,
         *,
         heldout_batches: int,
+        compiled: bool = False,
     ) -> None:
+        """`compiled`: `torch.compile` for the stages, which saves a third of the time on a CPU. The results differ by
+        rounding.
+        """
         self._manifest, self._device = manifest, device
         model, batch, seed = manifest.model, manifest.batch, manifest.run.seed
         self._stages = [build_stage(model, s, device=device, seed=seed) for s in range(model.stages)]
+        self._loss_sum = self._stages[-1].loss_sum
+        if compiled:
+            self._compile()
         sizes = (model.boundary_width, model.vocab_size, device)
         self._coders = [tuple(Coder(coding, *sizes) for coding in codings) for _ in range(model.stages - 1)]
         self._alone = codings[0].kind == "nothing"
@@ -66,8 +74,8 @@ class Training:
         rows = batch.sequences
         self._train = _windows(texts.train, batch.sequence_length).to(device)
         order = np.random.default_rng(seed).permutation(len(self._train))
-        order = np.resize(order, manifest.run.steps * rows)  # a longer run sees the text again
-        self._order = torch.from_numpy(order.reshape(-1, rows)).to(device)
+        order = np.resize(order, manifest.run.steps * batch.microbatches * rows)  # a longer run sees the text again
+        self._order = torch.from_numpy(order.reshape(-1, batch.microbatches, rows)).to(device)
         self._heldout = _windows(texts.heldout, batch.sequence_length)[: heldout_batches * rows].to(device)
         rates = [learning_rate(manifest.optimizer, step, manifest.run.steps) for step in range(manifest.run.steps)]
         self._rates = torch.tensor(rates, device=device)
@@ -106,7 +114,7 @@ class Training:
             loss = self._heldout_sum.item() / (len(self._heldout) * (length - 1))
             bits = [[coder.token_bits((rows, length - 1)) for coder in pair] for pair in self._coders]
         forward, backward = (sum(each[way] for each in bits) / max(len(bits), 1) for way in (0, 1))
-        point = Point(self.taken * rows * (length - 1), loss, forward, backward)
+        point = Point(self.taken * self._manifest.batch.tokens_per_step, loss, forward, backward)
         self.curve.append(point)
         return point
 
@@ -125,17 +133,13 @@ class Training:
                 x = torch.zeros((*ids.shape, self._manifest.model.boundary_width), device=self._device)
             for stage, (there, back) in zip(self._stages, () if self._alone else self._coders, strict=False):
                 x = Crossing.apply(stage(x, ids).float(), ids, there, back, learns)  # type: ignore[no-untyped-call]
-            last = self._stages[-1]
-            return last.loss_sum(last(x, ids), labels)
+            return self._loss_sum(self._stages[-1](x, ids), labels)
 
     def _train_step(self) -> None:
         at = self._step.view(1)  # a number as an index would have to be read by the host
-        batch = self._train[self._order.index_select(0, at)[0]]
         self._rate.copy_(self._rates.index_select(0, at)[0])
-        loss = self._loss(batch, learns=True) / (batch.shape[0] * (batch.shape[1] - 1))
+        gradients = self.gradients(self._train[self._order.index_select(0, at)[0]])
         parameters = [parameter for _, parameter in self._named()]
-        found = torch.autograd.grad(loss, parameters, allow_unused=True)
-        gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         torch._foreach_mul_(gradients, (self._manifest.optimizer.clip_norm / norm).clamp(max=1.0))
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -143,12 +147,35 @@ class Training:
         self._optimizer.step()
         self._step.add_(1)
 
+    def gradients(self, microbatches: Tensor) -> list[Tensor]:
+        """Gradients of the mean loss, one fp32 tensor for each parameter. The coders learn from what crosses.
+
+        microbatches: (microbatches, sequences, length + 1) int64, token ids.
+        """
+        parameters = [parameter for _, parameter in self._named()]
+        gradients = [torch.zeros_like(parameter) for parameter in parameters]
+        tokens = microbatches[:, :, 1:].numel()
+        for batch in microbatches.unbind():
+            found = torch.autograd.grad(self._loss(batch, learns=True) / tokens, parameters, allow_unused=True)
+            used = [(sums, part) for sums, part in zip(gradients, found, strict=True) if part is not None]
+            torch._foreach_add_([sums for sums, _ in used], [part for _, part in used])
+        for coder in (coder for pair in self._coders for coder in pair):
+            coder.update_means()
+        return gradients
+
     @torch.no_grad()
     def _heldout_step(self) -> None:
         self._heldout_sum.add_(self._loss(self._heldout_batch, learns=False))
 
     def _named(self) -> list[tuple[str, nn.Parameter]]:
         return [named for stage in self._stages for named in stage.named_parameters()]
+
+    def _compile(self) -> None:
+        torch._dynamo.reset()  # what was compiled for a training before counts towards the limit
+        torch._dynamo.config.recompile_limit = 8 * len(self._stages)  # they share their code
+        for stage in self._stages:
+            stage.compile()
+        self._loss_sum = torch.compile(self._stages[-1].loss_sum)
 
     def _adamw(self) -> torch.optim.Optimizer:
         section = self._manifest.optimizer

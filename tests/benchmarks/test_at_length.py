@@ -34,6 +34,7 @@ def test_entropy_coded_values_are_near_and_cost_less_once_they_are_known(means: 
     for turn in range(60):
         x = centres[ids] + 0.3 * torch.randn(4, 32, 6, generator=draw) @ mixing
         arrived = coder.cross(x, ids, learns=True)
+        coder.update_means()
         # each turned coefficient is at most half a step off, and a rotation keeps lengths
         assert (arrived - x).norm(dim=-1).max() <= 0.51 * 0.2 * x.std() * 6**0.5 * 2  # a median is below that
         if turn % 20 == 19:
