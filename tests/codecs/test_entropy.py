@@ -106,7 +106,7 @@ def test_payloads_that_nobody_packs_are_refused(kind: str) -> None:
         ("entropy:nan", "write entropy:1 to round values"),
         ("entropy:17", "a step of 17 is not from 0.05 to 16; write entropy:1"),
         ("entropy-dithered:0", "a step of 0 is not from 0.05 to 16; write entropy-dithered:1"),
-        ("ef-mixed:entropy:1", "takes the same bytes for whatever values"),
+        ("ef-mixed:entropy:1", "whose frames all have the same size"),
     ],
 )
 def test_a_wrong_step_is_named(name: str, reason: str) -> None:
