@@ -39,6 +39,7 @@ def test_a_killed_peer_comes_back_and_replicas_agree() -> None:
 
 
 @pytest.mark.swarm
+@pytest.mark.long  # on a CPU, tests/swarm compares many swarms with their references
 def test_a_swarm_equals_the_reference_on_its_device() -> None:
     (aim,) = reference.measure(LAB).aims
     assert aim.met is True and aim.found is True, aim
