@@ -115,8 +115,11 @@ class StageOptimizer:
             others = Factors.of(self._section, update, 0.0)
             for (name, parameter), part in zip(self._parameters.items(), self._layout.slices, strict=True):
                 if is_token_means(name):
-                    exact = reduced[part].to(parameter.device, torch.float64).mul_(unit)
-                    follow(parameter.detach(), exact.to(torch.float32).view_as(parameter))
+                    table = self._where(parameter.detach())
+                    exact = reduced[part].to(table.device, torch.float64).mul_(unit)
+                    follow(table, exact.to(torch.float32).view_as(table))
+                    if self._on_cpu:
+                        parameter.detach().copy_(table)
                     continue
                 state = (parameter.detach(), self._moments["exp_avg"][name], self._moments["exp_avg_sq"][name])
                 p, first, second = there = [self._where(tensor) for tensor in state]
