@@ -47,10 +47,7 @@ from swarm.net.wire import Encoder
 from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassId, StepNumber, Term
 from swarm.protocol.messages import Frame, Lineage
 
-RUN = """
-[run]
-name = "compression"
-steps = 400
+MODEL = """
 [model]
 vocab_size = 4096
 dim = 256
@@ -60,7 +57,13 @@ kv_heads = 4
 ffn_dim = 704
 context = 128
 cuts = [1, 2, 3]
-[batch]
+"""
+"""Four stages of one layer, whose boundaries are compressed."""
+RUN = f"""
+[run]
+name = "compression"
+steps = 400
+{MODEL}[batch]
 microbatches = 1
 sequences = 8
 sequence_length = 128

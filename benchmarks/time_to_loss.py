@@ -42,6 +42,7 @@ from typing import Any
 import torch
 
 from benchmarks.at_length import Job, read_texts, recorded_runs
+from benchmarks.compression import MODEL
 from benchmarks.length.cells import Cells
 from benchmarks.length.coding import Coding
 from benchmarks.length.rows import DENSE, row_named
@@ -59,20 +60,11 @@ from swarm.events import StepDecided
 from swarm.manifest import RunManifest
 from swarm.models.kinds import count_parameters
 
-RUN = """
+RUN = f"""
 [run]
 name = "time-to-loss"
 steps = 4
-[model]
-vocab_size = 4096
-dim = 256
-layers = 4
-heads = 8
-kv_heads = 4
-ffn_dim = 704
-context = 128
-cuts = [1, 2, 3]
-[batch]
+{MODEL}[batch]
 microbatches = 32
 sequences = 8
 sequence_length = 128

@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from peers.run.coding import ENTROPY, name_of
 from swarm.manifest import CodecSection, ModelSection, SumSection
 
-NOISE = 0.3
-"""Per cent: smaller differences between two gaps mean nothing."""
-
 
 @dataclass(frozen=True, slots=True)
 class Loss:

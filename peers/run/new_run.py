@@ -89,7 +89,7 @@ def _preset(name: str) -> ModelSection:
 def _shape(
     model: ModelSection, preset: str, stages: int, subspace_dim: int | None, narrowed: Mapping[str, object]
 ) -> ModelSection:
-    """The preset with the changes of the options, unchecked, with placeholder cuts for the number of stages."""
+    """The preset with the changes of the options, unchecked. Its cuts have the right number; `_cut` moves them."""
     model = model.model_copy(update={"cuts": tuple(range(1, stages)), **narrowed})
     if subspace_dim is None:
         return model
