@@ -92,7 +92,7 @@ def _measure(folder: Path, options: argparse.Namespace, compute: str, name: str,
     words = [*PEERS, "join", "--threads=1", "--device=cpu", "--max-memory=2GB"]
     if compute == "emulated":
         times = (str(options.forward_ms / 1000), str(options.backward_ms / 1000))
-        words = [*script("emulated_peer"), *times, str(parameters)]
+        words = [*script("emulated_peer"), *times, str(parameters), "--zero-bubble=always"]
     peers = options.stages * replicas
     access = Shape(options.rate)
     with ExitStack() as stack:

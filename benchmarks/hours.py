@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 
 from benchmarks.length.rows import DENSE
-from benchmarks.time_to_loss import CHIPS_OF_THE_GOALS, STEP_TOKENS, UNLIMITED_LINE
+from benchmarks.time_to_loss import CHIPS_OF_THE_GOALS, MICROBATCH_TOKENS, UNLIMITED_LINE
 
 matplotlib.use("svg")
 from matplotlib import pyplot
@@ -27,10 +27,10 @@ def draw(table: Sequence[dict[str, Any]], whole: Mapping[str, dict[str, Any]], f
     for axes, line in zip(panels, _PANELS, strict=True):
         for row in (row for row in table if row["replicas"] == 1 and row["chips"] == CHIPS_OF_THE_GOALS):
             if row["row"] == DENSE:
-                _curve(axes, whole[DENSE], row["step_s"][UNLIMITED_LINE], "data centre", "k--o")
+                _curve(axes, whole[DENSE], row, UNLIMITED_LINE, "data centre", "k--o")
             if line in row["step_s"]:
                 name = "fp32" if row["row"] == DENSE else row["row"].removeprefix(f"{DENSE}, ")
-                _curve(axes, whole[row["row"]], row["step_s"][line], name, "-o")
+                _curve(axes, whole[row["row"]], row, line, name, "-o")
         axes.set_title(line)
         axes.set_xscale("log")
         axes.set_xlabel("hours")
@@ -42,6 +42,7 @@ def draw(table: Sequence[dict[str, Any]], whole: Mapping[str, dict[str, Any]], f
     pyplot.close(figure)
 
 
-def _curve(axes: Any, run: dict[str, Any], step_s: float, name: str, style: str) -> None:
-    hours = [point["tokens"] / STEP_TOKENS * step_s / 3600 for point in run["points"]]
+def _curve(axes: Any, run: dict[str, Any], row: dict[str, Any], line: str, name: str, style: str) -> None:
+    token_s = row["step_s"][line] / (row["microbatches"] * MICROBATCH_TOKENS)
+    hours = [point["tokens"] * token_s / 3600 for point in run["points"]]
     axes.plot(hours, [point["loss"] for point in run["points"]], style, label=name, markersize=3)

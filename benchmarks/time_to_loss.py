@@ -1,24 +1,28 @@
 """How much a swarm on home links learns per hour ÷ how much a data centre with the same chips learns per hour.
 
     python -m benchmarks.time_to_loss losses --data DATA [--rows "NAME;NAME"] [--tokens 4e6]   # trains, in one process
-    python -m benchmarks.time_to_loss times --data DATA [--rows …] [--lines …] [--chips …]     # step times; as root
+    python -m benchmarks.time_to_loss times --data DATA [--rows …] [--lines …] [--sums …]      # step times; as root
     python -m benchmarks.time_to_loss table [--recorded FOLDER] [--tokens 4e6] [--docs docs]   # from what is there
 
     figure = (N_dc ÷ N) × (t_dc ÷ t_swarm)
 
 N: tokens of the swarm's run. N_dc: tokens that the data centre needs for the loss which the swarm has after N tokens.
 t_dc, t_swarm: seconds per step. The data centre has the same pipeline and chips, links without limits, and the codec
-`none`: the row "dense, anchor". Its loss over tokens comes from runs of 50, 70, 85 and 100 % of N, each with its own
-whole schedule, with a straight line between the logarithms of tokens; never from the middle of a longer run. Where the
-swarm's loss is above the shortest run's loss, N_dc is at most that run's length; where it is below the whole run's
-loss, N_dc is N.
+`none`: the row "dense, anchor". fp32 frames take time of the two cores here that chips of their own would not take, so
+t_dc is the shortest step of any row without limits. Its loss over tokens comes from runs of 50, 70, 85 and 100 % of N,
+each with its own whole schedule, with a straight line between the logarithms of tokens; never from the middle of a
+longer run. Where the swarm's loss is above the shortest run's loss, N_dc is at most that run's length; where it is
+below the whole run's loss, N_dc is N.
 
 A row (benchmarks/length/rows.py) has one run file, `RUN` with the row's settings. Losses are trained with it in one
 process, with the row's codings at the boundaries (benchmarks/length/training.py). Times are of a swarm of real
-processes with it, whose compute is a calibrated sleep, over the emulated internet (benchmarks/home_links.py). Sums of
-replicas are exact, so the loss does not depend on replicas.
+processes with it, whose compute is a calibrated sleep, over the emulated internet (benchmarks/home_links.py). All of
+them, the data centre's too, have the schedule that `swarm-peer join` has by default: zero bubble. Sums of replicas are
+exact, so the loss does not depend on replicas. With `--sums dither:1` they have a coarser grid, whose cost in loss the
+figure does not contain.
 
 With `--recorded FOLDER`, losses are those of benchmarks/at_length.py in this folder, whose steps have one microbatch.
+They count for all step sizes that were timed. Otherwise losses and times have the same step size.
 The time of a row whose coding the product lacks is that of `STAND_IN`, which sends no fewer bytes.
 
 Each result is written to `--results` as soon as it is known. The command goes on where it stopped; several processes
@@ -55,6 +59,7 @@ from peers.chaos.pipe import UNLIMITED, Shape
 from peers.chaos.scenario import HostPlan, NetworkPlan
 from peers.launching.nursery import nursery_or_cold
 from peers.launching.process import Launcher
+from peers.run.pipeline_model import Pipeline, step_time
 from peers.run.resolved_run import resolve_run
 from swarm.events import StepDecided
 from swarm.manifest import RunManifest
@@ -65,7 +70,6 @@ RUN = f"""
 name = "time-to-loss"
 steps = 4
 {MODEL}[batch]
-microbatches = 32
 sequences = 8
 sequence_length = 128
 [audit]
@@ -77,7 +81,7 @@ every = 0
 [timing]
 step_budget_s = 1200.0
 """
-STEP_TOKENS = 32 * 8 * 128
+MICROBATCH_TOKENS = 8 * 128
 """Of RUN."""
 ROWS = (DENSE, f"{DENSE}, int8", "subspace 32, int8", "subspace 8, int8")
 STAND_IN = "subspace 8, int8"
@@ -124,12 +128,22 @@ def main() -> None:
         _train(cells, rows, options)
     elif options.part == "times":
         _time(cells, rows, options)
-    losses = cells_of(recorded_runs(options.recorded)) if options.recorded else list(cells.group("losses").values())
-    runs = best_runs(losses, options.tokens)
-    table = figures(*runs, cells.group("times"))
+    shown: list[dict[str, Any]] = []
+    runs: tuple[dict[str, dict[str, Any]], dict[int, float]] = {}, {}
+    for microbatches in sorted({cell["microbatches"] for cell in cells.group("times").values()}):
+        runs = best_runs(_losses(cells, options.recorded, microbatches), options.tokens)
+        times = {name: cell for name, cell in cells.group("times").items() if cell["microbatches"] == microbatches}
+        shown += [line for line in figures(*runs, times) if line["row"] in rows]
     order = [chips or CHIPS_OF_THE_GOALS for chips in CHIPS]
-    shown = [line for line in table if line["row"] in rows]
-    shown.sort(key=lambda line: (order.index(line["chips"]), line["replicas"], rows.index(line["row"])))
+    shown.sort(
+        key=lambda line: (
+            order.index(line["chips"]),
+            line["replicas"],
+            rows.index(line["row"]),
+            line["sums"],
+            line["microbatches"],
+        )
+    )
     print(markdown(shown))
     if options.docs is not None:
         from benchmarks import hours  # it needs matplotlib, of the extra 'dev'
@@ -149,6 +163,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--heldout", type=int, default=64, help="held-out batches of 1,024 tokens")
     made.add_argument("--lines", default=";".join(LINES), help="names separated by ';'")
     made.add_argument("--replicas", default="1,2")
+    made.add_argument("--microbatches", type=int, default=64, help="of a step, of all replicas")
+    made.add_argument("--sums", default="none", help="how replicas average: none or dither:STEP")
     made.add_argument("--chips", default=",".join(CHIPS), help="names separated by ','; the empty one: 30 + 60 ms")
     made.add_argument("--device", default="cpu")
     made.add_argument("--set", dest="overrides", action="append", default=[], metavar="TABLE.KEY=VALUE")
@@ -194,6 +210,13 @@ def data_centre_tokens(runs: Mapping[int, float], loss: float) -> float:
 # -- losses --
 
 
+def _losses(cells: Cells, recorded: Path | None, microbatches: int) -> list[dict[str, Any]]:
+    """All known runs whose steps have so many microbatches; with `recorded`, the runs of that folder."""
+    if recorded is not None:
+        return cells_of(recorded_runs(recorded))
+    return [cell for cell in cells.group("losses").values() if cell["microbatches"] == microbatches]
+
+
 def _train(cells: Cells, rows: Sequence[str], options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="time-to-loss-") as folder:
         path = Path(folder) / "RUN.toml"
@@ -231,6 +254,7 @@ def _loss(
         known = {
             "row": row,
             "steps": steps,
+            "microbatches": manifest.batch.microbatches,
             "tokens": steps * manifest.batch.tokens_per_step,
             "rate": rate,
             "warmup": manifest.optimizer.warmup_steps,
@@ -245,6 +269,7 @@ def _loss(
 def _manifest(path: Path, options: argparse.Namespace, row: str, steps: int, rate: float) -> RunManifest:
     more = [
         *options.overrides,
+        f"batch.microbatches={options.microbatches}",
         f"run.steps={steps}",
         f"run.seed={options.seed}",
         f"optimizer.learning_rate={rate}",
@@ -264,7 +289,8 @@ def _time(cells: Cells, rows: Sequence[str], options: argparse.Namespace) -> Non
             for replicas in map(int, options.replicas.split(",")):
                 for row in rows:
                     for line in options.lines.split(";"):
-                        name = f"{row} | {replicas} replicas | {line} | {chips or CHIPS_OF_THE_GOALS}"
+                        told = f"{replicas} replicas, sums {options.sums} | {options.microbatches} microbatches"
+                        name = f"{row} | {told} | {line} | {chips or CHIPS_OF_THE_GOALS}"
                         if name not in cells.group("times"):
                             found = _step_time(folder, options, row, replicas, line, chips, launcher)
                             cells.put("times", name, found)
@@ -277,12 +303,13 @@ def _step_time(
     path = folder / "RUN.toml"
     slow = row == DENSE and line != UNLIMITED_LINE
     steps = FEW_STEPS if slow else STEPS
-    more = [*options.overrides, f"run.steps={steps}", f"swarm.replicas={replicas}"]
+    batch = (f"batch.microbatches={options.microbatches}", f"sums.averaging={options.sums}")
+    more = [*options.overrides, *batch, f"run.steps={steps}", f"swarm.replicas={replicas}"]
     overrides = settings(row, options.data, more)
     manifest = resolve_run(path, overrides).manifest
     stages = manifest.model.stages
     seconds = [str(CHIPS[chips] * each) for each in (FORWARD_S, BACKWARD_S)]
-    words = [*script("emulated_peer"), *seconds, str(count_parameters(manifest.model, 1))]
+    words = [*script("emulated_peer"), *seconds, str(count_parameters(manifest.model, 1)), "--zero-bubble=always"]
     peers = stages * replicas
     shape = LINES[line]
     with ExitStack() as stack:
@@ -300,14 +327,18 @@ def _step_time(
         decided = [at for at, event in swarm.events() if isinstance(event, StepDecided)]
         swarm.seconds_by_step(steps)  # raises if a step was run twice
         sent = [sent_bytes(swarm, number) for number in range(peers)]
-    microbatches = manifest.batch.microbatches / replicas
+    forward_s, backward_s = (CHIPS[chips] * each for each in (FORWARD_S, BACKWARD_S))
+    pipeline = Pipeline((forward_s,) * stages, (backward_s,) * stages, zero_bubble=True)
+    microbatches = manifest.batch.microbatches // replicas
     return {
         "row": row,
         "replicas": replicas,
+        "sums": options.sums,
+        "microbatches": options.microbatches,
         "line": line,
         "chips": chips or CHIPS_OF_THE_GOALS,
         "step_s": round(statistics.median(b - a for a, b in itertools.pairwise(decided)), 3),
-        "ideal_s": round((microbatches + stages - 1) * CHIPS[chips] * (FORWARD_S + BACKWARD_S), 3),
+        "ideal_s": round(step_time(pipeline, microbatches), 3),
         **wire_figures(sent, stages, manifest.batch.tokens_per_step, steps),
     }
 
@@ -318,22 +349,26 @@ def _step_time(
 def figures(
     whole: Mapping[str, Mapping[str, Any]], centre: Mapping[int, float], times: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """A line for each row, number of replicas and chips of which loss and times are known.
+    """A line for each row, number of replicas, kind of sums and chips of which loss and times are known.
 
-    `whole`, `centre`: what `best_runs` returns. `times`: cells by name.
+    `whole`, `centre`: what `best_runs` returns. `times`: cells by name, all of one step size.
     """
-    seconds = {(cell["row"], cell["replicas"], cell["chips"], cell["line"]): cell for cell in times.values()}
+    seconds = {
+        (cell["row"], cell["replicas"], cell["sums"], cell["chips"], cell["line"]): cell for cell in times.values()
+    }
     table: list[dict[str, Any]] = []
     if len(centre) < 2:  # no line to read tokens from
         return table
-    for row, replicas, chips in dict.fromkeys((row, *key[1:3]) for key in seconds for row in whole):
-        fastest = seconds.get((DENSE, replicas, chips, UNLIMITED_LINE))
+    for row, replicas, sums, chips in dict.fromkeys((row, *key[1:4]) for key in seconds for row in whole):
+        unlimited = [
+            cell["step_s"] for key, cell in seconds.items() if (key[1], *key[3:]) == (replicas, chips, UNLIMITED_LINE)
+        ]
         timed = row if has_codec(row) else STAND_IN
-        found = {
-            line: seconds[timed, replicas, chips, line] for line in LINES if (timed, replicas, chips, line) in seconds
-        }
-        if not found or fastest is None:
+        asked = {line: (timed, replicas, sums, chips, line) for line in LINES}
+        found = {line: seconds[key] for line, key in asked.items() if key in seconds}
+        if not found or (DENSE, replicas, "none", chips, UNLIMITED_LINE) not in seconds:
             continue
+        centre_s = min(unlimited)
         loss, tokens = whole[row]["points"][-1]["loss"], whole[row]["tokens"]
         share = data_centre_tokens(centre, loss) / tokens
         step_s = {line: cell["step_s"] for line, cell in found.items()}
@@ -343,6 +378,8 @@ def figures(
                 "row": row,
                 "timed_as": timed,
                 "replicas": replicas,
+                "sums": sums,
+                "microbatches": cell["microbatches"],
                 "chips": chips,
                 "rate": whole[row]["rate"],
                 "loss": loss,
@@ -351,8 +388,8 @@ def figures(
                 "bytes": cell["bytes per token and boundary"] if timed == row else coded_bytes(whole[row]["points"]),
                 "ideal_s": cell["ideal_s"],
                 "step_s": step_s,
-                "centre_s": fastest["step_s"],
-                "figure": {line: round(share * fastest["step_s"] / step, 3) for line, step in step_s.items()},
+                "centre_s": centre_s,
+                "figure": {line: round(share * centre_s / step, 3) for line, step in step_s.items()},
             }
         )
     return table
@@ -396,10 +433,12 @@ def has_codec(row: str) -> bool:
 
 def markdown(table: Sequence[dict[str, Any]]) -> str:
     """Under each line: seconds per step, and the figure."""
-    heads = ["compute", "replicas", "row", "bytes", "loss", "N_dc ÷ N", "data centre", *LINES]
-    lines = ["| " + " | ".join(heads) + " |", "|---|---:|---|" + (len(heads) - 3) * "---:|"]
+    heads = ["compute", "replicas", "row", "sums", "microbatches", "bytes", "loss", "N_dc ÷ N", "data centre", *LINES]
+    lines = ["| " + " | ".join(heads) + " |", "|---|---:|---|---|" + (len(heads) - 4) * "---:|"]
     for row in table:
-        cells = [row["chips"], row["replicas"], row["row"], row["bytes"], f"{row['loss']:.3f}", row["tokens_share"]]
+        sums = "–" if row["replicas"] == 1 else {"none": "exact"}.get(row["sums"], row["sums"])
+        cells = [row["chips"], row["replicas"], row["row"], sums, row["microbatches"], row["bytes"]]
+        cells += [f"{row['loss']:.3f}", row["tokens_share"]]
         cells.append(f"{row['centre_s']:.2f}")
         for line in LINES:
             step_s = row["step_s"].get(line)

@@ -86,6 +86,7 @@ def test_the_figure_is_tokens_times_time(tmp_path: Path) -> None:
         cells.put("losses", f"{row} {tokens}", {"row": row, "tokens": tokens, "rate": 1e-3, "points": [{"loss": loss}]})
     for row, line, step_s in ((DENSE, UNLIMITED_LINE, 3.0), ("dense, anchor, int8", "80 Mbit/s, 50 ms", 4.0)):
         cell = {"row": row, "replicas": 1, "chips": "", "line": line, "step_s": step_s, "ideal_s": 2.0}
+        cell |= {"sums": "none", "microbatches": 32}
         cells.put("times", f"{row} {line}", {**cell, "bytes per token and boundary": 100.0})
     runs = best_runs(list(cells.group("losses").values()), 1000)
     table = {each["row"]: each for each in figures(*runs, cells.group("times"))}
@@ -95,3 +96,19 @@ def test_the_figure_is_tokens_times_time(tmp_path: Path) -> None:
     lines = markdown(list(table.values())).splitlines()
     assert len(lines) == 4 and len({line.count("|") for line in lines}) == 1
     assert set(json.loads((tmp_path / "cells.json").read_text())) == {"losses", "times"}
+
+
+def test_the_data_centre_has_the_shortest_step_without_limits() -> None:
+    cell = {"replicas": 2, "chips": "", "ideal_s": 2.0, "microbatches": 64, "bytes per token and boundary": 100.0}
+    times = {
+        "centre": {**cell, "row": DENSE, "line": UNLIMITED_LINE, "sums": "none", "step_s": 3.0},
+        "unlimited": {**cell, "row": DENSE, "line": UNLIMITED_LINE, "sums": "dither:1", "step_s": 2.0},
+        "coarse": {**cell, "row": DENSE, "line": "80 Mbit/s, 50 ms", "sums": "dither:1", "step_s": 4.0},
+    }
+    runs = [
+        {"row": DENSE, "tokens": tokens, "rate": 1e-3, "points": [{"loss": loss}]}
+        for tokens, loss in ((500, 5.0), (1000, 4.0))
+    ]
+    table = {each["sums"]: each for each in figures(*best_runs(runs, 1000), times)}
+    assert table["dither:1"]["figure"] == {UNLIMITED_LINE: 1.0, "80 Mbit/s, 50 ms": 0.5}
+    assert "| dither:1 | 64 |" in markdown([table["dither:1"]])
