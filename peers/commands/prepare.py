@@ -59,7 +59,7 @@ def command(
         typer.Option(
             "--images",
             metavar="FILE.csv|digits",
-            help="Images instead of text: a line of levels for each, its class last; or the digits of scikit-learn.",
+            help="Images instead of text: a line per image, its levels and then its class; digits: scikit-learn's.",
         ),
     ] = None,
     heldout: Annotated[
@@ -69,7 +69,7 @@ def command(
             help="Fraction of the input to hold out for evaluation.  [default: 0.02 of documents, 0.2 of images]",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the corpus: data.directory of RUN.toml.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write, as data.directory in RUN.toml.")] = Path(
         "data"
     ),
     name: Annotated[str, typer.Option("--name", help="Name of the corpus. Default: from the input.")] = "",

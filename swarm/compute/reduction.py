@@ -300,7 +300,7 @@ class Reduction:
 
     @property
     def unit(self) -> float:
-        """The value of a 1 in the reduced vector."""
+        """The value that a 1 in the reduced vector stands for."""
         return unit_of(self._dtype, self._sums)
 
     def written(self, attempt: Attempt) -> Iterator[Buffer]:
