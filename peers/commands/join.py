@@ -74,9 +74,9 @@ def command(
         Schedule | None,
         typer.Option(
             "--schedule",
-            help="When to compute gradients of weights. zero-bubble: while no other stage waits, as far as --graph-budget "
-            "allows. synchronous: in each backward. Both give the same result. Default: zero-bubble; with --compile: "
-            "synchronous.",
+            help="When to compute gradients of weights. zero-bubble: while no other stage waits, as far as "
+            "--graph-budget allows. synchronous: in each backward. Both give the same result. Default: zero-bubble; "
+            "with --compile: synchronous.",
         ),
     ] = None,
     delta_cache: Annotated[

@@ -78,7 +78,7 @@ class Buckets:
         return [self.slice(bucket) for bucket in range(self.count)]
 
     def _unknown(self, bucket: int) -> FrameError:
-        return FrameError(f"bucket {bucket} does not exist: the stage has {self.count}")
+        return FrameError(f"bucket {bucket} does not exist: the stage has {self.count} buckets")
 
     def _numbers(self, bucket: int) -> int:
         where = self.slice(bucket)
