@@ -62,7 +62,7 @@ def command(
     if missing is not None and network is EmulatedNetwork.namespaces:
         raise typer.BadParameter(f"{missing}; --network relay works without", param_hint="--network")
     if missing is not None:
-        console.print(f"{missing}: with a relay instead", markup=False, soft_wrap=True)
+        console.print(f"{missing}: a relay is used instead", markup=False, soft_wrap=True)
     internet = Relays if missing is not None or network is EmulatedNetwork.relay else Namespaces
     folder = (Path(tempfile.mkdtemp(prefix="swarm-chaos-")) if directory is None else directory).resolve()
     for number in (signal.SIGTERM, signal.SIGHUP):

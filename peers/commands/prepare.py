@@ -148,7 +148,7 @@ def _show_losses(sight: Sight) -> None:
     if sight.lost >= _MUCH:
         print(f"  {100 * sight.lost:.1f} % of the characters are lost: this tokenizer has no tokens for them")
     if sight.unknown >= _MUCH or sight.lost >= _MUCH:
-        print("  is this the right tokenizer for this text? Without --tokenizer, a fitting one is trained")
+        print("  is this the right tokenizer for this text? Without --tokenizer, `prepare` trains one for this text")
 
 
 def _show_images(section: DataSection, out: Path) -> None:

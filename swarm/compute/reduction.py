@@ -283,7 +283,7 @@ class Reduction:
         )
 
     def digest(self, attempt: Attempt) -> str:
-        """The digest of the reduced vector, which is read once. Raises ValueError if it is not available."""
+        """The digest of the reduced vector. Reads the vector once. Raises ValueError if it is not available."""
         reduced = self.reduced(attempt)
         if self._digest is None:
             self._digest = reduced_digest(reduced)
