@@ -141,9 +141,9 @@ MaxMemory = Annotated[
         "--max-memory",
         parser=parse_bytes,
         metavar="SIZE",
-        help="Memory to plan with, such as 8GB: a stage that needs more is not taken; at most half is for work in "
-        "progress, a quarter for kept frames. Default: half of what is free. On a GPU it is the card's memory, and by "
-        "default all that is free.",
+        help="Memory to plan with, such as 8GB. The peer takes no stage that needs more. At most half is for work in "
+        "progress, and at most a quarter for kept frames. Default: half of the free memory. On a GPU, it is the card's "
+        "memory; default: all that is free.",
     ),
 ]
 MaxRate = Annotated[

@@ -171,7 +171,9 @@ class FleetPeer(FleetProcess):
 
     def _check_buffer(self, attempt: Attempt) -> None:
         if self._buffer_of != attempt or len(self._buffer) != self.world.workload.buckets:
-            raise Violation("contract", f"{self.name} wants {attempt}; its buffer is of {self._buffer_of}")
+            raise Violation(
+                "contract", f"{self.name} needs the sums of {attempt}, but holds those of {self._buffer_of}"
+            )
 
     def _cancel_reduce(self, action: peer_io.CancelReduce) -> None:
         void = action.attempt

@@ -102,7 +102,7 @@ def read_fault(table: Table, number: int) -> PlannedFault:
     if not who and between is None and kind != "heal":
         raise ScenarioError(f"{table.where}.who is missing: name the hosts that {kind!r} strikes")
     if who and between is not None:
-        raise ScenarioError(f"{table.where}: `who` means all links of a host, `between` some: leave one of them out")
+        raise ScenarioError(f"{table.where}: give either `who` (all links of a host) or `between` (some links)")
     if one_way and between is None:
         raise ScenarioError(f"{table.where}.one_way needs `between`: from whom to whom")
     lasts = table.take("for", quantity.span)

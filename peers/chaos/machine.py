@@ -29,7 +29,7 @@ _FILLER = "filler"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An event, and when it was written by the emulator's clock, Unix seconds."""
+    """An event, and the time at which it was written: Unix seconds of the emulator's clock."""
 
     at: float
     event: Event

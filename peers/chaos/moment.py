@@ -82,7 +82,7 @@ def read_sight(table: Table) -> Sight | None:
     where = table.table("where")
     if kind is None:
         if of is not None or list(where.items()):
-            raise ScenarioError(f"{table.where}: `of` and `where` narrow an `event`, which is missing")
+            raise ScenarioError(f"{table.where}: `of` and `where` need an `event`: name it, or leave them out")
         return None
     known = [field.name for field in fields(kind)]
     found: Mapping[str, object] = dict(where.items())

@@ -80,7 +80,7 @@ class StepCost:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A process that ended before the scenario did. `at_s`: seconds since the first step's opening."""
+    """A process that ended before the end of the scenario. `at_s`: seconds since the first step's opening."""
 
     host: str
     at_s: float

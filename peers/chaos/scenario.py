@@ -208,7 +208,7 @@ def _faults(tables: list[Table]) -> tuple[PlannedFault, ...]:
 def _hosts(table: Table, known: tuple[str, ...], up: int | None, down: int | None) -> dict[str, HostPlan]:
     for name, times in Counter(known).items():
         if times > 1:
-            raise ScenarioError(f"{times} hosts are named {name!r}: each needs a unique name, and joins once")
+            raise ScenarioError(f"{times} hosts are named {name!r}: give each host a name of its own")
     plans = {name: HostPlan(name, Shape(up), Shape(down)) for name in known}
     for name, raw in table.items():
         if name not in plans:
@@ -297,13 +297,13 @@ def _check(scenario: Scenario) -> None:
     faults = [fault.name for fault in scenario.faults]
     for fault in scenario.faults:
         if faults.count(fault.name) > 1:
-            raise ScenarioError(f"two faults are named {fault.name!r}: their names tell them apart")
+            raise ScenarioError(f"two faults are named {fault.name!r}: give each fault a different name")
         if fault.when.after is not None and fault.when.after not in faults:
             others = [name for name in faults if name != fault.name]
             hint = nearest(fault.when.after, others)
             raise ScenarioError(f"fault {fault.name!r} comes after {fault.when.after!r}, which is no fault{hint}")
         if fault.when.after == fault.name:
-            raise ScenarioError(f"fault {fault.name!r} comes after itself, so never")
+            raise ScenarioError(f"fault {fault.name!r} waits for itself, so it never begins")
         for host in fault.who if fault.kind == "fill" else ():
             if host not in scenario.hosts:
                 raise ScenarioError(f"fault {fault.name!r}: name the host whose disk is filled, not {host!r}")
@@ -313,7 +313,7 @@ def _check(scenario: Scenario) -> None:
             _refuse_taken(fault.who, f"fault {fault.name!r}")
     for name in (*scenario.coordinators, BOOTSTRAP):
         if name in scenario.hosts and scenario.hosts[name].nat:
-            raise ScenarioError(f"hosts.{name}.nat: all peers dial it, so it must be reached")
+            raise ScenarioError(f"hosts.{name}.nat: all peers dial it, so it must be reachable")
     afters = [expected.after for expected in scenario.expect.events] + [end.after for end in scenario.expect.ends]
     for after in afters:
         if after is not None and after not in faults:

@@ -54,13 +54,15 @@ def command(
 
     scenarios = [load(path) for path in paths]
     if len({scenario.name for scenario in scenarios}) < len(scenarios):
-        raise typer.BadParameter("two scenarios have one name: each gets a folder of that name")
+        raise typer.BadParameter(
+            "two scenarios have the same name: give them different names, because each gets a folder of its name"
+        )
     console = Console(highlight=False, stderr=as_json)
     missing = why_not() if network is not EmulatedNetwork.relay else None
     if missing is not None and network is EmulatedNetwork.namespaces:
-        raise typer.BadParameter(f"{missing}; --network relay needs neither", param_hint="--network")
+        raise typer.BadParameter(f"{missing}; --network relay works without", param_hint="--network")
     if missing is not None:
-        console.print(f"{missing}: with a relay instead", markup=False, soft_wrap=True)
+        console.print(f"{missing}: a relay is used instead", markup=False, soft_wrap=True)
     internet = Relays if missing is not None or network is EmulatedNetwork.relay else Namespaces
     folder = (Path(tempfile.mkdtemp(prefix="swarm-chaos-")) if directory is None else directory).resolve()
     for number in (signal.SIGTERM, signal.SIGHUP):

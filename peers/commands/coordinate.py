@@ -43,15 +43,15 @@ def command(
             "--devices",
             min=1,
             max=100_000,
-            help="How many devices may join with the line that is printed. `swarm-peer invite` makes further passes.",
+            help="Number of devices that may join with the printed invite. `swarm-peer invite` makes further invites.",
         ),
     ] = 8,
     opened: Annotated[
         bool,
         typer.Option(
             "--open",
-            help="Let everybody in, instead of --devices: the line that is printed never expires, and each device gets "
-            "a pass of its own, so many an hour. docs/trust.md says what an open run gives up.",
+            help="Let everybody in, instead of --devices. The printed invite never expires. Each device gets its own "
+            "pass; the number of new passes per hour is limited. docs/trust.md describes the risks.",
         ),
     ] = False,
     invite_file: Annotated[
@@ -71,7 +71,7 @@ def command(
         typer.Option(
             "--gpu",
             metavar="CARD:COUNT,…",
-            help="With --dry-run: what a step takes on such cards, as rtx4090:4,rtx3060:8; mine is this processor.",
+            help="With --dry-run: estimate a step on these cards, such as rtx4090:4,rtx3060:8; mine: this processor.",
         ),
     ] = None,
     line: Annotated[
@@ -80,7 +80,7 @@ def command(
             "--line",
             parser=parse_line,
             metavar="DOWN[/UP],DELAY",
-            help="With --gpu: the line of each card, as 80Mbit/20Mbit,50ms. Default: links cost no time.",
+            help="With --gpu: the line of each card, such as 80Mbit/20Mbit,50ms. Default: links cost no time.",
         ),
     ] = None,
     as_json: Json = False,
@@ -93,7 +93,9 @@ def command(
     from peers.run.resolved_run import resolve_run
 
     if no_dashboard and (dashboard or tensorboard):
-        raise typer.BadParameter("--dashboard and --tensorboard need what it leaves out", param_hint="--no-dashboard")
+        raise typer.BadParameter(
+            "--dashboard and --tensorboard need the dashboard: leave this out", param_hint="--no-dashboard"
+        )
     if gpu is not None and not dry_run:
         raise typer.BadParameter("it has an effect only with --dry-run", param_hint="--gpu")
     if line is not None and gpu is None:
@@ -130,7 +132,7 @@ def command(
     show = print_json if as_json else Progress(console, steps=run.manifest.run.steps, data=run.manifest.data)
     if not as_json and run.manifest.audit.every and (why := run.manifest.prevents_audits):
         console.print(
-            f"Steps are not audited: with {why} a step comes out otherwise when other peers compute it. Each "
+            f"Steps are not audited: with {why}, other peers get a different result for the same step. Each "
             "contribution is compared with its siblings' (docs/trust.md).",
             soft_wrap=True,
         )

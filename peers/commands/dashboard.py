@@ -37,7 +37,7 @@ def command(
         typer.Option("--host", metavar="NAME", help="Another name of this server, for example of a proxy; repeatable."),
     ] = None,
     public: Annotated[
-        bool, typer.Option("--public", help="Let everyone read it, without addresses. Control needs the token.")
+        bool, typer.Option("--public", help="Everyone may read, but sees no addresses. Control needs the token.")
     ] = False,
     database: Annotated[
         Path | None,
@@ -74,7 +74,7 @@ def command(
         os.nice(10)
     if homes and is_invite(str(homes[0])):
         if len(homes) > 1:
-            raise typer.BadParameter("give one invite and no home", param_hint="INVITE")
+            raise typer.BadParameter("give one invite, without homes", param_hint="INVITE")
         words = _words(address, host, public, database, token_file, tensorboard)
         _observe(str(homes[0]), keep_in, words, open_browser, as_json)
     if keep_in is not None:

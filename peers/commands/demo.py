@@ -22,8 +22,8 @@ def command(
         Path | None, typer.Option("--dir", help="Folder for text, homes and results. Default: a temporary one.")
     ] = None,
     steps: Annotated[int, typer.Option("--steps", min=2, help="Optimizer steps.")] = 256,
-    stages: Annotated[int, typer.Option("--stages", min=2, max=8, help="Stages the model is cut into.")] = 4,
-    replicas: Annotated[int, typer.Option("--replicas", min=1, help="Peers of each stage.")] = 2,
+    stages: Annotated[int, typer.Option("--stages", min=2, max=8, help="Number of stages.")] = 4,
+    replicas: Annotated[int, typer.Option("--replicas", min=1, help="Number of peers in each stage.")] = 2,
     codec: Annotated[
         str, typer.Option("--codec", help="Codec of the links: none, bf16, int8, int4, int2, log4 or auto.")
     ] = "int8",
@@ -33,7 +33,9 @@ def command(
     ] = True,
     dashboard: Dashboard = "",
     no_dashboard: Annotated[bool, typer.Option("--no-dashboard", help="Serve no dashboard.")] = False,
-    stay: Annotated[bool, typer.Option("--stay", help="Keep the dashboard at the end, until Ctrl-C.")] = False,
+    stay: Annotated[
+        bool, typer.Option("--stay", help="Keep serving the dashboard after the end, until Ctrl-C.")
+    ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder: homes, logs, model.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -48,7 +50,7 @@ def command(
             "no other peer could take over the work of a killed peer: use --replicas 2 or --no-kill"
         )
     if stay and no_dashboard:
-        raise typer.BadParameter("there is no dashboard that could stay", param_hint="--stay")
+        raise typer.BadParameter("it needs the dashboard: leave out --no-dashboard", param_hint="--stay")
 
     from peers.dashboard.place import Place
     from peers.demo.children import ChildDied

@@ -27,7 +27,7 @@ def command(
         typer.Argument(
             metavar="LOG|HOME",
             envvar="SWARM_PEER_HOME",
-            help="An event log, or the home it lies in. Default: the home of this user with the latest activity.",
+            help="An event log, or the home that contains it. Default: the home of this user with the latest activity.",
         ),
     ] = None,
     follow: Annotated[
@@ -57,7 +57,7 @@ def command(
             clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
             print(f"{clock}.{int(at % 1 * 1000):03d}  {event.kind:<21} {event.describe()}", flush=True)
     if lines and not events:
-        raise typer.BadParameter(f"{path} is not an event log: name an events.jsonl, or the home it lies in")
+        raise typer.BadParameter(f"{path} is not an event log: name an events.jsonl, or the home that contains it")
 
 
 def _check_kinds(kinds: frozenset[str]) -> None:

@@ -65,8 +65,8 @@ def command(
             "--line",
             parser=parse_line,
             metavar="DOWN[/UP],DELAY",
-            help="Choose width, codec and averaging for the peers' lines, as 80Mbit/20Mbit,50ms, by time to the same "
-            "loss (docs/averaging.md).",
+            help="Choose width, codec and averaging for the peers' lines, such as 80Mbit/20Mbit,50ms, by time to the "
+            "same loss (docs/averaging.md).",
         ),
     ] = None,
     gpu: Annotated[
@@ -74,7 +74,8 @@ def command(
         typer.Option(
             "--gpu",
             metavar="CARD:COUNT,…",
-            help="With --line: the peers' cards, as rtx4090:4,rtx3060:8. Default: processors like this one, measured.",
+            help="With --line: the peers' cards, such as rtx4090:4,rtx3060:8. Default: processors like this one, "
+            "measured.",
         ),
     ] = None,
     overrides: Annotated[

@@ -43,8 +43,8 @@ def command(
         str,
         typer.Option(
             "--device",
-            help="cpu, cuda, cuda:1 …; auto takes a GPU if there is one. With commas, such as cuda:0,cuda:1: a peer on "
-            "each, in seats.",
+            help="cpu, cuda, cuda:1 …; auto takes a GPU if there is one. With commas, such as cuda:0,cuda:1: one peer "
+            "on each, all in this process.",
         ),
     ] = "auto",
     precision: Precision = "auto",
@@ -66,16 +66,17 @@ def command(
             "--graph-budget",
             parser=parse_bytes,
             metavar="SIZE",
-            help="Memory for work in progress; beyond it forwards are computed again. Default: half of --max-memory.",
+            help="Memory for work in progress; if it is full, forwards are computed again. Default: half of "
+            "--max-memory.",
         ),
     ] = None,
     schedule: Annotated[
         Schedule | None,
         typer.Option(
             "--schedule",
-            help="When gradients of weights are computed: zero-bubble, when no other stage waits, within "
-            "--graph-budget; synchronous, with each backward. The result is the same. Default: zero-bubble, with "
-            "--compile synchronous.",
+            help="When to compute gradients of weights. zero-bubble: while no other stage waits, as far as "
+            "--graph-budget allows. synchronous: in each backward. Both give the same result. Default: zero-bubble; "
+            "with --compile: synchronous.",
         ),
     ] = None,
     delta_cache: Annotated[
@@ -84,7 +85,8 @@ def command(
             "--delta-cache",
             parser=parse_bytes,
             metavar="SIZE",
-            help="With codecs delta, ef, ef21: memory for earlier visits' reconstructions; others are sent whole. "
+            help="With codecs delta, ef, ef21: memory for activations of earlier visits; what does not fit is "
+            "sent in full. "
             "Default: an eighth of --max-memory.",
         ),
     ] = None,

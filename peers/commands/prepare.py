@@ -59,7 +59,7 @@ def command(
         typer.Option(
             "--images",
             metavar="FILE.csv|digits",
-            help="Images instead of text: a line of levels for each, its class last; or the digits of scikit-learn.",
+            help="Images instead of text: a line per image, its levels and then its class; digits: scikit-learn's.",
         ),
     ] = None,
     heldout: Annotated[
@@ -69,7 +69,7 @@ def command(
             help="Fraction of the input to hold out for evaluation.  [default: 0.02 of documents, 0.2 of images]",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the corpus: data.directory of RUN.toml.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write, as data.directory in RUN.toml.")] = Path(
         "data"
     ),
     name: Annotated[str, typer.Option("--name", help="Name of the corpus. Default: from the input.")] = "",
@@ -148,7 +148,7 @@ def _show_losses(sight: Sight) -> None:
     if sight.lost >= _MUCH:
         print(f"  {100 * sight.lost:.1f} % of the characters are lost: this tokenizer has no tokens for them")
     if sight.unknown >= _MUCH or sight.lost >= _MUCH:
-        print("  is this the right tokenizer for this text? Without --tokenizer, a fitting one is trained")
+        print("  is this the right tokenizer for this text? Without --tokenizer, `prepare` trains one for this text")
 
 
 def _show_images(section: DataSection, out: Path) -> None:

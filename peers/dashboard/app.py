@@ -217,7 +217,7 @@ class _Routes:
         self._organiser_acts(request)
         version = (await _object(request)).get("version")
         if type(version) is not int:
-            raise Denied(400, "version: a whole number")
+            raise Denied(400, "version must be a whole number")
         return JSONResponse(self._parts.exports.order(version), 202)
 
     async def checkpoint(self, request: Request) -> Response:
@@ -261,7 +261,7 @@ def _text(given: dict[str, Any], key: str, most: int) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or len(value) > most:
-        raise Denied(400, f"{key}: a text of at most {most} characters")
+        raise Denied(400, f"{key} must be a text of at most {most} characters")
     return value
 
 

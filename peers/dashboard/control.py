@@ -34,7 +34,7 @@ class Control:
         Raises Denied: 400 no such command, 409 refused, 503 no coordinator, 504 unknown whether it is in force.
         """
         if command not in COMMANDS:
-            raise Denied(400, f"no such command; there are {', '.join(COMMANDS)}")
+            raise Denied(400, f"no such command; choose one of {', '.join(COMMANDS)}")
         return await self._send(command, value, why)
 
     async def revoke(self, serial: str, why: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ _PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
     "actor": (_TEXT, "Only lines about this actor"),
     "kind": (_TEXT, "Kinds of events, separated by commas"),
     "before": (_NUMBER, "Only lines before this time, in unix seconds"),
-    "topics": (_TEXT, "Topics, with commas"),
+    "topics": (_TEXT, "Topics, separated by commas"),
 }
 _PAGED = ("at", "offset", "limit")
 

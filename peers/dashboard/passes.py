@@ -38,9 +38,9 @@ class Passes:
     async def make(self, name: str, devices: object, expires: str, role: str) -> dict[str, Any]:
         """Make a new pass. Returns {"line", …}. Raises Denied; the text says what is wrong."""
         if type(devices) is not int or not 1 <= devices <= _MOST_DEVICES:
-            raise Denied(400, f"devices: a whole number from 1 to {_MOST_DEVICES}")
+            raise Denied(400, f"devices must be a whole number from 1 to {_MOST_DEVICES}")
         if role not in ROLES:
-            raise Denied(400, f"role: {' or '.join(ROLES)}")
+            raise Denied(400, f"role must be {' or '.join(ROLES)}")
         words = (f"--name={name}", f"--devices={devices}", f"--expires={expires or '30d'}", f"--role={role}")
         made: dict[str, Any] = await self._command("invite", *words)
         return made

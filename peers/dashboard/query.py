@@ -70,7 +70,7 @@ def _number(given: Mapping[str, str], key: str) -> float | None:
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or abs(value) > _GREATEST:
-        raise Denied(400, f"{key}: not a number")
+        raise Denied(400, f"{key} is not a number")
     return value
 
 
@@ -79,5 +79,5 @@ def _count(given: Mapping[str, str], key: str, otherwise: int, most: int) -> int
     if value is None:
         return otherwise
     if value < 0 or value != int(value):
-        raise Denied(400, f"{key}: not a whole number of at least 0")
+        raise Denied(400, f"{key} is not a whole number of at least 0")
     return min(int(value), most)

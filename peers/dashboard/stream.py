@@ -81,7 +81,7 @@ class Hub:
         """
         wanted = tuple(dict.fromkeys(topics))
         if not wanted or not set(wanted) <= set(TOPICS):
-            raise Denied(400, f"topics: some of {', '.join(TOPICS)}, with commas")
+            raise Denied(400, f"topics must be some of {', '.join(TOPICS)}, separated by commas")
         if self.streams >= MOST_STREAMS:
             raise Denied(503, "too many viewers: this page is shown without live updates", 30.0)
         packer = zlib.compressobj(6, zlib.DEFLATED, 31, 6) if takes_gzip(request) else None

@@ -81,7 +81,7 @@ class Sessions:
         self._clock = clock
 
     def open(self, access: Access) -> str:
-        """A cookie's value, valid for SESSION_S."""
+        """The value of a new session cookie, valid for SESSION_S seconds."""
         body = f"{int(access)}.{int(self._clock() + SESSION_S)}.{secrets.token_urlsafe(9)}"
         return f"{body}.{self._sign(body)}"
 

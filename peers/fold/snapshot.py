@@ -75,7 +75,7 @@ def _built(kind: Any, tree: Any, depth: int) -> Any:
     if depth and _is_dataclass(kind):
         names = {field.name for field in dataclasses.fields(kind)}
         if type(tree) is not dict or set(tree) != names:
-            raise ValueError(f"{kind.__name__} has other fields")
+            raise ValueError(f"the fields of {kind.__name__} are not those of this release")
         return kind(**{name: _built(_inner(kind, name), tree[name], depth - 1) for name in names})
     if depth > 1 and typing.get_origin(kind) is dict:
         return {name: _built(_inner(kind, name), item, depth - 1) for name, item in tree.items()}
@@ -167,7 +167,7 @@ def _of_dataclass(kind: type) -> _Codec:
 
     def loaded(raw: Any) -> Any:
         if set(raw) != set(names):
-            raise ValueError(f"{kind.__name__} has other fields")
+            raise ValueError(f"the fields of {kind.__name__} are not those of this release")
         made = dict(raw)
         for name in texts:  # parts and other states share most names
             made[name] = sys.intern(made[name])

@@ -122,7 +122,7 @@ class Nursery(Launcher):
             return self._started.pop()
 
     def close(self) -> None:
-        """End the nursery. All its processes die at once."""
+        """End the nursery and, immediately, all its processes."""
         self._process.kill()
         self._process.wait()
 

@@ -143,7 +143,7 @@ class _LowRank:
         self._ranks = LowRank(layout, rank)
 
     def alone(self) -> None:
-        """Apply a step of one replica, which leaves nothing out."""
+        """Record a step of a single replica. Its sums are not compressed, so nothing is left out."""
         self.shares, self.right = [None], None
 
     def average(self, step: int, members: list[Tensor], told: Sequence[Contribution], reduced: Tensor) -> None:

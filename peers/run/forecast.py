@@ -123,8 +123,8 @@ def forecast(load: Load, microbatches: int, replicas: int, line: Line | None) ->
 
 
 def smallest_step(load: Load, replicas: int, line: Line | None) -> Forecast | None:
-    """The forecast with the fewest microbatches per replica that reaches GOOD_EFFICIENCY. None: MOST_MICROBATCHES do
-    not reach it.
+    """The forecast with the fewest microbatches per replica that reaches GOOD_EFFICIENCY. None: even
+    MOST_MICROBATCHES do not reach it.
     """
 
     def efficient(microbatches: int) -> bool:

@@ -27,7 +27,7 @@ class Loss:
 
     @property
     def tokens(self) -> float:
-        """Tokens for the control's loss ÷ the control's tokens, by `EQUAL_LOSS`. At least 1."""
+        """How many times the control's tokens this row needs for the control's loss, by `EQUAL_LOSS`. At least 1."""
         gaps = [gap for gap, _ in EQUAL_LOSS]
         at = min(max(bisect_left(gaps, self.gap), 1), len(gaps) - 1)
         (low, least), (high, most) = EQUAL_LOSS[at - 1], EQUAL_LOSS[at]

@@ -82,7 +82,7 @@ def _preset(name: str) -> ModelSection:
     from swarm.models import presets
 
     if name not in presets.NAMES:
-        raise ManifestError(f"--preset {name}: no such preset; there are {', '.join(presets.NAMES)}")
+        raise ManifestError(f"--preset {name}: no such preset; choose one of {', '.join(presets.NAMES)}")
     return presets.preset(name, stages=1)
 
 

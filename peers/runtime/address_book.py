@@ -71,7 +71,7 @@ class AddressBook:
         try:
             query = records_pb2.AddressQuery.FromString(request.removeprefix(ADDRESSES))
             if len(query.peers) > MAX_ASKED:
-                raise BulkError(f"{len(query.peers)} peers are asked for; at most {MAX_ASKED} are at once")
+                raise BulkError(f"{len(query.peers)} peers are asked for; at most {MAX_ASKED} are allowed")
             if query.record:
                 self.note(requester.peer, query.record)
         except (DecodeError, PublicRecordError) as error:

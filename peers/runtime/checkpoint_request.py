@@ -41,7 +41,7 @@ class CheckpointRequest:
         except (ValueError, KeyError, TypeError, RecursionError):
             raise RequestError("not a request for a checkpoint") from None
         if not all(type(n) is int and 0 <= n < 2**31 for n in (request.stage, request.version)):
-            raise RequestError(f"stage {request.stage!r}, version {request.version!r} are not a stage and a version")
+            raise RequestError(f"stage {request.stage!r} or version {request.version!r} is not a number from 0 on")
         return request
 
 

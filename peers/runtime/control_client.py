@@ -148,7 +148,8 @@ def _exchange(home: Path, request: Request) -> dict[str, Any]:
         reply = None
     if not isinstance(reply, dict):
         raise Unanswered(
-            f"the coordinator of {home} has answered {line[:80]!r}, which is not a reply: is it of the same release?"
+            f"the coordinator of {home} has answered {line[:80]!r}, which is not a reply: "
+            "is it the same release as this program?"
         )
     return reply
 

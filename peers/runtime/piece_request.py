@@ -52,7 +52,7 @@ class PieceRequest:
             raise RequestError("not a request for pieces") from None
         numbers = (request.stage, request.version, request.first, request.count)
         if not all(type(n) is int and 0 <= n < 2**31 for n in numbers) or request.count > MAX_RUN:
-            raise RequestError(f"{request.count!r} pieces from {request.first!r} on: at most {MAX_RUN} at once")
+            raise RequestError(f"{request.count!r} pieces from {request.first!r} on: at most {MAX_RUN} are allowed")
         if type(request.packed) is not bool:
             raise RequestError(f"packed is {request.packed!r:.80}, expected true or false")
         return request

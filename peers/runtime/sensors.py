@@ -53,8 +53,8 @@ def pick_sensor(device: str, *, temperature: bool, others: bool, file: Path | No
         )
     if temperature and not card and file is None:
         raise SensorError(
-            f"--max-temp: the temperature of {device} cannot be read by itself: name its file with --temp-file, such "
-            "as /sys/class/hwmon/hwmon0/temp1_input"
+            f"--max-temp: the temperature of {device} cannot be read automatically: name its file with --temp-file, "
+            "such as /sys/class/hwmon/hwmon0/temp1_input"
         )
     asks_card = others or file is None
     nvidia = NvidiaCard(device, temperature=temperature and file is None, others=others) if asks_card else None

@@ -12,7 +12,7 @@ from swarm.state.error import StateError
 
 
 class Unavailable(StateError):
-    """No donor has the data, or will have it."""
+    """No donor has the data, and none will have it later."""
 
 
 @dataclass(slots=True)

@@ -129,7 +129,9 @@ class Lending:
             return found.index.encode()
         pieces = len(found.index.hashes)
         if request.first + request.count > pieces:
-            raise StateError("lent", f"pieces {request.first} to {request.first + request.count} of {pieces}")
+            raise StateError(
+                "lent", f"pieces up to {request.first + request.count} are requested, but there are {pieces}"
+            )
         return await asyncio.to_thread(found.read, request)
 
     def _holds(self, stage: int) -> None:

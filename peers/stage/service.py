@@ -27,7 +27,7 @@ class Service:
                 return Transfer.of(answered, urgent=pieces.kind is PieceKind.SUMS)  # a peer without them falls behind
             request = CheckpointRequest.decode(raw)
             if requester.peer not in self._coordinators:
-                raise BulkError("saved checkpoints are for the coordinator's archive: ask for pieces of the live state")
+                raise BulkError("only the coordinator may fetch saved checkpoints: ask for pieces of the live state")
             return self._keeper.saved(request)
         except (OSError, ValueError) as error:
             raise BulkError(str(error)) from None

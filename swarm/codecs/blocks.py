@@ -98,7 +98,7 @@ class Scales:
         values = copied(payload, torch.float16, _SHIFT.size, blocks).view(blocks, 1)
         low, high = values.amin().item(), values.amax().item()
         if not math.isfinite(high - low) or (low < 0 and not negative) or not _LOWEST_SHIFT <= shift <= 127:
-            raise CodecError(Reason.BAD_SCALE, f"the scales range from {low} to {high} with shift {shift}")
+            raise CodecError(Reason.BAD_SCALE, f"invalid scales: they range from {low} to {high}, with shift {shift}")
         if max(high * largest_level, -low * negative) * 2.0**shift > torch.finfo(torch.float32).max:
             raise CodecError(
                 Reason.NOT_FINITE, f"scales from {low} to {high}, times 2^{shift}, give levels beyond the fp32 range"

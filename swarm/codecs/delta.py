@@ -66,7 +66,9 @@ class Delta(Remembering):
         count = math.prod(shape)
         values = copied(payload, torch.float16, 0, count)
         if len(payload) != count * values.element_size():
-            raise CodecError(Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes for {count} values")
+            raise CodecError(
+                Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes, the wrong number for {count} values"
+            )
         require_finite(values, "values")
         return values.view(shape).float()
 

@@ -116,10 +116,10 @@ class Entropy(Codec):
             )
         kind, step = _HEAD.unpack_from(payload)
         if not 0 <= step <= _MOST_STEP:  # also refuses NaN
-            raise CodecError(Reason.BAD_SCALE, f"the step is {step}")
+            raise CodecError(Reason.BAD_SCALE, f"the step is {step}; it must be from 0 to {_MOST_STEP}")
         count, rest = math.prod(shape), payload[self._head_bytes :]
         if kind not in _Kind._value2member_map_:
-            raise CodecError(Reason.BAD_CODES, f"a payload of kind {kind}")
+            raise CodecError(Reason.BAD_CODES, f"the payload is of unknown kind {kind}")
         values = torch.from_numpy((_plain if kind == _Kind.PLAIN else _unpaired)(rest, count)).to(torch.float32)
         if self._dithered and step:
             (seed,) = _SEED.unpack_from(payload, _HEAD.size)

@@ -72,7 +72,10 @@ class Levels(Codec):
 
     def _check_length(self, payload: memoryview, shape: tuple[int, ...]) -> None:
         if len(payload) != self.payload_bytes(shape):
-            raise CodecError(Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes for {math.prod(shape)} values")
+            raise CodecError(
+                Reason.WRONG_LENGTH,
+                f"the payload has {len(payload)} bytes, the wrong number for {math.prod(shape)} values",
+            )
 
 
 def transposed(shape: Sequence[int]) -> tuple[int, int]:

@@ -85,7 +85,7 @@ class Log4(Levels):
         scales = copied(head, torch.bfloat16, 0, rows).to(torch.float32)
         if not math.isfinite(scales.amax().item()) or scales.amin().item() < 0:
             raise CodecError(
-                Reason.BAD_SCALE, f"the scales range from {scales.amin().item()} to {scales.amax().item()}"
+                Reason.BAD_SCALE, f"invalid scales: they range from {scales.amin().item()} to {scales.amax().item()}"
             )
         return scales
 

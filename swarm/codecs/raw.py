@@ -73,6 +73,8 @@ def _values(payload: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> 
     count = math.prod(shape)
     values = copied(payload, dtype, 0, count)
     if len(payload) != count * values.element_size():
-        raise CodecError(Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes for {count} values")
+        raise CodecError(
+            Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes, the wrong number for {count} values"
+        )
     require_finite(values, "values")
     return values.view(shape)

@@ -69,7 +69,9 @@ class TopK(Codec):
 
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
         if len(payload) != self.payload_bytes(shape):
-            raise CodecError(Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes for shape {shape}")
+            raise CodecError(
+                Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes, the wrong number for shape {shape}"
+            )
         rows, _, keep = self.kept(shape)
         split = self._position_bytes(shape)
         return _placed(self._mask(payload[:split], shape), _values(payload, split, rows * keep), shape)
@@ -94,13 +96,17 @@ class TopK(Codec):
         if size is None:
             packed = np.frombuffer(positions, dtype=np.uint8)
             if len(packed) != rows * -(-width // 8):
-                raise CodecError(Reason.WRONG_LENGTH, f"{len(packed)} bytes of positions for shape {shape}")
+                raise CodecError(
+                    Reason.WRONG_LENGTH, f"the positions have {len(packed)} bytes, the wrong number for {shape}"
+                )
             bits = np.unpackbits(packed.reshape(rows, -1), axis=1, bitorder="little")
             if bits[:, width:].any() or (bits[:, :width].sum(axis=1, dtype=np.int64) != keep).any():
                 raise CodecError(Reason.BAD_MASK, f"the bitmap does not select {keep} of {width} values")
             return torch.from_numpy(np.ascontiguousarray(bits[:, :width])).view(torch.bool)
         if len(positions) != rows * keep * size:
-            raise CodecError(Reason.WRONG_LENGTH, f"{len(positions)} bytes of positions for shape {shape}")
+            raise CodecError(
+                Reason.WRONG_LENGTH, f"the positions have {len(positions)} bytes, the wrong number for {shape}"
+            )
         indices = np.frombuffer(positions, dtype=f"<u{size}").astype(np.int64).reshape(rows, keep)
         if indices[:, -1].max() >= width or (np.diff(indices, axis=1) <= 0).any():
             raise CodecError(Reason.BAD_MASK, f"the indices do not ascend within {width} values")
@@ -171,7 +177,9 @@ class TopKShared(Codec):
 
     def _gradient(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
         if len(payload) != self.payload_bytes(shape):
-            raise CodecError(Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes for shape {shape}")
+            raise CodecError(
+                Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes, the wrong number for shape {shape}"
+            )
         return _values(payload, _CHECKSUM.size, (len(payload) - _CHECKSUM.size) // 2)
 
     def _positions(self, shape: tuple[int, ...]) -> tuple[Tensor, int]:

@@ -132,5 +132,8 @@ class Uniform(Codec):
     def _scales(self, payload: memoryview, shape: tuple[int, ...]) -> Scales:
         """The scales in a payload of the right length. Raises CodecError."""
         if len(payload) != self.payload_bytes(shape):
-            raise CodecError(Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes for {math.prod(shape)} values")
+            raise CodecError(
+                Reason.WRONG_LENGTH,
+                f"the payload has {len(payload)} bytes, the wrong number for {math.prod(shape)} values",
+            )
         return Scales.parse(payload, block_count(math.prod(shape)), self.levels)

@@ -34,7 +34,7 @@ _LOSS = struct.Struct("<q")
 
 
 class DitheredBuckets(Buckets):
-    """The buckets of a stage with numbers in steps of a grid, which the reader must know."""
+    """The buckets of a stage. Their numbers count steps of a grid; a reader must know this grid."""
 
     def __init__(self, layout: Layout, sums: SumSection) -> None:
         super().__init__(layout, sums)

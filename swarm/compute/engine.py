@@ -285,7 +285,7 @@ class StageEngine:
     def check_bucket(self, key: PartKey | SumKey, payload: object) -> None:
         """Raise FrameError for a part or sum of the wrong size or outside the grid. May be called from any thread."""
         if key.attempt.stage != self._index:
-            raise FrameError(f"a bucket of stage {key.attempt.stage} at stage {self._index}")
+            raise FrameError(f"the bucket is of stage {key.attempt.stage}, but this peer holds stage {self._index}")
         self._buckets.check(key.bucket, payload)
 
     def submit(self, action: ComputeAction) -> None:

@@ -56,7 +56,7 @@ class Layout:
 
     @property
     def shared_length(self) -> int:
-        """Number of elements of the shared parameters; the flat vector of the other stage starts with the same."""
+        """Number of elements of the shared parameters. The flat vector of the other stage starts with them too."""
         return sum(self.sizes[: self.shared])
 
     @property

@@ -78,7 +78,7 @@ class Buckets:
         return [self.slice(bucket) for bucket in range(self.count)]
 
     def _unknown(self, bucket: int) -> FrameError:
-        return FrameError(f"bucket {bucket} does not exist: the stage has {self.count}")
+        return FrameError(f"bucket {bucket} does not exist: the stage has {self.count} buckets")
 
     def _numbers(self, bucket: int) -> int:
         where = self.slice(bucket)
@@ -283,7 +283,7 @@ class Reduction:
         )
 
     def digest(self, attempt: Attempt) -> str:
-        """The digest of the reduced vector, which is read once. Raises ValueError if it is not available."""
+        """The digest of the reduced vector. Reads the vector once. Raises ValueError if it is not available."""
         reduced = self.reduced(attempt)
         if self._digest is None:
             self._digest = reduced_digest(reduced)
@@ -300,7 +300,7 @@ class Reduction:
 
     @property
     def unit(self) -> float:
-        """The value of a 1 in the reduced vector."""
+        """The value that a 1 in the reduced vector stands for."""
         return unit_of(self._dtype, self._sums)
 
     def written(self, attempt: Attempt) -> Iterator[Buffer]:

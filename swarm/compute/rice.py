@@ -35,7 +35,7 @@ class Kind(enum.IntEnum):
 
 
 def largest(count: int) -> int:
-    """Largest number of bytes of `count` coded numbers."""
+    """Upper bound on the bytes of `count` coded numbers."""
     return 1 + packing.largest(count)
 
 

@@ -19,5 +19,5 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """For messages: torch appends pages of advice to the first line."""
+    """The first line of an error of torch, for messages. The other lines are pages of advice."""
     return str(error).partition("\n")[0] or type(error).__name__

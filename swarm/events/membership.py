@@ -77,7 +77,7 @@ class PeerLeaving(Event):
     def sentence(self) -> str:
         return (
             f"{self.actor} of {stage_name(self.stage)} is leaving ({self.reason}): "
-            f"gone in {self.leaves_in_s:.0f} s at most"
+            f"it leaves within {self.leaves_in_s:.0f} s"
         )
 
 

@@ -169,7 +169,7 @@ class ControlGiven(Event):
 
     def sentence(self) -> str:
         if self.command == "admit":
-            return f"{self.value[-6:]} may take part: it has joined with {self.by}"
+            return f"{self.value[-6:]} is admitted with {self.by}"
         what = f"{self.command} {self.value}".strip()
         return f"command {self.number}, {what}, given by {self.by}" + (f": {self.why}" if self.why else "")
 

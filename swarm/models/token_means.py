@@ -109,7 +109,7 @@ class _Subtracted(torch.autograd.Function):
         means: SentMeans = ctx.means
         crossed = torch.empty_like(gradients[0]) if gradients[0].is_meta else means.crossed
         if crossed is None:
-            raise RuntimeError("a backward through token means needs what crossed the boundary")
+            raise RuntimeError("a backward through token means needs the activation that crossed the boundary")
         means.crossed = None
         return gradients[0], _sums(crossed, tokens, means), None, None
 

@@ -250,7 +250,10 @@ def _certificate_of(body: bytes) -> Certificate:
 
 def _check(run_hash: bytes, serial: bytes, name: str, expires_at: int) -> None:
     if len(run_hash) != _RUN_BYTES or len(serial) != SERIAL_BYTES:
-        raise PassError(f"the run hash has {len(run_hash)} bytes, and the serial {len(serial)}: one of them is invalid")
+        raise PassError(
+            f"the run hash has {len(run_hash)} bytes and the serial {len(serial)}; "
+            f"they must have {_RUN_BYTES} and {SERIAL_BYTES}"
+        )
     check_name(name)
     if expires_at > NEVER:
         raise PassError(f"{expires_at} is not a valid expiry time")

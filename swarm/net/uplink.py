@@ -157,7 +157,7 @@ class LimitedLane:
         self.piece = uplink.piece
 
     def frame(self) -> int:
-        """A number that orders a new frame behind the earlier frames of this lane."""
+        """A sequence number that puts a new frame behind the earlier frames of this lane."""
         return self._uplink.frame()
 
     async def take(self, frame: int, nbytes: int) -> None:

@@ -157,8 +157,8 @@ class Controls:
 
     @property
     def banned(self) -> dict[str, Command]:
-        """By peer id, the command that excludes the peer: the peer is expelled, or the pass that it joined with last is
-        revoked.
+        """By peer id, the command that excludes the peer: it expels the peer, or revokes the pass with which the peer
+        joined last.
         """
         revoked = {command.value: command for command in self.revoked}
         last = {device.peer: device.serial for device in self.admitted}

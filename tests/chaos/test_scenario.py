@@ -69,7 +69,7 @@ def test_a_scenario_is_read(tmp_path: Path) -> None:
         ('at = "1s"', 'at = "1 parsec"', "fault[1].at: '1 parsec' is not a duration"),
         ('at = "1s"', 'when = "1s"', "fault[1].when is unknown"),
         ('at = "1s"', 'after = "rain"', "after 'rain'"),
-        ('at = "1s"', 'of = "p0"', "narrow an `event`"),
+        ('at = "1s"', 'of = "p0"', "need an `event`"),
         ('at = "1s"', 'event = "PeerLot"', "did you mean PeerLost"),
         (
             'event = "PeerLost"\nwhere = { actor',

@@ -144,7 +144,7 @@ def test_a_file_is_overwritten_only_by_force(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--preset", "6m"], "--preset 6m: no such preset; there are 1m, 2m, 5m"),
+        (["--preset", "6m"], "--preset 6m: no such preset; choose one of 1m, 2m, 5m"),
         (["--stages", "9"], "--stages 9: preset 5m has 8 layers"),
         (["--name", "two words"], "--name 'two words': letters, digits, dot"),
         (["--subspace-dim", "192"], "--subspace-dim 192: preset 5m has model.dim = 192"),

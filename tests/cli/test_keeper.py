@@ -195,7 +195,7 @@ async def test_saved_checkpoints_are_for_the_coordinator(tmp_path: Path) -> None
     keeper = keeper_of(Engine(7), tmp_path)
     await keeper.save(7)
     service, request = Service(keeper, (ONE,)), CheckpointRequest(0, 7).encode()
-    with pytest.raises(BulkError, match="saved checkpoints are for the coordinator's archive: ask for pieces"):
+    with pytest.raises(BulkError, match="only the coordinator may fetch saved checkpoints: ask for pieces"):
         await service.answer(TWO, request)
     sent = await service.answer(ONE, request)
     assert len(await sent.read()) == sent.total > HEADER_BYTES

@@ -436,7 +436,7 @@ def test_frames_and_buckets_are_checked_before_the_core_sees_them(start):
         FrameError, match=r"bucket 0: packed numbers reach 1e\+07; the limit of the grid is 8\.38861e\+06"
     ):
         driver.engine.check_bucket(PartKey(Attempt(STEP, 0, 0), 0, Actor("a", 1)), huge)
-    with pytest.raises(FrameError, match="a bucket of stage 1 at stage 0"):
+    with pytest.raises(FrameError, match="the bucket is of stage 1, but this peer holds stage 0"):
         driver.engine.check_bucket(SumKey(Attempt(STEP, 1, 0), 0), part)
 
 

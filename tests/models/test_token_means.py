@@ -49,7 +49,7 @@ def test_the_gradient_of_a_table_is_the_exact_sum_of_what_crossed() -> None:
     assert table[7].mul(64).tolist() == [4.0, 0.0, 0.0, 1.0]
     assert table.count_nonzero() == 6
     assert gradient.unique().tolist() == [2.0]
-    with pytest.raises(RuntimeError, match="needs what crossed the boundary"):
+    with pytest.raises(RuntimeError, match="needs the activation that crossed the boundary"):
         torch.autograd.grad(out.sum(), [means.token_means])
 
 

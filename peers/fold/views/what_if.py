@@ -85,7 +85,7 @@ def _later(
 
 
 def seats_of(state: RunState, member: Member) -> list[Member]:
-    """`member` first, then the members that report to be in the same process."""
+    """`member` first, then the members that report the same process."""
     process = member.machine.get("process")
     if not isinstance(process, str) or not process:
         return [member]

@@ -44,7 +44,7 @@ class FrameCache:
         return True
 
     def wanted(self, sender: Actor, key: FrameKey, via: Actor | None, base: int = 0) -> None:
-        """Remember a want until the frame is computed. The first route is kept."""
+        """Remember a request until the frame is computed. A second request does not change its route."""
         self._wanted_by.setdefault(key, {}).setdefault(sender, (via, base))
 
 

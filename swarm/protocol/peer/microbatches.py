@@ -347,7 +347,9 @@ class Microbatches:
             self._out.add(Backward(self.pass_id, m, payload))
 
     def on_want(self, sender: Actor, key: FrameKey, via: Actor | None, base: int = 0) -> bool:
-        """Send a frame if it is here, or remember the want until the frame is computed. A direct route is kept.
+        """Send a frame if it is here, or remember the request until the frame is computed.
+
+        A repeated request does not change the route of the first one.
 
         Return True if this peer still has to compute the frame.
         """

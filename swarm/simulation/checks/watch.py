@@ -113,7 +113,7 @@ class Watch:
     def commanded(self, command: Command) -> None:
         """`command` is durable. Check that it may take effect, and apply it."""
         if command.number != self.controls.count + 1:
-            raise Violation("commands", f"number {command.number} comes after {self.controls.count}")
+            raise Violation("commands", f"command {command.number} follows command {self.controls.count}")
         if command.request in self._requests:
             raise Violation("commands", f"{command.request} is recorded twice")
         self._requests.add(command.request)
@@ -298,7 +298,7 @@ class Watch:
         if isinstance(event, StepAudited):
             self.audits.audited(event.step)
         if isinstance(event, ControlGiven) and event.number > self.controls.count:
-            raise Violation("commands", f"number {event.number} is in force, but not in the record")
+            raise Violation("commands", f"command {event.number} is in force, but not in the record")
         if isinstance(event, StepDecided):
             self._contributions.died(event.step, event.without)
         if isinstance(event, PeerFenced):

@@ -385,5 +385,5 @@ def crash_plan() -> Plan:
 
 
 def run_crash(point: CrashPoint) -> Outcome:
-    """The exhaustive test's run with one crash."""
+    """Run one case of the exhaustive crash test: a run with one crash."""
     return run_plan(crash_plan(), crash=point)

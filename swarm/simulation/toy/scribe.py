@@ -13,7 +13,7 @@ class Scribe(Protocol):
     """Called by the world of a run, in order of time."""
 
     def told(self, coordinator: Process, event: Event, now: float) -> None:
-        """`event` belongs to that coordinator's log, at `now` virtual seconds."""
+        """Write `event` to the coordinator's log, with the time `now`, virtual seconds."""
 
     def settled(self, coordinator: Process) -> None:
         """The coordinator has handled an input and carried out all orders of its core."""

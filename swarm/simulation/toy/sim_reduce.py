@@ -106,7 +106,7 @@ class SimReduce:
         """{bucket: sum} of `attempt`, which must be complete. Raises Violation."""
         peer = self._peer
         if self._of != attempt or len(self._buffer) != buckets_of(peer.stage_held, self.shared(peer.stage_held)):
-            raise Violation("contract", f"{peer.label} wants {attempt}; its buffer is of {self._of}")
+            raise Violation("contract", f"{peer.label} needs the sums of {attempt}, but holds those of {self._of}")
         return self._buffer
 
     def settle(self, action: peer_io.Apply, version: int) -> None:

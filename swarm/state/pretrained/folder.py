@@ -140,7 +140,7 @@ def _open(path: Path) -> dict[str, LazyTensor]:
         for name in file.keys():  # noqa: SIM118 - it is no mapping
             piece = file.get_slice(name)
             if (dtype := piece.get_dtype()) not in _DTYPES:
-                raise StateError(path, f"tensor {name} is {dtype}, known are {', '.join(_DTYPES)}")
+                raise StateError(path, f"tensor {name} has dtype {dtype}; supported are {', '.join(_DTYPES)}")
 
             def load(name: str = name) -> torch.Tensor:
                 tensor: torch.Tensor = file.get_tensor(name)

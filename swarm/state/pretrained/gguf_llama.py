@@ -79,7 +79,7 @@ def _end(file: Gguf, raw: bytes, path: Path) -> EndOfText | None:
 def _shape(file: Gguf, path: Path) -> dict[str, Any]:
     metadata = file.metadata
     if (kind := metadata.get("general.architecture")) != "llama":
-        raise StateError(path, f'general.architecture = "{kind}": only "llama" is known')
+        raise StateError(path, f'general.architecture = "{kind}": only "llama" is supported')
 
     def get(key: str, default: Any = None) -> Any:
         return metadata.get(f"llama.{key}", default)

@@ -42,7 +42,9 @@ def _joined(path: Path, parts: list[tuple[Path, Gguf]]) -> Gguf:
     for number, (where, part) in enumerate(parts):
         if part.metadata.get("split.no") != number or part.metadata.get("split.count") != len(parts):
             told = f"{part.metadata.get('split.no')!r:.20} of {part.metadata.get('split.count')!r:.20}"
-            raise StateError(where, f"its metadata says part {told} (split.no counts from 0): parts of other models?")
+            raise StateError(
+                where, f"its metadata says part {told} (counted from 0), expected {number} of {len(parts)}"
+            )
         for name, tensor in part.tensors.items():
             if name in whole.tensors:
                 raise StateError(where, f"tensor {name} is also in another part")

@@ -45,7 +45,7 @@ class CulpritSearch:
 
     @property
     def workers(self) -> set[str]:
-        """Peers that did work that a sibling could have done."""
+        """Peers that computed microbatches and have a sibling that could have computed them."""
         return {table.roster[place].peer for table in self._several for place in table.assignment}
 
     @property

@@ -152,7 +152,7 @@ class Members:
 
     @property
     def paused(self) -> list[Member]:
-        """Members that report a pause, sorted by actor."""
+        """Members that are paused by their own report, sorted by actor."""
         return [member for member in self._rosters.withheld if member.paused]
 
     def without_absent(self, actors: Iterable[Actor]) -> list[Actor]:

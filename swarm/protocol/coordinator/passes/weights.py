@@ -88,7 +88,7 @@ class Weights:
         return lines_of(rates)
 
     def dealt(self, tables: Iterable[StageTable]) -> None:
-        """A training pass opens with these tables."""
+        """Call when a training pass opens with these tables."""
         everybody = set()
         for stage, table in enumerate(tables):
             shares = Counter(table.assignment)

@@ -140,10 +140,10 @@ class Seats:
     # ------------------------------------------------------------ one less
 
     def release(self, now: float) -> tuple[Member, str] | None:
-        """Between passes, tell a peer whose seat is no longer needed to leave. Return it and the reason when it is told
-        first.
+        """Between passes, tell a peer to leave if its seat is no longer needed.
 
-        The order is repeated until the peer reports that it leaves. At the end of the run, all peers leave anyway.
+        Return the peer and the reason when it gets the order for the first time. The order is repeated
+        until the peer reports that it leaves. At the end of the run, all peers leave anyway.
         """
         if self._history.version == self._history.end(self._settings):
             return None
