@@ -7,7 +7,6 @@ from typing import Any, cast
 from swarm.protocol.coordinator import divergence as divergence_module
 from swarm.protocol.coordinator.audit.audits import Audits
 from swarm.protocol.coordinator.core import CoordinatorCore
-from swarm.protocol.coordinator.core import Phase as CoordinatorPhase
 from swarm.protocol.coordinator.departures import Departures
 from swarm.protocol.coordinator.membership.doubts import Doubts
 from swarm.protocol.coordinator.membership.halves import Halves
@@ -17,6 +16,7 @@ from swarm.protocol.coordinator.passes import open_pass as open_pass_module
 from swarm.protocol.coordinator.passes.assignment import amend
 from swarm.protocol.coordinator.passes.open_pass import OpenPass
 from swarm.protocol.coordinator.passes.repair import Repair
+from swarm.protocol.coordinator.phase import Phase as CoordinatorPhase
 from swarm.protocol.coordinator.placement import rebalancing as rebalancing_module
 from swarm.protocol.coordinator.placement.placement import Placement
 from swarm.protocol.coordinator.placement.planner import Move, Stay

@@ -6,13 +6,14 @@ import dataclasses
 from typing import Any
 
 from swarm.protocol.coordinator.core import CoordinatorCore
-from swarm.protocol.coordinator.core import Phase as CoordinatorPhase
 from swarm.protocol.coordinator.io import Feed
+from swarm.protocol.coordinator.pass_cycle import PassCycle
 from swarm.protocol.coordinator.passes import repair as mending_module
 from swarm.protocol.coordinator.passes.assignment import amend
 from swarm.protocol.coordinator.passes.open_pass import Decided
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.repair import Repair
+from swarm.protocol.coordinator.phase import Phase as CoordinatorPhase
 from swarm.protocol.ids import Direction, FrameKey
 from swarm.protocol.messages import Frame, StageOutcome, Status
 from swarm.protocol.peer.all_reduce import AllReduce
@@ -209,15 +210,16 @@ def _done_is_completeness() -> list[Patch]:
 
 
 def _told_before_durable() -> list[Patch]:
-    settle = CoordinatorCore._settle
+    settle = PassCycle.settle
 
-    def tell(self: CoordinatorCore, now: float) -> None:
-        settle(self, now)
+    def tell(self: PassCycle, now: float) -> Any:
+        expelled = settle(self, now)
         outcome = self.open_pass.outcome if self.open_pass is not None else None
         if self.phase is CoordinatorPhase.DECIDING and isinstance(outcome, Decided):
-            self._on_record_written(outcome.decision, now)
+            self.record_written(outcome.decision, now)
+        return expelled
 
-    return [(CoordinatorCore, "_settle", tell)]
+    return [(PassCycle, "settle", tell)]
 
 
 def _no_retention() -> list[Patch]:

@@ -126,6 +126,6 @@ def test_who_swallowed_for_a_while_is_forgiven() -> None:
     hole = run.hole
     assert run.fenced
     assert run.world.coordinator is not None
-    failure_history = run.world.coordinator.core._failure_history
+    failure_history = run.world.coordinator.core._cycle._failure_history
     assert failure_history.probation.strikes(hole.actor.peer) == 0
     assert hole.version == 30
