@@ -25,8 +25,8 @@ from swarm.protocol.coordinator.placement.seats import Seats
 from swarm.protocol.ids import StageIndex
 from swarm.protocol.messages import Means
 from swarm.protocol.peer.catch_up import CatchUp
-from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.io import Apply, RestoreSums
+from swarm.protocol.peer.step_cycle import StepCycle
 from swarm.protocol.stage_needs import ComputeKind
 from swarm.simulation.toy.sim_catch_up import Loans
 from tests.mutants.mutant import Mutant, Patch
@@ -90,17 +90,17 @@ def _step_left_out() -> list[Patch]:
 
 def _in_the_roster_too_early() -> list[Patch]:
     """Who listens is in the next roster, and begins with what it holds."""
-    begin = PeerCore._begin_if_ready
+    begin = StepCycle._begin_if_ready
 
-    def at_once(self: PeerCore, now: float) -> None:
-        opening, held_stage = self._opening, self.held_stage
+    def at_once(self: StepCycle, now: float) -> bool:
+        opening, held_stage = self._opening, self._held_stage
         if opening is not None and held_stage.loading is None and held_stage.version is not None:
             held_stage.version = opening.pass_id.version
-        begin(self, now)
+        return begin(self, now)
 
     return [
         (Placement, "_enters", lambda self, member: self._listens(member) and member.version is not None),
-        (PeerCore, "_begin_if_ready", at_once),
+        (StepCycle, "_begin_if_ready", at_once),
     ]
 
 

@@ -23,6 +23,7 @@ from swarm.protocol.peer.io import PartEncoded, SumBucket
 from swarm.protocol.peer.microbatches import Microbatches, Work
 from swarm.protocol.peer.microbatches import Phase as WorkPhase
 from swarm.protocol.peer.pass_run import PassRun
+from swarm.protocol.peer.step_cycle import StepCycle
 from swarm.simulation.toy.sim_coordinator import SimCoordinator
 from swarm.simulation.toy.toy_model import tokens_payload
 from tests.mutants.mutant import Mutant, Patch
@@ -96,15 +97,15 @@ def _late_amendment() -> list[Patch]:
 
 
 def late_open() -> list[Patch]:
-    on_open = PeerCore._on_open
+    opened = StepCycle.open
 
-    def accept(self: PeerCore, message: Any, now: float) -> None:
+    def accept(self: StepCycle, message: Any, now: float) -> bool:
         if self.pass_run is not None and message.pass_id < self.pass_run.pass_id:
-            self.held_stage.term = message.pass_id.term
-            self._leave_pass()
-        on_open(self, message, now)
+            self._held_stage.term = message.pass_id.term
+            self.leave_pass()
+        return opened(self, message, now)
 
-    return [(PeerCore, "_on_open", accept)]
+    return [(StepCycle, "open", accept)]
 
 
 def _cursor_shifted() -> list[Patch]:
