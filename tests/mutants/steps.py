@@ -11,7 +11,7 @@ from swarm.protocol.coordinator.pass_cycle import PassCycle
 from swarm.protocol.coordinator.passes import repair as mending_module
 from swarm.protocol.coordinator.passes.assignment import amend
 from swarm.protocol.coordinator.passes.open_pass import Decided
-from swarm.protocol.coordinator.passes.pass_state import PassState
+from swarm.protocol.coordinator.passes.preparation import Preparation
 from swarm.protocol.coordinator.passes.repair import Repair
 from swarm.protocol.coordinator.phase import Phase as CoordinatorPhase
 from swarm.protocol.ids import Direction, FrameKey
@@ -72,17 +72,17 @@ def _replay_without_dedup() -> list[Patch]:
 
 
 def _decide_without_all_stages() -> list[Patch]:
-    def outcome(self: PassState, stage: int, without: Any) -> StageOutcome | None:
-        prepared = next(iter(self.prepared[stage].values()), None)
-        if prepared is None and not any(self.prepared.values()):
+    def outcome(self: Preparation, stage: int, without: Any) -> StageOutcome | None:
+        prepared = next(iter(self.reports[stage].values()), None)
+        if prepared is None and not any(self.reports.values()):
             return None
-        return StageOutcome(self.tables[stage].number, prepared.digest if prepared else "")
+        return StageOutcome(self._tables[stage].number, prepared.digest if prepared else "")
 
-    def one(self: PassState, stage: int, without: Any) -> Any:
-        everything = [p for held in self.prepared.values() for p in held.values()]
-        return next(iter(self.prepared[stage].values()), everything[0])
+    def one(self: Preparation, stage: int, without: Any) -> Any:
+        everything = [p for held in self.reports.values() for p in held.values()]
+        return next(iter(self.reports[stage].values()), everything[0])
 
-    return [(PassState, "outcome", outcome), (PassState, "_one", one)]
+    return [(Preparation, "outcome", outcome), (Preparation, "_one", one)]
 
 
 def _late_amendment() -> list[Patch]:

@@ -23,7 +23,8 @@ from swarm.protocol.coordinator.audit.screen import Screen
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.people import People
-from swarm.protocol.coordinator.passes.pass_state import Answers, OwnSums, PassState
+from swarm.protocol.coordinator.passes.answer import Answers, OwnSums
+from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.ids import Actor, Pair
 from swarm.protocol.messages import Decision, StageTable
 from swarm.protocol.settings import Settings
@@ -310,11 +311,11 @@ class Audits:
         others were prepared.
         """
         if not self._settings.audit_every:
-            return self._refuse(pass_state.own_sums(without)) if self._settings.screened else DECIDE
+            return self._refuse(pass_state.preparation.own_sums(without)) if self._settings.screened else DECIDE
         inquiry = self._inquiry
         found = CulpritSearch(
             tuple(pass_state.tables),
-            pass_state.answers(without),
+            pass_state.preparation.answers(without),
             pass_state.weights,
             frozenset(actor.peer for actor in pass_state.served),
         )
@@ -337,10 +338,10 @@ class Audits:
         if inquiry.truth is not None:
             return self._check(found, inquiry.truth, decision)
         if inquiry.first is not None and inquiry.doers:
-            return self._compare_parts(found, inquiry.first, pass_state.own_sums(without), decision)
+            return self._compare_parts(found, inquiry.first, pass_state.preparation.own_sums(without), decision)
         if inquiry.first is not None:
             return self._compare(found, inquiry.first, decision)
-        inquiry.own_sums = pass_state.own_sums(without)
+        inquiry.own_sums = pass_state.preparation.own_sums(without)
         return self._begin(found, decision)
 
     def _refuse(self, own_sums: StepSums) -> Ruling:
