@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from swarm.protocol.coordinator import divergence as divergence_module
-from swarm.protocol.coordinator.audit.audits import Audits
+from swarm.protocol.coordinator.audit.selection import Selection
 from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.departures import Departures
 from swarm.protocol.coordinator.membership.doubts import Doubts
@@ -179,13 +179,13 @@ def _devices_come_back() -> list[Patch]:
 
 def _audits_left_out() -> list[Patch]:
     """Steps are audited when a peer is new or is doubted, and none is drawn."""
-    why = Audits._why
+    plain = Selection.reason
 
-    def undrawn(self: Audits, *of: Any) -> str:
-        reason = why(self, *of)
+    def undrawn(self: Selection, *of: Any) -> str:
+        reason = plain(self, *of)
         return "" if reason.startswith("one step in") else reason
 
-    return [(Audits, "_why", undrawn)]
+    return [(Selection, "reason", undrawn)]
 
 
 def _kinds_alike() -> list[Patch]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from swarm.protocol.coordinator.audit import audits
+from swarm.protocol.coordinator.audit import audits, inquiry
 from swarm.protocol.coordinator.audit.audits import Audits, Ruling
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
@@ -89,7 +89,7 @@ def test_who_was_audited_is_not_again_before_its_time() -> None:
 
 def test_the_same_lie_twice_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a doubt it must come to the same without each one in turn, so that who lies has no part in one of them."""
-    monkeypatch.setattr(audits, "MOST_SEARCHES", 0)  # as when nobody was found
+    monkeypatch.setattr(inquiry, "MOST_SEARCHES", 0)  # as when nobody was found
     everything = dataclasses.replace(SETTINGS, audit_every=1)
     doubted = settled = 0
     for seed in range(300):
