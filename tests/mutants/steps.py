@@ -20,10 +20,10 @@ from swarm.protocol.peer.all_reduce import AllReduce
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.frame_cache import FrameCache
 from swarm.protocol.peer.io import PartEncoded, SumBucket
-from swarm.protocol.peer.microbatches import Microbatches, Work
-from swarm.protocol.peer.microbatches import Phase as WorkPhase
+from swarm.protocol.peer.microbatches import Microbatches
 from swarm.protocol.peer.pass_run import PassRun
 from swarm.protocol.peer.step_cycle import StepCycle
+from swarm.protocol.peer.work import Work, WorkPhase
 from swarm.simulation.toy.sim_coordinator import SimCoordinator
 from swarm.simulation.toy.toy_model import tokens_payload
 from tests.mutants.mutant import Mutant, Patch

@@ -45,8 +45,8 @@ class PeerMessages:
         if not self._takes_part(sender):
             return
         if destination == self._me:
-            if pass_run is not None and isinstance(inner, Frame) and pass_run.microbatches.overdue(origin):
-                pass_run.microbatches.report_unreachable(origin, sender, "answers only through a sibling")
+            if pass_run is not None and isinstance(inner, Frame) and pass_run.microbatches.wants.overdue(origin):
+                pass_run.microbatches.detours.report(origin, sender, "answers only through a sibling")
             self.hear(origin, inner, sender, now)
         elif sender == origin and pass_run is not None and pass_run.serves(destination):
             self._out.add(Send(destination, relay))
@@ -63,7 +63,7 @@ class PeerMessages:
                     pass_run.microbatches.on_frame(sender, message, now)
             case Pending(keys):
                 if pass_run is not None:
-                    pass_run.microbatches.on_pending(sender, keys, now)
+                    pass_run.microbatches.wants.on_pending(sender, keys, now)
             case Want():
                 self._on_want(sender, message, via)
             case ReducePart(key) if sender == key.contributor:
