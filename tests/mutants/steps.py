@@ -20,10 +20,10 @@ from swarm.protocol.peer.all_reduce import AllReduce
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.frame_cache import FrameCache
 from swarm.protocol.peer.io import PartEncoded, SumBucket
+from swarm.protocol.peer.microbatch_work import MicrobatchWork, WorkPhase
 from swarm.protocol.peer.microbatches import Microbatches
 from swarm.protocol.peer.pass_run import PassRun
 from swarm.protocol.peer.step_cycle import StepCycle
-from swarm.protocol.peer.work import Work, WorkPhase
 from swarm.simulation.toy.sim_coordinator import SimCoordinator
 from swarm.simulation.toy.toy_model import tokens_payload
 from tests.mutants.mutant import Mutant, Patch
@@ -39,7 +39,7 @@ def without_self_fence() -> Patch:
         if self.me in table.roster and self.fenced:
             self.fenced = False
             for m in sorted(table.assigned_to(self.me)):
-                self.work.setdefault(m, before.get(m) or Work(moved=True, ask=True))
+                self.work.setdefault(m, before.get(m) or MicrobatchWork(moved=True, ask=True))
             self.pull(now)
 
     return Microbatches, "_take_assignment", taken

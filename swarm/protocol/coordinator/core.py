@@ -12,6 +12,7 @@ from typing import cast
 from swarm.events import PeerGone, PeerJoined, PeerLost
 from swarm.protocol.codec_ladder import CodecLadders
 from swarm.protocol.controls import Controls, Device
+from swarm.protocol.coordinator.announced_state import AnnouncedState
 from swarm.protocol.coordinator.commands import Commands
 from swarm.protocol.coordinator.departures import Departures
 from swarm.protocol.coordinator.divergence import Divergence
@@ -44,7 +45,6 @@ from swarm.protocol.coordinator.placement.placement import Placement
 from swarm.protocol.coordinator.placement.rebalancing import Rebalancing
 from swarm.protocol.coordinator.placement.seats import Seats
 from swarm.protocol.coordinator.proofs import Proofs
-from swarm.protocol.coordinator.run_state import RunState
 from swarm.protocol.coordinator.stopping import Stopping
 from swarm.protocol.ids import Actor, Term
 from swarm.protocol.io import LeaveRequested, LinkLost, LinkUp, Received, Send, Tick
@@ -132,7 +132,7 @@ class CoordinatorCore:
             out,
         )
         self._stopping = Stopping(settings, history, members, out)
-        self._state = RunState(out)
+        self._state = AnnouncedState(out)
         self._next_tick = 0.0
 
     @property

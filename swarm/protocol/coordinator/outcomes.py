@@ -26,7 +26,7 @@ from swarm.protocol.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Commit:
     """Write this decision."""
 
     decision: Decision
@@ -45,7 +45,7 @@ class Again:
     expelled: tuple[Accused, ...] = ()
 
 
-Sequel = Record | Close | Again
+Sequel = Commit | Close | Again
 
 
 class Outcomes:
@@ -183,7 +183,7 @@ class Outcomes:
             return Again(ruling.again, ruling.expelled)
         match self._divergence.objection(pass_state, without) if decision.skip else None:
             case None:
-                return Record(decision)
+                return Commit(decision)
             case Doubted() as doubted:
                 self.doubt(doubted)
                 return self._redo(pass_state, doubted.reason)

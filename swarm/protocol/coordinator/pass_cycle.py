@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from swarm.events import RunFinished, RunPaused, StepAborted
 from swarm.protocol.codec_ladder import CodecLadders
+from swarm.protocol.coordinator.announced_state import in_pass
 from swarm.protocol.coordinator.audit.audits import Audits
 from swarm.protocol.coordinator.audit.culprit_search import Accused
 from swarm.protocol.coordinator.checkpoints import Checkpoints
@@ -24,16 +25,15 @@ from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.stage_costs import StageCosts
-from swarm.protocol.coordinator.outcomes import Again, Close, Outcomes, Record
+from swarm.protocol.coordinator.outcomes import Again, Close, Commit, Outcomes
 from swarm.protocol.coordinator.passes.costs_report import CostsReport
 from swarm.protocol.coordinator.passes.open_pass import Decided, OpenPass
 from swarm.protocol.coordinator.passes.partitions import Partitions
 from swarm.protocol.coordinator.passes.progress_report import ProgressReport
+from swarm.protocol.coordinator.passes.roster_weights import RosterWeights
 from swarm.protocol.coordinator.passes.tables_report import TablesReport
-from swarm.protocol.coordinator.passes.weights import Weights
 from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.coordinator.placement.placement import NewTerm, Placement, Survey
-from swarm.protocol.coordinator.run_state import in_pass
 from swarm.protocol.coordinator.scheduler import Scheduler
 from swarm.protocol.coordinator.step_entry import StepEntry
 from swarm.protocol.coordinator.terms import Terms
@@ -79,7 +79,7 @@ class PassCycle:
         """The reason for which all peers are told to stop once the new term is durable. Empty: they are not."""
         self._rosters = Rosters()
         choice = CodecChoice(ladders, settings.stages, history.decision, members, out)
-        weights = Weights(stage_costs, members, out)
+        weights = RosterWeights(stage_costs, members, out)
         self._audits = Audits(settings, members)
         self._scheduler = Scheduler(
             settings, history, members, failure_history, self._rosters, choice, weights, self._audits
@@ -272,7 +272,7 @@ class PassCycle:
             return ()
         pass_id = self.open_pass.pass_state.pass_id
         match self._outcomes.sequel(self.open_pass, now):
-            case Record(decision):
+            case Commit(decision):
                 self.phase = Phase.DECIDING
                 self._out.add(WriteRecord(decision))
             case Close():

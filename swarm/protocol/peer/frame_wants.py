@@ -10,8 +10,8 @@ from swarm.protocol.lineage import Crossings
 from swarm.protocol.messages import Open, StageTable, Want
 from swarm.protocol.peer.detours import Detours
 from swarm.protocol.peer.in_flight import InFlight
+from swarm.protocol.peer.microbatch_work import MicrobatchWork, WorkPhase
 from swarm.protocol.peer.pass_context import PassContext
-from swarm.protocol.peer.work import Work, WorkPhase
 
 
 class FrameWants:
@@ -23,7 +23,7 @@ class FrameWants:
         stage: StageIndex,
         opening: Open,
         tables: Sequence[StageTable],
-        work: Mapping[Microbatch, Work],
+        work: Mapping[Microbatch, MicrobatchWork],
         crossings: Crossings,
         detours: Detours,
     ) -> None:
@@ -60,7 +60,7 @@ class FrameWants:
                 keys.append(self.gradient_key(m))
         return keys
 
-    def needs_gradient(self, work: Work) -> bool:
+    def needs_gradient(self, work: MicrobatchWork) -> bool:
         """Return True if the gradient of a microbatch is missing and nobody sends it unasked, or it is due."""
         return (
             self._kind is PassKind.TRAIN

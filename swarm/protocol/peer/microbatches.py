@@ -26,8 +26,8 @@ from swarm.protocol.peer.io import (
     Weights,
     WeightsDone,
 )
+from swarm.protocol.peer.microbatch_work import MicrobatchWork, WorkPhase
 from swarm.protocol.peer.pass_context import PassContext
-from swarm.protocol.peer.work import Work, WorkPhase
 from swarm.protocol.slots import unasked
 
 LOOKAHEAD = 2
@@ -63,7 +63,7 @@ class Microbatches:
         are still due.
         """
         self.crossings = crossings
-        self.work: dict[Microbatch, Work] = {}
+        self.work: dict[Microbatch, MicrobatchWork] = {}
         self.detours = Detours(context, stage, opening.pass_id, self.tables, self.rosters)
         self.wants = FrameWants(context, stage, opening, self.tables, self.work, crossings, self.detours)
         self._is_up = context.is_up
@@ -74,7 +74,7 @@ class Microbatches:
         self._results: list[Result] = []
         """The results reported so far, in a forward-only pass."""
         for m in sorted(self.tables[stage].assigned_to(me)):
-            self.work[m] = Work()
+            self.work[m] = MicrobatchWork()
         if self._first and not self.table.number:
             for m in unasked(self.table, me)[: self._slots.count]:
                 self.work[m].phase = WorkPhase.WANTED
@@ -191,7 +191,7 @@ class Microbatches:
                 self._out.add(Forward(self.pass_id, self.kind, m, payload, decode, encode))
                 running += 1
 
-    def _backward_if_ready(self, m: Microbatch, work: Work) -> None:
+    def _backward_if_ready(self, m: Microbatch, work: MicrobatchWork) -> None:
         if work.phase is WorkPhase.FORWARDED and work.gradient is not None and not self._is_paused():
             work.phase = WorkPhase.BACKWARD
             payload, work.gradient = work.gradient, None
@@ -282,11 +282,11 @@ class Microbatches:
         self._accumulate(done.microbatch, work)
         self.pull(now)
 
-    def _accumulate(self, m: Microbatch, work: Work) -> None:
+    def _accumulate(self, m: Microbatch, work: MicrobatchWork) -> None:
         self._finish(m, work)
         self._out.emit(MicrobatchAccumulated(str(self.pass_id), m))
 
-    def _finish(self, m: Microbatch, work: Work) -> None:
+    def _finish(self, m: Microbatch, work: MicrobatchWork) -> None:
         work.phase = WorkPhase.FINISHED
         work.gradient = work.input = None
         self.done |= 1 << m
@@ -335,7 +335,7 @@ class Microbatches:
             if held is None or held.phase is WorkPhase.RELEASED:
                 # The stage before does not know that a microbatch was given up and assigned here again, so it does not
                 # ask for the gradient.
-                self.work[m] = Work(moved=held is None, ask=True)
+                self.work[m] = MicrobatchWork(moved=held is None, ask=True)
                 self.forwarded &= ~(1 << m)
         self.pull(now)
         self._submit()
@@ -358,7 +358,7 @@ class Microbatches:
                 if work.phase > WorkPhase.WANTED:
                     self._out.add(Discard(self.pass_id, m))
                     self.crossings.forget(m)
-                self.work[m] = Work(phase=WorkPhase.RELEASED)
+                self.work[m] = MicrobatchWork(phase=WorkPhase.RELEASED)
                 self.wants.forget_gradient(m)  # ignore a gradient that arrives now, even if m stays here
             if self.work[m].phase is WorkPhase.RELEASED:
                 given.append(m)

@@ -21,7 +21,7 @@ from swarm.protocol.peer.delta_bases import DeltaBases
 from swarm.protocol.peer.held_stage import HeldStage
 from swarm.protocol.peer.io import Apply, Assembled, ComputeFailed, LoadState, SumsMissing
 from swarm.protocol.peer.leader import Leader
-from swarm.protocol.peer.lending import Lending
+from swarm.protocol.peer.lend_orders import LendOrders
 from swarm.protocol.peer.pass_context import PassContext
 from swarm.protocol.peer.pass_run import PassRun
 from swarm.protocol.peer.reachability import Reachability
@@ -68,7 +68,7 @@ class StepCycle:
         self._bases = bases
         self._is_paused = is_paused
         self._out = out
-        self._lending = Lending(held_stage, out)
+        self._lend_orders = LendOrders(held_stage, out)
         self._slots = Slots(settings)
         self._waits = Observed()
         self._begun: PassId | None = None
@@ -102,7 +102,7 @@ class StepCycle:
         held_stage.term = pass_id.term
         if self.pass_run is not None and pass_id <= self.pass_run.pass_id:
             if pass_id == self.pass_run.pass_id:
-                self._lending.lend(message, self.is_applying)
+                self._lend_orders.lend(message, self.is_applying)
                 self.pass_run.amend(enumerate(message.tables), "told again", now)
             return False
         if self._begun is not None and pass_id <= self._begun:
@@ -176,7 +176,7 @@ class StepCycle:
             unreachable=self._reachability.unreachable,
             now=now,
         )
-        self._lending.lend(message, self.is_applying)
+        self._lend_orders.lend(message, self.is_applying)
         return True
 
     def _context(self) -> PassContext:

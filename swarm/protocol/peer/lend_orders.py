@@ -8,7 +8,7 @@ from swarm.protocol.peer.held_stage import HeldStage
 from swarm.protocol.peer.io import Lend
 
 
-class Lending:
+class LendOrders:
     def __init__(self, held_stage: HeldStage, out: Outbox) -> None:
         self._held_stage = held_stage
         self._out = out

@@ -24,7 +24,7 @@ class WorkPhase(enum.IntEnum):
 
 
 @dataclass(slots=True)
-class Work:
+class MicrobatchWork:
     """One microbatch of this peer."""
 
     phase: WorkPhase = WorkPhase.NEEDED

@@ -10,7 +10,7 @@ from swarm.protocol.ids import PassKind
 from swarm.protocol.outbox import Outbox
 
 
-class RunState:
+class AnnouncedState:
     """The state that was reported last."""
 
     def __init__(self, out: Outbox) -> None:
