@@ -70,6 +70,7 @@ def _chosen_while_open() -> list[Patch]:
         if (codecs := pass_state.opening.codecs) and any(pass_state.done_of(a) for a in pass_state.actors):
             hardest = dataclasses.replace(codecs[0], forward=rungs[-1].codec)
             pass_state.opening = dataclasses.replace(pass_state.opening, codecs=(hardest, *codecs[1:]))
+            pass_state.preparation._opening = pass_state.opening
         tell(self, actor, now)
 
     return [(Repair, "tell", with_the_newest)]
