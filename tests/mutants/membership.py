@@ -51,7 +51,7 @@ def _taken_from_a_leaver() -> list[Patch]:
         found, pass_state = drain(self, now), self._pass_state
         for actor, microbatches in list(pass_state.releasing.items()):
             stage = pass_state.stage_of(actor)
-            if found is None and stage is not None and actor in self._members.leaving():
+            if found is None and stage is not None and actor in self._members.withheld():
                 self._publish(
                     stage, amend(pass_state.tables[stage], [], microbatches, pass_state.weights), "it is leaving"
                 )
@@ -119,7 +119,7 @@ def _copied_too_late() -> list[Patch]:
 def _last_replica_moved() -> list[Patch]:
     """The stage with the fewest peers has the least to do, so it seems, and gives one away."""
 
-    def vacate(lineup: Lineup, download_s: float, horizon_s: float) -> Move | Stay:
+    def vacate(lineup: Lineup, download_s: float, horizon_s: float, barred: Any = ()) -> Move | Stay:
         source = min(range(len(lineup.crews)), key=lambda s: len(lineup.crews[s]))
         stage = max(range(len(lineup.crews)), key=lambda s: len(lineup.crews[s]))
         movable = [worker for worker in lineup.crews[source] if worker.movable]
