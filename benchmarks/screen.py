@@ -28,7 +28,7 @@ from swarm.data import CorpusReader, read_corpus
 from swarm.manifest import BatchSection, ModelSection, RunFile, RunSection, SumSection
 from swarm.models.kinds import build_stage
 from swarm.protocol.coordinator.audit.screen import Screen
-from swarm.protocol.coordinator.passes.pass_state import OwnSums
+from swarm.protocol.coordinator.passes.answer import OwnSums
 from swarm.protocol.ids import Actor
 
 CPU = torch.device("cpu")

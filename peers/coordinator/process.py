@@ -53,7 +53,7 @@ from swarm.net.run_key import RunKey
 from swarm.net.uplink import Uplink
 from swarm.protocol.controls import Controls
 from swarm.protocol.coordinator.commands import given
-from swarm.protocol.coordinator.core import Phase
+from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
 from swarm.protocol.io import LeaveRequested
 from swarm.protocol.messages import Join, LogChunk, LogWant, Message, Status, Twin, WithPayload

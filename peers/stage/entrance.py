@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from peers.run.home import OpenHome
-from peers.stage.patience import CoordinatorGone, Patience, RunFinished
+from peers.stage.patience import CoordinatorGone, HeardFinished, Patience
 from swarm.events import Event
 from swarm.net.host import Host, NobodyAnswers, Unresponsive
 from swarm.net.run_key import RunKey
@@ -33,7 +33,7 @@ async def enter(
     finished: Callable[[], bool] = lambda: False,
 ) -> Host:
     """Start the host, with the run's key. Raises what `Host.create` raises, CoordinatorGone when the patience is over,
-    and RunFinished if nobody answers and `finished` says that the run is finished.
+    and HeardFinished if nobody answers and `finished` says that the run is finished.
     """
     patience = Patience(patience_s if home.returns else min(patience_s, _BUSY_S), finished)
     waits = home.returns
@@ -47,7 +47,7 @@ async def enter(
                 raise
             away = patience.look(str(error), loop.time())
             if patience.over:
-                raise RunFinished from None
+                raise HeardFinished from None
             if away is not None:
                 tell(away)
             if patience.exhausted:

@@ -26,7 +26,7 @@ class CoordinatorGone(RunFailed):
     """The coordinator was unreachable for this peer's whole patience."""
 
 
-class RunFinished(Exception):
+class HeardFinished(Exception):
     """A peer cannot reach the coordinator, and another peer of its process has heard that the run is finished."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ from peers.stage.heap import return_freed_memory
 from peers.stage.keeper import Keeper
 from peers.stage.offer import MachineOffer, measured_offer, updates_here
 from peers.stage.options import JoinOptions
-from peers.stage.patience import CoordinatorGone, Patience, RunFinished
+from peers.stage.patience import CoordinatorGone, HeardFinished, Patience
 from peers.stage.pausing import watch
 from peers.stage.retention import Retention
 from peers.stage.service import Service
@@ -100,7 +100,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
                 log.append,
                 lambda: machine.finished,
             )
-        except RunFinished as finished:
+        except HeardFinished as finished:
             log.append(ProcessStopped(str(finished)))
             return str(finished)
         ending.push_async_callback(host.close)

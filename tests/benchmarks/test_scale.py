@@ -13,7 +13,7 @@ from benchmarks.fleet.traffic import FROM
 from benchmarks.fleet.world import COORDINATOR
 from benchmarks.fleet_goodput import CONTROL_BYTES
 from benchmarks.scale import measure
-from swarm.protocol.coordinator.core import Phase
+from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor
 from swarm.protocol.io import Received
 from swarm.protocol.messages import Message, Status

@@ -7,8 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from swarm.protocol import messages as m
-from swarm.protocol.coordinator.core import CoordinatorCore, Phase
+from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import TermWritten
+from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.io import Received, Send, Tick
 from swarm.protocol.settings import Settings

@@ -7,18 +7,19 @@ from typing import Any
 
 from swarm.protocol.controls import Controls
 from swarm.protocol.coordinator.commands import Commands
-from swarm.protocol.coordinator.core import CoordinatorCore
+from swarm.protocol.coordinator.exclusions import Exclusions
+from swarm.protocol.coordinator.outcomes import Outcomes
 from tests.mutants.mutant import Mutant, Patch
 
 
 def _rate_of_the_decision() -> list[Patch]:
     """A step is learned from at the rate that is in force when it is decided."""
-    decide = CoordinatorCore._decide_or_audit
+    decide = Outcomes._record_or_audit
 
-    def late(self: CoordinatorCore, pass_state: Any, decision: Any, without: Any, now: float) -> None:
-        decide(self, pass_state, dataclasses.replace(decision, rate=self.history.controls.rate), without, now)
+    def late(self: Outcomes, pass_state: Any, decision: Any, without: Any, now: float) -> Any:
+        return decide(self, pass_state, dataclasses.replace(decision, rate=self._history.controls.rate), without, now)
 
-    return [(CoordinatorCore, "_decide_or_audit", late)]
+    return [(Outcomes, "_record_or_audit", late)]
 
 
 def _in_force_before_it_is_written() -> list[Patch]:
@@ -39,13 +40,13 @@ def _every_request_is_new() -> list[Patch]:
 
 def _expulsion_forgotten() -> list[Patch]:
     """A coordinator that starts again takes everybody back."""
-    start = CoordinatorCore.__init__
+    start = Exclusions.__init__
 
-    def forgetful(self: CoordinatorCore, *arguments: Any, **more: Any) -> None:
-        start(self, *arguments, **more)
-        self._expelled = {}
+    def forgetful(self: Exclusions, *arguments: Any) -> None:
+        start(self, *arguments)
+        self._reasons = {}
 
-    return [(CoordinatorCore, "__init__", forgetful)]
+    return [(Exclusions, "__init__", forgetful)]
 
 
 COMMANDS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from swarm.protocol.coordinator.passes.pass_state import PassState
+from swarm.protocol.coordinator.passes.preparation import Preparation
 from swarm.protocol.coordinator.passes.repair import Repair
 from swarm.protocol.ids import BaseKey, End, FrameKey, StepNumber
 from swarm.protocol.lineage import Crossings
@@ -34,7 +34,7 @@ def _base_unchecked() -> list[Patch]:
 
 
 def _copies_mixed() -> list[Patch]:
-    return [(PassState, "mixed_copies", lambda self, without: None)]
+    return [(Preparation, "mixed_copies", lambda self, without: None)]
 
 
 def _own_copy_kept() -> list[Patch]:
@@ -51,14 +51,14 @@ def _own_copy_kept() -> list[Patch]:
 
 
 def _choice_unrecorded() -> list[Patch]:
-    decide = PassState.decide
+    decide = Preparation.decide
 
-    def as_at_the_start(self: PassState, *arguments: Any) -> Any:
+    def as_at_the_start(self: Preparation, *arguments: Any) -> Any:
         decision = decide(self, *arguments)
-        start = (LADDERS.start,) * len(self.codecs)
+        start = (LADDERS.start,) * len(self._opening.codecs)
         return None if decision is None else dataclasses.replace(decision, codecs=start)
 
-    return [(PassState, "decide", as_at_the_start)]
+    return [(Preparation, "decide", as_at_the_start)]
 
 
 def _chosen_while_open() -> list[Patch]:
@@ -70,6 +70,7 @@ def _chosen_while_open() -> list[Patch]:
         if (codecs := pass_state.opening.codecs) and any(pass_state.done_of(a) for a in pass_state.actors):
             hardest = dataclasses.replace(codecs[0], forward=rungs[-1].codec)
             pass_state.opening = dataclasses.replace(pass_state.opening, codecs=(hardest, *codecs[1:]))
+            pass_state.preparation._opening = pass_state.opening
         tell(self, actor, now)
 
     return [(Repair, "tell", with_the_newest)]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from swarm.protocol.coordinator import divergence as divergence_module
-from swarm.protocol.coordinator.audit.audits import Audits
+from swarm.protocol.coordinator.audit.selection import Selection
 from swarm.protocol.coordinator.core import CoordinatorCore
-from swarm.protocol.coordinator.core import Phase as CoordinatorPhase
 from swarm.protocol.coordinator.departures import Departures
 from swarm.protocol.coordinator.membership.doubts import Doubts
 from swarm.protocol.coordinator.membership.halves import Halves
@@ -17,6 +16,7 @@ from swarm.protocol.coordinator.passes import open_pass as open_pass_module
 from swarm.protocol.coordinator.passes.assignment import amend
 from swarm.protocol.coordinator.passes.open_pass import OpenPass
 from swarm.protocol.coordinator.passes.repair import Repair
+from swarm.protocol.coordinator.phase import Phase as CoordinatorPhase
 from swarm.protocol.coordinator.placement import rebalancing as rebalancing_module
 from swarm.protocol.coordinator.placement.placement import Placement
 from swarm.protocol.coordinator.placement.planner import Move, Stay
@@ -25,8 +25,8 @@ from swarm.protocol.coordinator.placement.seats import Seats
 from swarm.protocol.ids import StageIndex
 from swarm.protocol.messages import Means
 from swarm.protocol.peer.catch_up import CatchUp
-from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.io import Apply, RestoreSums
+from swarm.protocol.peer.step_cycle import StepCycle
 from swarm.protocol.stage_needs import ComputeKind
 from swarm.simulation.toy.sim_catch_up import Loans
 from tests.mutants.mutant import Mutant, Patch
@@ -51,7 +51,7 @@ def _taken_from_a_leaver() -> list[Patch]:
         found, pass_state = drain(self, now), self._pass_state
         for actor, microbatches in list(pass_state.releasing.items()):
             stage = pass_state.stage_of(actor)
-            if found is None and stage is not None and actor in self._members.leaving():
+            if found is None and stage is not None and actor in self._members.withheld():
                 self._publish(
                     stage, amend(pass_state.tables[stage], [], microbatches, pass_state.weights), "it is leaving"
                 )
@@ -90,17 +90,17 @@ def _step_left_out() -> list[Patch]:
 
 def _in_the_roster_too_early() -> list[Patch]:
     """Who listens is in the next roster, and begins with what it holds."""
-    begin = PeerCore._begin_if_ready
+    begin = StepCycle._begin_if_ready
 
-    def at_once(self: PeerCore, now: float) -> None:
-        opening, held_stage = self._opening, self.held_stage
+    def at_once(self: StepCycle, now: float) -> bool:
+        opening, held_stage = self._opening, self._held_stage
         if opening is not None and held_stage.loading is None and held_stage.version is not None:
             held_stage.version = opening.pass_id.version
-        begin(self, now)
+        return begin(self, now)
 
     return [
         (Placement, "_enters", lambda self, member: self._listens(member) and member.version is not None),
-        (PeerCore, "_begin_if_ready", at_once),
+        (StepCycle, "_begin_if_ready", at_once),
     ]
 
 
@@ -119,7 +119,7 @@ def _copied_too_late() -> list[Patch]:
 def _last_replica_moved() -> list[Patch]:
     """The stage with the fewest peers has the least to do, so it seems, and gives one away."""
 
-    def vacate(lineup: Lineup, download_s: float, horizon_s: float) -> Move | Stay:
+    def vacate(lineup: Lineup, download_s: float, horizon_s: float, barred: Any = ()) -> Move | Stay:
         source = min(range(len(lineup.crews)), key=lambda s: len(lineup.crews[s]))
         stage = max(range(len(lineup.crews)), key=lambda s: len(lineup.crews[s]))
         movable = [worker for worker in lineup.crews[source] if worker.movable]
@@ -179,13 +179,13 @@ def _devices_come_back() -> list[Patch]:
 
 def _audits_left_out() -> list[Patch]:
     """Steps are audited when a peer is new or is doubted, and none is drawn."""
-    why = Audits._why
+    plain = Selection.reason
 
-    def undrawn(self: Audits, *of: Any) -> str:
-        reason = why(self, *of)
+    def undrawn(self: Selection, *of: Any) -> str:
+        reason = plain(self, *of)
         return "" if reason.startswith("one step in") else reason
 
-    return [(Audits, "_why", undrawn)]
+    return [(Selection, "reason", undrawn)]
 
 
 def _kinds_alike() -> list[Patch]:

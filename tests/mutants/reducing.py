@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from swarm.protocol.peer import core as peer_module
+from swarm.protocol.peer import step_cycle
 from swarm.protocol.peer.all_reduce import AllReduce
 from swarm.protocol.peer.pass_run import PassRun
 from swarm.protocol.residuals import Rosters
@@ -36,7 +36,7 @@ def _residuals_ungranted() -> list[Patch]:
     def whatever_is_held(me: Any, table: Any, pass_id: Any, held: Any) -> Any:
         return held if held is not None and held.step + 1 == pass_id.step else None
 
-    return [(peer_module, "carry_of", whatever_is_held)]
+    return [(step_cycle, "carry_of", whatever_is_held)]
 
 
 def _residuals_settled_early() -> list[Patch]:

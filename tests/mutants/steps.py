@@ -6,22 +6,24 @@ import dataclasses
 from typing import Any
 
 from swarm.protocol.coordinator.core import CoordinatorCore
-from swarm.protocol.coordinator.core import Phase as CoordinatorPhase
 from swarm.protocol.coordinator.io import Feed
+from swarm.protocol.coordinator.pass_cycle import PassCycle
 from swarm.protocol.coordinator.passes import repair as mending_module
 from swarm.protocol.coordinator.passes.assignment import amend
 from swarm.protocol.coordinator.passes.open_pass import Decided
-from swarm.protocol.coordinator.passes.pass_state import PassState
+from swarm.protocol.coordinator.passes.preparation import Preparation
 from swarm.protocol.coordinator.passes.repair import Repair
+from swarm.protocol.coordinator.phase import Phase as CoordinatorPhase
 from swarm.protocol.ids import Direction, FrameKey
 from swarm.protocol.messages import Frame, StageOutcome, Status
 from swarm.protocol.peer.all_reduce import AllReduce
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.frame_cache import FrameCache
 from swarm.protocol.peer.io import PartEncoded, SumBucket
-from swarm.protocol.peer.microbatches import Microbatches, Work
-from swarm.protocol.peer.microbatches import Phase as WorkPhase
+from swarm.protocol.peer.microbatch_work import MicrobatchWork, WorkPhase
+from swarm.protocol.peer.microbatches import Microbatches
 from swarm.protocol.peer.pass_run import PassRun
+from swarm.protocol.peer.step_cycle import StepCycle
 from swarm.simulation.toy.sim_coordinator import SimCoordinator
 from swarm.simulation.toy.toy_model import tokens_payload
 from tests.mutants.mutant import Mutant, Patch
@@ -37,7 +39,7 @@ def without_self_fence() -> Patch:
         if self.me in table.roster and self.fenced:
             self.fenced = False
             for m in sorted(table.assigned_to(self.me)):
-                self.work.setdefault(m, before.get(m) or Work(moved=True, ask=True))
+                self.work.setdefault(m, before.get(m) or MicrobatchWork(moved=True, ask=True))
             self.pull(now)
 
     return Microbatches, "_take_assignment", taken
@@ -70,17 +72,17 @@ def _replay_without_dedup() -> list[Patch]:
 
 
 def _decide_without_all_stages() -> list[Patch]:
-    def outcome(self: PassState, stage: int, without: Any) -> StageOutcome | None:
-        prepared = next(iter(self.prepared[stage].values()), None)
-        if prepared is None and not any(self.prepared.values()):
+    def outcome(self: Preparation, stage: int, without: Any) -> StageOutcome | None:
+        prepared = next(iter(self.reports[stage].values()), None)
+        if prepared is None and not any(self.reports.values()):
             return None
-        return StageOutcome(self.tables[stage].number, prepared.digest if prepared else "")
+        return StageOutcome(self._tables[stage].number, prepared.digest if prepared else "")
 
-    def one(self: PassState, stage: int, without: Any) -> Any:
-        everything = [p for held in self.prepared.values() for p in held.values()]
-        return next(iter(self.prepared[stage].values()), everything[0])
+    def one(self: Preparation, stage: int, without: Any) -> Any:
+        everything = [p for held in self.reports.values() for p in held.values()]
+        return next(iter(self.reports[stage].values()), everything[0])
 
-    return [(PassState, "outcome", outcome), (PassState, "_one", one)]
+    return [(Preparation, "outcome", outcome), (Preparation, "_one", one)]
 
 
 def _late_amendment() -> list[Patch]:
@@ -95,15 +97,15 @@ def _late_amendment() -> list[Patch]:
 
 
 def late_open() -> list[Patch]:
-    on_open = PeerCore._on_open
+    opened = StepCycle.open
 
-    def accept(self: PeerCore, message: Any, now: float) -> None:
+    def accept(self: StepCycle, message: Any, now: float) -> bool:
         if self.pass_run is not None and message.pass_id < self.pass_run.pass_id:
-            self.held_stage.term = message.pass_id.term
-            self._leave_pass()
-        on_open(self, message, now)
+            self._held_stage.term = message.pass_id.term
+            self.leave_pass()
+        return opened(self, message, now)
 
-    return [(PeerCore, "_on_open", accept)]
+    return [(StepCycle, "open", accept)]
 
 
 def _cursor_shifted() -> list[Patch]:
@@ -209,15 +211,16 @@ def _done_is_completeness() -> list[Patch]:
 
 
 def _told_before_durable() -> list[Patch]:
-    settle = CoordinatorCore._settle
+    settle = PassCycle.settle
 
-    def tell(self: CoordinatorCore, now: float) -> None:
-        settle(self, now)
+    def tell(self: PassCycle, now: float) -> Any:
+        expelled = settle(self, now)
         outcome = self.open_pass.outcome if self.open_pass is not None else None
         if self.phase is CoordinatorPhase.DECIDING and isinstance(outcome, Decided):
-            self._on_record_written(outcome.decision, now)
+            self.record_written(outcome.decision, now)
+        return expelled
 
-    return [(CoordinatorCore, "_settle", tell)]
+    return [(PassCycle, "settle", tell)]
 
 
 def _no_retention() -> list[Patch]:

@@ -12,7 +12,7 @@ from hivemind.dht import DHTNode
 
 from peers.run.home import Home
 from peers.stage.entrance import enter
-from peers.stage.patience import RunFinished
+from peers.stage.patience import HeardFinished
 from swarm.events import CoordinatorAway, CoordinatorBack, Event
 from swarm.net.daemon import DaemonP2P
 from swarm.net.host import DEFAULT_LISTEN, NobodyAnswers, Unresponsive
@@ -71,6 +71,6 @@ async def test_a_first_timer_is_told_at_once_that_nobody_is_there(tmp_path: Path
 
 async def test_a_seat_does_not_wait_for_a_run_that_another_seat_has_seen_end(daemon: DaemonP2P, tmp_path: Path) -> None:
     entries = [str(address) for address in await daemon.get_visible_maddrs()]
-    with Home.open(tmp_path / "peer") as home, pytest.raises(RunFinished, match="the run is finished"):
+    with Home.open(tmp_path / "peer") as home, pytest.raises(HeardFinished, match="the run is finished"):
         async with asyncio.timeout(DEADLINE_S):
             await enter(home, LOOPBACK, entries, [], None, 600.0, lambda _: None, lambda: True)

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from swarm.protocol.coordinator.audit import audits
+from swarm.protocol.coordinator.audit import audits, inquiry
 from swarm.protocol.coordinator.audit.audits import Audits, Ruling
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
-from swarm.protocol.coordinator.passes.pass_state import Answer
+from swarm.protocol.coordinator.passes.answer import Answer
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.messages import StageTable
 from swarm.protocol.settings import Settings
@@ -64,8 +64,10 @@ class Steps:
             tables=[table],
             weights=dict.fromkeys(table.roster, 1.0),
             served=set(table.roster),
-            answers=lambda without: (Answer(self.came_to, 1.0),),
-            own_sums=lambda without: ((),),
+            preparation=SimpleNamespace(
+                answers=lambda without: (Answer(self.came_to, 1.0),),
+                own_sums=lambda without: ((),),
+            ),
         )
         decision: Any = SimpleNamespace(step=step, gradient_norm=1.0, skip=False)
         return self.audits.judge(pass_state, decision, frozenset())
@@ -87,7 +89,7 @@ def test_who_was_audited_is_not_again_before_its_time() -> None:
 
 def test_the_same_lie_twice_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a doubt it must come to the same without each one in turn, so that who lies has no part in one of them."""
-    monkeypatch.setattr(audits, "MOST_SEARCHES", 0)  # as when nobody was found
+    monkeypatch.setattr(inquiry, "MOST_SEARCHES", 0)  # as when nobody was found
     everything = dataclasses.replace(SETTINGS, audit_every=1)
     doubted = settled = 0
     for seed in range(300):
@@ -132,8 +134,10 @@ def test_of_two_replicas_each_a_lie_in_the_half_that_is_left_is_not_believed(sec
             tables=list(tables),
             weights=dict.fromkeys((one, two, three, four), 1.0),
             served={actor for table in tables for actor in table.roster},
-            answers=lambda without, came_to=came_to: (Answer(came_to, 1.0),) * 2,
-            own_sums=lambda without: ((), ()),
+            preparation=SimpleNamespace(
+                answers=lambda without, came_to=came_to: (Answer(came_to, 1.0),) * 2,
+                own_sums=lambda without: ((), ()),
+            ),
         )
         decision: Any = SimpleNamespace(step=0, gradient_norm=1.0, skip=False)
         ruling = watch.judge(pass_state, decision, frozenset())
@@ -172,8 +176,10 @@ class Stage:
             tables=[table],
             weights=WEIGHTS,
             served=set(table.roster),
-            answers=lambda without: (Answer("lie" if liar in busy else "digest", 1.0),),
-            own_sums=lambda without: ((),),
+            preparation=SimpleNamespace(
+                answers=lambda without: (Answer("lie" if liar in busy else "digest", 1.0),),
+                own_sums=lambda without: ((),),
+            ),
         )
         decision: Any = SimpleNamespace(step=0, gradient_norm=1.0, skip=False)
         return table, self.audits.judge(pass_state, decision, frozenset())

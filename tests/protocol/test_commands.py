@@ -11,7 +11,7 @@ from swarm.protocol import messages as m
 from swarm.protocol.controls import Controls, Device, check
 from swarm.protocol.coordinator.audit.audits import Ruling
 from swarm.protocol.coordinator.audit.culprit_search import Accused
-from swarm.protocol.coordinator.core import CoordinatorCore, Phase
+from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import (
     AnswerControl,
     ArchiveStored,
@@ -26,6 +26,7 @@ from swarm.protocol.coordinator.io import (
     WriteTerm,
 )
 from swarm.protocol.coordinator.membership.history import History
+from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.io import Emit, Received, Send, Tick
 from swarm.simulation.runs.scenario import small_settings
@@ -394,7 +395,7 @@ def test_when_two_devices_of_a_pass_are_expelled_it_lets_nobody_in_any_more() ->
 def test_whom_an_audit_expels_the_record_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk()
     found = tuple(Accused(actor, StageIndex(0), "its numbers differ") for actor in (ONE, TWO))
-    monkeypatch.setattr(desk.core._audits, "judge", lambda *_: Ruling(again="audited", expelled=found))
+    monkeypatch.setattr(desk.core._cycle._audits, "judge", lambda *_: Ruling(again="audited", expelled=found))
     assert desk.core.open_pass is not None
     desk.report(prepared=m.Prepared(desk.core.open_pass.pass_state.attempt(0), "digest", 1.0, 1.0))
     written = [write.command for write in desk.of(WriteCommand)]

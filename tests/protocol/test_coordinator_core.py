@@ -14,7 +14,7 @@ from swarm.events import PeerLost, PeerMoved
 from swarm.protocol import messages as m
 from swarm.protocol.controls import Device
 from swarm.protocol.coordinator.checkpoints import Checkpoints
-from swarm.protocol.coordinator.core import CoordinatorCore, Phase
+from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import (
     CollectCheckpoint,
     CoordinatorInput,
@@ -27,6 +27,7 @@ from swarm.protocol.coordinator.io import (
 from swarm.protocol.coordinator.membership.doubts import Doubts
 from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.io import Emit, Received, Send, Stop, Tick
 from swarm.protocol.outbox import Outbox

@@ -7,8 +7,8 @@ from random import Random
 
 from swarm.protocol.coordinator.audit.culprit_search import Accused, CulpritSearch, Tables, search
 from swarm.protocol.coordinator.membership.people import People
+from swarm.protocol.coordinator.passes.answer import Answer, Answers
 from swarm.protocol.coordinator.passes.assignment import wire
-from swarm.protocol.coordinator.passes.pass_state import Answer, Answers
 from swarm.protocol.ids import Actor
 
 ROSTERS = [[Actor(f"{stage}{place}", 1) for place in range(4)] for stage in range(2)]

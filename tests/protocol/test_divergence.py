@@ -11,7 +11,7 @@ from swarm.events import RunDiverged, StateDrifted
 from swarm.manifest import DivergenceSection
 from swarm.protocol import messages as m
 from swarm.protocol.controls import Controls, Retreat, check
-from swarm.protocol.coordinator.core import CoordinatorCore, Phase
+from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import (
     ArchiveStored,
     CommandWritten,
@@ -21,6 +21,7 @@ from swarm.protocol.coordinator.io import (
     WriteRecord,
     WriteTerm,
 )
+from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, Attempt, StepNumber, Term
 from swarm.protocol.io import Emit, Stop, Tick
 from swarm.protocol.messages import ArchivedEntry, CommandEntry, Decision, DecisionEntry, StageOutcome, TermEntry

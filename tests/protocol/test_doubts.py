@@ -165,9 +165,8 @@ def test_when_a_step_that_would_be_skipped_is_not(
     divergence = Divergence(of, history, Members(), doubts, cast(Any, None), Outbox(ME))
     for stage in not_finite:
         doubts.say(stage, (ONE, TWO))
-    found = SimpleNamespace(
-        not_finite=lambda without: not_finite, unusable=lambda without: unusable, pass_id=PassId(Term(1), StepNumber(4))
-    )
+    preparation = SimpleNamespace(not_finite=lambda without: not_finite, unusable=lambda without: unusable)
+    found = SimpleNamespace(preparation=preparation, pass_id=PassId(Term(1), StepNumber(4)))
     objection = divergence.objection(cast(Any, found), frozenset())
     assert (None if objection is None else type(objection)) == expected
     if isinstance(objection, Doubted):

@@ -15,8 +15,8 @@ from swarm.protocol.coordinator.audit.culprit_search import CulpritSearch
 from swarm.protocol.coordinator.audit.exchange import Doers, dealt_otherwise, exchange
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.people import People
+from swarm.protocol.coordinator.passes.answer import Answer, OwnSums
 from swarm.protocol.coordinator.passes.assignment import wire
-from swarm.protocol.coordinator.passes.pass_state import Answer, OwnSums
 from swarm.protocol.ids import Actor, Pair
 from swarm.protocol.messages import StageTable
 from swarm.protocol.sketch import PROJECTIONS, written
@@ -143,8 +143,10 @@ class Steps:
             tables=[table],
             weights=EQUAL,
             served=set(table.roster),
-            answers=lambda without: (Answer(whole, 1.0),),
-            own_sums=lambda without: (own,),
+            preparation=SimpleNamespace(
+                answers=lambda without: (Answer(whole, 1.0),),
+                own_sums=lambda without: (own,),
+            ),
         )
         decision: Any = SimpleNamespace(step=step, gradient_norm=1.0, skip=False)
         return self.audits.judge(pass_state, decision, frozenset())

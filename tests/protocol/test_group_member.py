@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from swarm.events import DecisionRecorded, LeadershipLost, LeadershipTaken, MajorityMissing
 from swarm.protocol import messages as m
-from swarm.protocol.coordinator.core import Phase
 from swarm.protocol.coordinator.io import ArchiveStored, CollectCheckpoint
+from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, StageIndex, StepNumber, Term
 from swarm.protocol.io import Emit, LeaveRequested, LinkLost, Received, Send, Stop, Tick
 from swarm.protocol.raft.io import GroupAction, GroupInput, GroupWritten, WriteGroup
@@ -121,7 +121,7 @@ def test_nobody_is_sent_home_as_failed_by_a_leader_that_was_replaced() -> None:
     desk.hear(PEER, joined())
     core = desk.member.core
     assert core is not None
-    core._end(m.Halt("it failed eight times", Term(1)), desk.now)
+    core._cycle.end(m.Halt("it failed eight times", Term(1)), desk.now)
     desk.now += SETTINGS.heartbeat_s
     orders = desk.tell(Tick())
     assert not sent(orders, m.Halt) and desk.writes[-1].entries == (m.TermEntry(1, Term(2)),)

@@ -7,8 +7,9 @@ import dataclasses
 import pytest
 
 from swarm.protocol import messages as m
-from swarm.protocol.coordinator.core import CoordinatorCore, Phase
+from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import TermWritten
+from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, StageIndex, Term
 from swarm.protocol.io import LinkLost, Received, Send, Tick
 from swarm.protocol.settings import Settings

@@ -9,9 +9,10 @@ import pytest
 
 from swarm.events import RunPaused
 from swarm.protocol import messages as m
-from swarm.protocol.coordinator.core import CoordinatorCore, Phase
+from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import CoordinatorInput, RecordWritten, TermWritten, WriteRecord, WriteTerm
 from swarm.protocol.coordinator.membership.failure_history import MOST_REST_S
+from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, StageIndex
 from swarm.protocol.io import Emit, Received, Send, Tick
 from swarm.simulation.runs.scenario import small_settings

@@ -9,9 +9,9 @@ from first_step import COORDINATOR, ONE, PASS, SETTINGS, SPARE, STAGE, TWO, Firs
 
 from swarm.events import PeerLeaving
 from swarm.protocol import messages as m
-from swarm.protocol.coordinator.core import Phase
 from swarm.protocol.coordinator.io import RecordWritten, WriteRecord
 from swarm.protocol.coordinator.passes.assignment import amend
+from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, Attempt, Microbatch, StepNumber, Term
 from swarm.protocol.io import Emit, LeaveRequested, LinkLost, Received, Send, Stop, Tick
 from swarm.protocol.peer.core import PeerCore

@@ -9,8 +9,8 @@ from one_stage import FOUR, ONE, STAGE, STRANGER, THREE, TWO, Run, sent, setting
 
 from swarm.events import CheckpointRefused, PeerJoined, RunPaused, SwarmSplit
 from swarm.protocol import messages as m
-from swarm.protocol.coordinator.core import Phase
 from swarm.protocol.coordinator.io import ArchiveStored, CollectCheckpoint, PassClosed, WriteRecord, WriteTerm
+from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, Attempt, Microbatch, PassKind, StageIndex, StepNumber, Term
 from swarm.protocol.io import Emit, LinkLost, Send
 
@@ -124,11 +124,11 @@ def test_a_stranger_blocks_no_pair() -> None:
     run.load(ONE, TWO)
     run.hear(STRANGER, m.Unreachable(run.pass_id, ONE))
     run.hear(ONE, m.Unreachable(run.pass_id, STRANGER))
-    assert not run.core._failure_history.blocked(0)
+    assert not run.core._cycle._failure_history.blocked(0)
     run.hear(ONE, m.Unreachable(run.pass_id, TWO))
-    assert run.core._failure_history.blocked(0) == {frozenset((ONE, TWO))}
-    run.core._failure_history.unreachable(ONE, THREE, 100)
-    assert len(run.core._failure_history._blocked) == 1, "what is over is forgotten"
+    assert run.core._cycle._failure_history.blocked(0) == {frozenset((ONE, TWO))}
+    run.core._cycle._failure_history.unreachable(ONE, THREE, 100)
+    assert len(run.core._cycle._failure_history._blocked) == 1, "what is over is forgotten"
 
 
 def test_the_coordinator_passes_on_between_members_of_the_pass_alone() -> None:
@@ -156,7 +156,7 @@ def test_an_impossible_pace_weighs_nothing(pace: float) -> None:
         run.sequence += 1
         run.hear(actor, m.Status(actor, STAGE, 0, seconds_per_microbatch=seconds, sequence=run.sequence))
     run.core._placement.rebalancing.decided(0.1, None)
-    assert run.core._scheduler._weights.of((ONE, TWO), 0) == {ONE: 1.0, TWO: 1.0}
+    assert run.core._cycle._scheduler._weights.of((ONE, TWO), 0) == {ONE: 1.0, TWO: 1.0}
 
 
 @pytest.mark.parametrize("capacity", [math.nan, math.inf, -5.0, 0.0])
@@ -301,7 +301,7 @@ def test_a_stranger_puts_nothing_into_the_archive() -> None:
     run.load(ONE, TWO)
     run.decide(ONE, TWO)
     run.versions[STRANGER], run.saved[STRANGER] = None, (1, "its own")
-    assert not collected(run.heartbeats(1.0)) and not run.core._checkpoints._copies
+    assert not collected(run.heartbeats(1.0)) and not run.core._cycle.checkpoints._copies
     run.saved[ONE] = run.saved[TWO] = (1, "file")
     assert not collected(run.report(ONE)), "one of two says it"
     (order,) = collected(run.report(TWO))
@@ -419,8 +419,8 @@ def test_what_is_archived_or_long_past_is_forgotten() -> None:
         run.decide(ONE, TWO)
         run.saved[ONE] = (run.core.history.version, "file")
         run.report(ONE)
-    assert sorted(run.core._checkpoints._copies) == [4, 5, 6] == sorted(run.core._checkpoints._rosters)
+    assert sorted(run.core._cycle.checkpoints._copies) == [4, 5, 6] == sorted(run.core._cycle.checkpoints._rosters)
     run.take(ArchiveStored(6, run.core.history.term))
     run.decide(ONE, TWO)
     run.report(ONE)
-    assert not run.core._checkpoints._copies and list(run.core._checkpoints._rosters) == [7]
+    assert not run.core._cycle.checkpoints._copies and list(run.core._cycle.checkpoints._rosters) == [7]

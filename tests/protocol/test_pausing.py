@@ -9,8 +9,8 @@ from first_step import COORDINATOR, ONE, PASS, SETTINGS, SPARE, STAGE, TWO, Firs
 
 from swarm.events import PeerPaused, PeerResumed, StateChanged
 from swarm.protocol import messages as m
-from swarm.protocol.coordinator.core import Phase
 from swarm.protocol.coordinator.io import RecordWritten, WriteRecord
+from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, Attempt, Direction, FrameKey, Microbatch, PassKind, Term
 from swarm.protocol.io import Emit, Received, Tick
 from swarm.protocol.peer.core import PeerCore

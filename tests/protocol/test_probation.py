@@ -78,8 +78,8 @@ def test_whoever_is_fenced_does_not_leave_its_work_to_who_is_tried() -> None:
     core.handle(Tick(), 0.0)
     core.handle(TermWritten(1), 0.0)
     for step in (0, 1):
-        core._failure_history.probation.strike(tried.peer, in_step(step))
-    core._failure_history.probation.worked(tried.peer, in_step(9))
+        core._cycle._failure_history.probation.strike(tried.peer, in_step(step))
+    core._cycle._failure_history.probation.worked(tried.peer, in_step(9))
     for actor in (one, two, tried):
         core.handle(Received(actor, Join(actor)), 0.0)
     for actor in (one, two, tried):

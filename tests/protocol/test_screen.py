@@ -10,8 +10,9 @@ import pytest
 from swarm.protocol.coordinator.audit.audits import DECIDE, Audits
 from swarm.protocol.coordinator.audit.screen import KNOWN, LASTING, Screen
 from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.passes.answer import Answer, OwnSums
 from swarm.protocol.coordinator.passes.assignment import wire
-from swarm.protocol.coordinator.passes.pass_state import Answer, OwnSums, PassState
+from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.ids import Actor, PassId, PassKind, StageIndex, StepNumber, Term
 from swarm.protocol.messages import Open, Prepared
 from swarm.protocol.sketch import PROJECTIONS, Sketch, added, seal_of, written
@@ -122,29 +123,29 @@ def prepared(told: list[Sketch], whole: list[Sketch]) -> PassState:
     for actor, sketch in zip(roster, told, strict=True):
         attempt = state.attempt(StageIndex(0))
         said = Prepared(attempt, "digest", 1.0, 1.0, sketch=written(sketch) if sketch else b"", seal=seal)
-        state.prepare(actor, 0, said)
+        state.preparation.prepare(actor, 0, said)
     return state
 
 
 def test_sketches_that_add_up_are_believed() -> None:
     own = [each.sketch for each in step(Random(6), (2, 2, 2))]
     state = prepared(own, own)
-    assert state.answers(frozenset())[0].adds_up
-    assert [each.sketch for each in state.own_sums(frozenset())[0]] == own
+    assert state.preparation.answers(frozenset())[0].adds_up
+    assert [each.sketch for each in state.preparation.own_sums(frozenset())[0]] == own
 
 
 @pytest.mark.parametrize("told", ["otherwise", "nothing"])
 def test_one_that_does_not_come_to_the_whole_is_not(told: str) -> None:
     own = [each.sketch for each in step(Random(7), (2, 2, 2))]
     said = [own[0], (own[1][0] + 1, *own[1][1:]) if told == "otherwise" else (), own[2]]
-    assert not prepared(said, own).answers(frozenset())[0].adds_up
+    assert not prepared(said, own).preparation.answers(frozenset())[0].adds_up
 
 
 def test_what_is_not_known_of_who_was_lost_proves_nothing() -> None:
     own = [each.sketch for each in step(Random(8), (2, 2, 2))]
     state = prepared(own, own)
-    del state.prepared[0][ACTORS[1]]
-    assert state.answers(frozenset((ACTORS[1],)))[0].adds_up
+    del state.preparation.reports[0][ACTORS[1]]
+    assert state.preparation.answers(frozenset((ACTORS[1],)))[0].adds_up
 
 
 def test_unequal_sums_are_alike_if_they_are_near_each_other() -> None:

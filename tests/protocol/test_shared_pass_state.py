@@ -31,7 +31,7 @@ def pass_state(rosters: tuple[tuple[Actor, ...], ...] = ROSTERS) -> PassState:
 def prepare(record: PassState, *stages: int, shared: str = "same") -> None:
     for stage in stages:
         said = Prepared(record.attempt(stage), f"of {stage}", 1.0, 0.0, shared=shared if stage != 1 else "")
-        record.prepared[stage] = dict.fromkeys(record.tables[stage].roster, said)
+        record.preparation.reports[stage] = dict.fromkeys(record.tables[stage].roster, said)
 
 
 def amended(table: StageTable) -> StageTable:
@@ -41,19 +41,19 @@ def amended(table: StageTable) -> StageTable:
 def test_a_step_is_decided_if_both_ends_hold_the_same() -> None:
     record = pass_state()
     prepare(record, 0, 1, 2)
-    assert record.decide(10, 1.0, STILL, NOBODY) is not None and record.disagreeing() is None
+    assert record.preparation.decide(10, 1.0, STILL, NOBODY) is not None and record.preparation.disagreeing() is None
     prepare(record, 2, shared="other")
-    assert record.decide(10, 1.0, STILL, NOBODY) is None
-    assert record.decide(10, 1.0, STILL, frozenset({ROSTERS[2][0]})) is None
-    assert record.disagreeing() == 2
+    assert record.preparation.decide(10, 1.0, STILL, NOBODY) is None
+    assert record.preparation.decide(10, 1.0, STILL, frozenset({ROSTERS[2][0]})) is None
+    assert record.preparation.disagreeing() == 2
 
 
 def test_nobody_disagrees_before_all_have_spoken() -> None:
     record = pass_state()
     prepare(record, 0)
     prepare(record, 2, shared="other")
-    assert record.disagreeing() is None
-    assert record.decide(10, 1.0, STILL, NOBODY) is None
+    assert record.preparation.disagreeing() is None
+    assert record.preparation.decide(10, 1.0, STILL, NOBODY) is None
 
 
 def test_a_table_of_one_end_voids_what_the_other_has_prepared() -> None:
@@ -65,7 +65,8 @@ def test_a_table_of_one_end_voids_what_the_other_has_prepared() -> None:
         assert (before.number, before.partner) == (0, 0)
         assert (record.attempt(other).number, record.attempt(other).partner) == (0, 1)
         assert (record.attempt(changed).number, record.attempt(changed).partner) == (1, 0)
-        assert not record.prepared[changed] and not record.prepared[other] and record.prepared[1]
+        reports = record.preparation.reports
+        assert not reports[changed] and not reports[other] and reports[1]
         assert record.attempt(1).partner == -1, "the stage between shares nothing"
 
 
@@ -73,7 +74,7 @@ def test_a_table_of_a_stage_between_voids_nothing_of_the_ends() -> None:
     record = pass_state()
     prepare(record, 0, 1, 2)
     record.amend(1, amended(record.tables[1]))
-    assert record.prepared[0] and record.prepared[2] and not record.prepared[1]
+    assert record.preparation.reports[0] and record.preparation.reports[2] and not record.preparation.reports[1]
 
 
 def test_whom_a_table_concerns() -> None:
@@ -126,7 +127,7 @@ def guilty(
             member.status = Status(actor, None, 0, PASS, told, awaited=names)
             member.offered_uplink = 1e5 if actor.peer in slower else 1e7
             if actor.peer in prepared:
-                record.prepared[s][actor] = Prepared(record.attempt(s), "", 1.0, 0.0)
+                record.preparation.reports[s][actor] = Prepared(record.attempt(s), "", 1.0, 0.0)
     settings = small_settings(stages=3, microbatches=2, steps=2, replicas=2, ends_share=True)
     stragglers = Stragglers(settings)
     actor = stragglers.holds_up(members, record, stage)

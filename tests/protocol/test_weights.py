@@ -12,7 +12,7 @@ from swarm.events import ShareChanged
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.stage_costs import StageCosts
 from swarm.protocol.coordinator.passes.assignment import shares, wire
-from swarm.protocol.coordinator.passes.weights import EVEN, FIRST, FIRST_STEPS, RECOVERY, STEADY, Weights
+from swarm.protocol.coordinator.passes.roster_weights import EVEN, FIRST, FIRST_STEPS, RECOVERY, STEADY, RosterWeights
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.io import Emit
 from swarm.protocol.messages import Join, LinkRate, Status
@@ -86,7 +86,7 @@ class Crew:
     def __init__(self, *actors: Actor, capacity: float = 1.0, frames: tuple[float, ...] = ()) -> None:
         self.members = Members()
         self.stage_costs = StageCosts(1, stage_frames=frames)
-        self.weights = Weights(self.stage_costs, self.members, Outbox(A))
+        self.weights = RosterWeights(self.stage_costs, self.members, Outbox(A))
         for actor in actors:
             member = self.members.add(actor, 0.0)
             member.join(Join(actor, None, capacity))
@@ -166,7 +166,7 @@ def test_a_newcomer_counts_as_it_says_but_not_for_more_than_the_usual() -> None:
     assert newcomer is not None and newcomer.speed is None
     for capacity, weight in ((1e6, 1.0), (1.0, 1.0), (0.5, 0.5)):
         newcomer.capacity = capacity
-        crew.weights = Weights(crew.stage_costs, crew.members, Outbox(A))
+        crew.weights = RosterWeights(crew.stage_costs, crew.members, Outbox(A))
         assert crew.weights.of([A, B, C], 0)[C] == weight
 
 
@@ -220,7 +220,7 @@ def test_what_a_peer_says_of_its_uplink_bounds_what_it_counts_for(how: str) -> N
 def test_whose_share_changes_is_said_once_with_the_step_that_it_changes_in() -> None:
     out = Outbox(A)
     crew = Crew(A, B)
-    crew.weights = Weights(crew.stage_costs, crew.members, out)
+    crew.weights = RosterWeights(crew.stage_costs, crew.members, out)
 
     def step(**seconds: float) -> list[ShareChanged]:
         crew.weights.dealt(wire([[A, B]], crew.measured(**seconds), 16))

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.protocol import messages as m
-from swarm.protocol.coordinator.core import CoordinatorCore, Phase
+from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import TermWritten
 from swarm.protocol.coordinator.passes.work_stealing import SLOWER, WORTH, Busy, Idle, relief
+from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, Microbatch, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.io import Received, Send, Tick
 from swarm.simulation.runs.scenario import small_settings

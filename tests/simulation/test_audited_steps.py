@@ -10,6 +10,7 @@ from run_events import events_in
 
 from swarm.events import StepAudited
 from swarm.protocol.coordinator.audit.audits import DECIDE, Audits
+from swarm.protocol.coordinator.audit.selection import Selection
 from swarm.simulation.faults.lie import About, Lie
 from swarm.simulation.kernel.violation import Violation
 from swarm.simulation.runs.runner import Run
@@ -38,13 +39,13 @@ def test_a_lie_between_two_audits_stays_in_the_parameters_of_all_replicas() -> N
 
 def undrawn(monkeypatch: pytest.MonkeyPatch, *, newcomers: bool) -> None:
     """Audits take place when somebody is doubted, and of newcomers if `newcomers`."""
-    why = Audits._why
+    plain = Selection.reason
 
-    def without(self: Audits, *of: Any) -> str:
-        reason = why(self, *of)
+    def without(self: Selection, *of: Any) -> str:
+        reason = plain(self, *of)
         return "" if reason.startswith("one step in") or ("never been" in reason and not newcomers) else reason
 
-    monkeypatch.setattr(Audits, "_why", without)
+    monkeypatch.setattr(Selection, "reason", without)
 
 
 def test_each_period_has_an_audit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from swarm.events import PeerFenced
-from swarm.protocol.coordinator.passes.weights import Weights
+from swarm.protocol.coordinator.passes.roster_weights import RosterWeights
 from swarm.protocol.ids import Actor, PassId
 from swarm.protocol.messages import StageTable
 from swarm.simulation.runs.runner import Run
@@ -66,7 +66,7 @@ def test_a_slower_peer_costs_a_tenth_at_most_against_who_knows_all_speeds(
     assert not run.fenced
     oracle = Calm(speeds, microbatches, steps=15)
     monkeypatch.setattr(
-        Weights, "of", lambda self, roster, stage: {actor: 1 / oracle.peer(actor).speed for actor in roster}
+        RosterWeights, "of", lambda self, roster, stage: {actor: 1 / oracle.peer(actor).speed for actor in roster}
     )
     oracle.finish()
     mine, best = (of.decided_at[-1] - of.decided_at[4] for of in (run, oracle))
@@ -126,6 +126,6 @@ def test_who_swallowed_for_a_while_is_forgiven() -> None:
     hole = run.hole
     assert run.fenced
     assert run.world.coordinator is not None
-    failure_history = run.world.coordinator.core._failure_history
+    failure_history = run.world.coordinator.core._cycle._failure_history
     assert failure_history.probation.strikes(hole.actor.peer) == 0
     assert hole.version == 30

@@ -115,8 +115,8 @@ class Divergence:
         settings, skipped = self._settings, self._history.soundness.skipped + 1
         if skipped < settings.divergence.skips:
             return None
-        found = pass_state.not_finite(without)
-        proof = pass_state.unusable(without) if settings.stages > 1 else found
+        found = pass_state.preparation.not_finite(without)
+        proof = pass_state.preparation.unusable(without) if settings.stages > 1 else found
         who = {actor.peer for stage in proof for actor in self._doubts.who_said(stage)}
         if is_confirmed(proof, who, settings.stages, self._members.people):
             return None

@@ -15,15 +15,19 @@ from dataclasses import dataclass
 from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.placement.rebalancing import Rebalancing
 from swarm.protocol.ids import Actor, PassId, StageIndex
-from swarm.protocol.messages import Listener
+from swarm.protocol.messages import Decide, Listener
+from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 
 MAX_VERSIONS = 2
 """Number of versions of a stage that may be loaded at the same time. The stage's holders keep a copy of the state for
 each.
 """
+TOLD_AT_ONCE = 16
+"""Maximum number of decisions that are repeated to a listener at a heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,10 @@ class _Interrupted:
 
 
 class Listeners:
-    def __init__(self, settings: Settings, history: History, members: Members, rebalancing: Rebalancing) -> None:
+    def __init__(
+        self, settings: Settings, history: History, members: Members, rebalancing: Rebalancing, out: Outbox
+    ) -> None:
+        self._out = out
         self._rebalancing = rebalancing
         self._settings = settings
         self._history = history
@@ -92,6 +99,16 @@ class Listeners:
                 self._expect_progress(member, now)
             listeners += here
         return tuple(listeners)
+
+    def repeat_decisions(self, pass_state: PassState) -> None:
+        """Send the decisions that the listeners of a pass lack, once these know of the pass."""
+        for listener in pass_state.listeners:
+            member = self._members.get(listener.actor)
+            lacks = member.status.lacks if member is not None and member.status is not None else None
+            if lacks is None or member is None or not member.has_heard(pass_state.pass_id):
+                continue
+            for decision in (self._history.since(lacks) or [])[:TOLD_AT_ONCE]:
+                self._out.send(listener.actor, Decide(decision, self._history.term))
 
     def _goes_on(self, member: Member, pass_id: PassId) -> bool:
         """Return True if a member already listens, or holds a state from which it can listen."""

@@ -14,7 +14,7 @@ from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.assignment import wire
 from swarm.protocol.coordinator.passes.pass_state import PassState
-from swarm.protocol.coordinator.passes.weights import Weights
+from swarm.protocol.coordinator.passes.roster_weights import RosterWeights
 from swarm.protocol.ids import Actor, PassId, PassKind, StageIndex, StepNumber, Term
 from swarm.protocol.messages import Open
 from swarm.protocol.residuals import Rosters
@@ -42,7 +42,7 @@ class Scheduler:
         failure_history: FailureHistory,
         rosters: Rosters,
         choice: CodecChoice,
-        weights: Weights,
+        weights: RosterWeights,
         audits: Audits,
     ) -> None:
         self._settings = settings

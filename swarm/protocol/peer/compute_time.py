@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from swarm.protocol.ids import Microbatch
+from swarm.protocol.ids import Microbatch, PassId
+from swarm.protocol.peer.io import BackwardDone, ComputeFailed, ForwardDone, ResultDone, WeightsDone
 
 SUDDENLY = 2.0
 """If a pass takes at least this multiple of the average, its time replaces the average, which would otherwise lag
@@ -22,6 +23,20 @@ class ComputeTime:
         self._halves: dict[Microbatch, float] = {}
         """Seconds of backwards whose weight gradients are still due. They count when the weight gradients are done."""
         self._stage: int | None = None
+
+    def measure(self, event: ForwardDone | BackwardDone | WeightsDone | ResultDone | ComputeFailed) -> None:
+        """Record how long a computation took, even if its result is void. Passes without gradients do not count."""
+        match event:
+            case ForwardDone(PassId(index=0), seconds=seconds):
+                self.forward(seconds)
+            case BackwardDone(weights_due=True, microbatch=m, seconds=seconds):
+                self.half_backward(m, seconds)
+            case BackwardDone(seconds=seconds):
+                self.backward(seconds)
+            case WeightsDone(microbatch=m, seconds=seconds):
+                self.other_half(m, seconds)
+            case _:
+                pass
 
     def forward(self, seconds: float) -> None:
         self._forward.add(seconds)

@@ -305,9 +305,9 @@ class PassRun:
 
     def reconnected(self, other: Actor, now: float) -> None:
         """A connection is restored. Ask again for what may have been lost in transit."""
-        self.microbatches.unreachable.discard(other)
+        self.microbatches.detours.unreachable.discard(other)
         if not self.microbatches.fenced:
-            self.microbatches.ask_again(now, of=other)
+            self.microbatches.wants.ask_again(now, of=other)
         if self.reduction is not None and other in self.reduction.siblings:
             self.reduction.ask_again()
 
@@ -315,19 +315,19 @@ class PassRun:
         """The connections to `others` were not restored in time: find other actors that forward messages to them. If
         one of them is dead, a new table follows.
         """
-        self.microbatches.unreachable.update(others)
+        self.microbatches.detours.unreachable.update(others)
         routes = self._out.routes
         stranded = [to for to, via in routes.items() if via in others and to not in others]
         for other in (*others, *stranded):
             if other == self._coordinator or not self.serves(other):
                 continue
-            via = self.microbatches.detour(other)
+            via = self.microbatches.detours.via(other)
             if via is None:
                 continue
             routes[other] = via
-            self.microbatches.report_unreachable(other, via, "connection lost")
+            self.microbatches.detours.report(other, via, "connection lost")
             self.deliver(other)
-            self.microbatches.ask_again(now, of=other)
+            self.microbatches.wants.ask_again(now, of=other)
             if self.reduction is not None and other in self.reduction.siblings:
                 self.reduction.ask_again()
 
@@ -335,7 +335,7 @@ class PassRun:
         """Ask again for overdue frames, parts and sums."""
         self.microbatches.tick(now)
         if self.reduction is not None and (attempts := self.reduction.overdue(now)):
-            around = {a: via for a in self.reduction.siblings if (via := self.microbatches.detour(a)) is not None}
+            around = {a: via for a in self.reduction.siblings if (via := self.microbatches.detours.via(a)) is not None}
             self.reduction.ask_again(around if attempts > 1 else None)
 
     def deadlines(self) -> list[float]:

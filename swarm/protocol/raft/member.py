@@ -23,7 +23,7 @@ from swarm.events import (
 )
 from swarm.protocol.codec_ladder import CodecLadders
 from swarm.protocol.coordinator.commands import check_words, given, refused
-from swarm.protocol.coordinator.core import CoordinatorCore, Phase
+from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import (
     AnswerControl,
     ArchiveStored,
@@ -42,6 +42,7 @@ from swarm.protocol.coordinator.io import (
 )
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.open_pass import OpenPass
+from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, Term
 from swarm.protocol.io import RUN_FINISHED, Emit, LeaveRequested, LinkLost, LinkUp, Received, Send, Stop, Tick
 from swarm.protocol.messages import (

@@ -8,7 +8,8 @@ from typing import Any
 from swarm.events import Event, PeerExpelled, PeerMoved, ProcessStarted, ProcessStopped
 from swarm.protocol import io
 from swarm.protocol.coordinator import io as coordinator_io
-from swarm.protocol.coordinator.core import SENT_AWAY, CoordinatorCore
+from swarm.protocol.coordinator.core import CoordinatorCore
+from swarm.protocol.coordinator.exclusions import SENT_AWAY
 from swarm.protocol.ids import Actor, PassKind
 from swarm.protocol.messages import Command, Decision, Frame
 from swarm.protocol.soundness import Soundness, to_keep

@@ -11,40 +11,27 @@ The peers learn only that a step is repeated.
 
 from __future__ import annotations
 
-import hashlib
-from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import median
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from swarm.protocol.coordinator.audit.culprit_search import Accused, CulpritSearch, Search, Tables, same, search
-from swarm.protocol.coordinator.audit.exchange import Doers, compare, dealt, dealt_otherwise, exchange
-from swarm.protocol.coordinator.audit.screen import Screen
+from swarm.protocol.coordinator.audit.culprit_search import Accused, CulpritSearch, Tables, same, search
+from swarm.protocol.coordinator.audit.exchange import compare, dealt, dealt_otherwise, exchange
+from swarm.protocol.coordinator.audit.inquiry import Inquiry, StepSums
+from swarm.protocol.coordinator.audit.selection import Selection
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
-from swarm.protocol.coordinator.membership.people import People
-from swarm.protocol.coordinator.passes.pass_state import Answers, OwnSums, PassState
+from swarm.protocol.coordinator.passes.answer import Answers
+from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.ids import Actor, Pair
 from swarm.protocol.messages import Decision, StageTable
 from swarm.protocol.settings import Settings
 
-NEW_PER_PERIOD = 16
-"""At most this many audits of newcomers take place for each audit that is drawn at random."""
-JUMP = 4.0
-"""A step is audited if its gradient norm exceeds the usual one by this factor."""
-USUAL_STEPS = 16
-MOST_SEARCHES = 3
-"""Maximum number of unsuccessful searches in one step. After these, the step is only repeated until two attempts, each
-without half of the peers, give the same result.
-"""
 MOST_ATTEMPTS = 10
 """After this number of attempts at a step that gave a different result or were aborted, the next result is decided,
 unless an earlier result is more likely to be right.
 """
 MOST_WAITS = 3
 """Maximum number of attempts that wait, before a search, for replicas that are away for a short time."""
-WATCHED_STEPS = 8
-"""A peer that is the only possible liar is watched: this number of steps must give the same result without it."""
 LAST_ATTEMPT = 3 * MOST_ATTEMPTS
 """After this number of attempts that gave a different result or were aborted, the next result is decided in any case.
 """
@@ -71,133 +58,6 @@ class Ruling:
 DECIDE = Ruling()
 Rosters = list[list[Actor]]
 """One list of actors for each stage."""
-StepSums = Sequence[Sequence[OwnSums]]
-"""One sequence of sums for each stage."""
-
-
-@dataclass(slots=True)
-class _Inquiry:
-    """What is known about the step that is to be decided next."""
-
-    step: int
-    first: CulpritSearch | None = None
-    """The result of the attempt in which all peers took part."""
-    truth: Answers | None = None
-    """The result that the step gave whichever peer was tried alone. Only this result may be decided. None: not known.
-    """
-    for_new: bool = False
-    """True if the next attempt leaves out peers that were never left out before."""
-    drawn: bool = False
-    """True if the next attempt leaves out peers drawn at random."""
-    doubted: bool = False
-    """True if an earlier attempt gave a different result."""
-    outcomes: list[tuple[Answers, set[str]]] = field(default_factory=list)
-    """The distinct results so far. The set contains the peers that were left out of at least one attempt with this
-    result.
-    """
-    attempts: list[tuple[Answers, frozenset[str]]] = field(default_factory=list)
-    """For each attempt so far, its result and the peers that took part."""
-    workers: set[str] = field(default_factory=set)
-    """Peers that have done work which a sibling could have done instead."""
-    spare: set[str] = field(default_factory=set)
-    """Peers that have siblings, so that the next attempt can leave them out."""
-    due: set[str] = field(default_factory=set)
-    """Peers in `workers` and `spare` that took part in every attempt with the last result. They must still be left out
-    once.
-    """
-    likely: bool = False
-    """True if the last result is the most likely one: no other result leaves fewer people to be left out."""
-    search: Search | None = None
-    trial: Tables = ()
-    """The tables of the search's next trial."""
-    heard: list[Answers] = field(default_factory=list)
-    """The results of the search's trials."""
-    searches: int = 0
-    """Number of unsuccessful searches so far."""
-    waits: int = 0
-    """Number of attempts that gave a different result while replicas of a stage were away."""
-    failed: int = 0
-    """Number of attempts that gave a different result or were aborted."""
-    away: set[str] = field(default_factory=set)
-    """Peers excluded from the step. They failed when they computed a stage alone, or left during a search."""
-    own_sums: StepSums = ()
-    """The peers' contributions in the attempt in which all peers computed."""
-    suspects: set[str] = field(default_factory=set)
-    """Peers whose contributions were most unlike those of their siblings."""
-    doers: Doers = ()
-    """The peer that computes each part of the next attempt, if it is an exchange. Empty otherwise."""
-    exchanged: bool = False
-    """True if an exchange was tried."""
-    unchecked: set[str] = field(default_factory=set)
-    """Peers whose parts an exchange has not confirmed. Each of them is left out of some attempt."""
-
-    @property
-    def takes_half(self) -> bool:
-        """True if the next attempt leaves out half of the peers.
-
-        After `MOST_SEARCHES` searches, every attempt does so, because a peer may lie whenever all take part.
-        """
-        compares = self.first is not None or self.truth is not None
-        return self.search is None and (compares or self.searches >= MOST_SEARCHES)
-
-    @property
-    def checkable(self) -> set[str]:
-        """Peers that worked in the first attempt, and whose part a sibling can do in this one.
-
-        A peer that was alone in its stage at first is among them once a sibling has the state.
-        """
-        return self.first.assigned & self.spare if self.first is not None else set()
-
-    def goes_on(self, tables: Tables) -> bool:
-        """Return True if all peers of the search's next trial are in these tables, in the same stages. If not, begin
-        the search again without the missing peers.
-        """
-        gone = {
-            actor.peer
-            for asked, table in zip(self.trial, tables, strict=True)
-            for actor in asked.roster
-            if actor not in table.roster
-        }
-        if gone:
-            self.away |= gone
-            self.begin_anew()
-        return not gone
-
-    def came_to(self, found: CulpritSearch, people: People, tolerance: float) -> bool:
-        """Record the result of an attempt. Return True if it is right: leaving out each person's peers has not changed
-        it.
-        """
-        self.workers |= {table.roster[place].peer for table in found.tables for place in table.assignment}
-        without = next((w for answers, w in self.outcomes if same(answers, found.answers, tolerance)), None)
-        if without is None:
-            without = set()
-            self.outcomes.append((found.answers, without))
-        for group in people.together(sorted(self.workers & self.spare)):
-            if found.served.isdisjoint(group):
-                without.update(group)
-        left_out = self.workers & self.spare
-        self.due = left_out - without
-        self.likely = all(people.count(self.due) <= people.count(left_out - w) for _, w in self.outcomes)
-        return not self.due
-
-    def suspects_alone(self, people: People, tolerance: float) -> list[str]:
-        """If only one person can have told all lies, return the peers of that person; otherwise an empty list.
-
-        Without the only liar, the step always gives the same result. If there are several liars, there may be no such
-        person.
-        """
-        possible = []
-        for group in people.together(sorted(self.spare)):
-            without = [answers for answers, served in self.attempts if served.isdisjoint(group)]
-            if all(same(without[0], answers, tolerance) for answers in without):
-                possible.append((group, len(without)))
-        return possible[0][0] if len(possible) == 1 and possible[0][1] > 1 else []
-
-    def begin_anew(self) -> None:
-        self.first = self.truth = self.search = None
-        self.trial = self.own_sums = self.doers = ()
-        self.unchecked.clear()
-        self.doubted = True
 
 
 class Audits:
@@ -209,23 +69,12 @@ class Audits:
     def __init__(self, settings: Settings, members: Members) -> None:
         self._settings = settings
         self._members = members
-        self._vouched: set[str] = set()
-        """Peers that others have checked: a step gave the same result without them."""
-        self._idle: set[str] = set()
-        """Peers that were present when newcomers were audited, but had no work that could be checked."""
-        self._watched: dict[str, int] = {}
-        """For each peer that is the only possible liar of some step: how many more steps must give the same result
-        without it.
-        """
+        self._selection = Selection(settings, members)
         self._unlike = False
         """True if machines differ in the last bits of the same step. Then parts cannot be compared."""
-        self._norms: deque[float] = deque(maxlen=USUAL_STEPS)
-        self._last = -NEW_PER_PERIOD * settings.audit_every
-        """The last step that was audited."""
-        self._inquiry = _Inquiry(-1)
+        self._inquiry = Inquiry(-1)
         self.took_part: frozenset[str] = frozenset()
         """Peers that had a part in some attempt at the last decided step, if it was audited."""
-        self._screen = Screen()
 
     @property
     def comparing(self) -> bool:
@@ -239,9 +88,8 @@ class Audits:
 
     def forget(self) -> None:
         """The run has gone back to an earlier version: forget what is known about the next step."""
-        self._inquiry = _Inquiry(-1)
-        self._norms.clear()
-        self._screen.forget()
+        self._inquiry = Inquiry(-1)
+        self._selection.forget()
 
     def rosters(
         self,
@@ -256,7 +104,7 @@ class Audits:
         """
         inquiry = self._inquiry
         if inquiry.step != step:
-            inquiry = self._inquiry = _Inquiry(step)
+            inquiry = self._inquiry = Inquiry(step)
         if inquiry.away:
             rosters = [[actor for actor in roster if actor.peer not in inquiry.away] or roster for roster in rosters]
         inquiry.spare = {actor.peer for roster in rosters if len(roster) > 1 for actor in roster}
@@ -269,9 +117,9 @@ class Audits:
             inquiry.doers = exchange(inquiry.first, rosters, weights, blocked, probed, people, self._secret)
             if inquiry.doers:
                 return rosters
-        return [self._without_half(roster) for roster in rosters]
+        return [self._selection.without_half(inquiry, roster) for roster in rosters]
 
-    def _may_exchange(self, inquiry: _Inquiry) -> bool:
+    def _may_exchange(self, inquiry: Inquiry) -> bool:
         """Return True if the next attempt may be an exchange.
 
         Leaving out half of the peers is better if there are suspects, or if an exchange was already tried.
@@ -310,11 +158,11 @@ class Audits:
         others were prepared.
         """
         if not self._settings.audit_every:
-            return self._refuse(pass_state.own_sums(without)) if self._settings.screened else DECIDE
+            return self._refuse(pass_state.preparation.own_sums(without)) if self._settings.screened else DECIDE
         inquiry = self._inquiry
         found = CulpritSearch(
             tuple(pass_state.tables),
-            pass_state.answers(without),
+            pass_state.preparation.answers(without),
             pass_state.weights,
             frozenset(actor.peer for actor in pass_state.served),
         )
@@ -328,7 +176,7 @@ class Audits:
             return Ruling(agreed=True)
         if inquiry.doubted and (suspects := inquiry.suspects_alone(people, tolerance)):
             inquiry.away.update(suspects)
-            self._watched.update(dict.fromkeys(suspects, WATCHED_STEPS))
+            self._selection.watch(suspects)
             inquiry.begin_anew()
             who = " and ".join(suspects)
             return Ruling(
@@ -337,10 +185,10 @@ class Audits:
         if inquiry.truth is not None:
             return self._check(found, inquiry.truth, decision)
         if inquiry.first is not None and inquiry.doers:
-            return self._compare_parts(found, inquiry.first, pass_state.own_sums(without), decision)
+            return self._compare_parts(found, inquiry.first, pass_state.preparation.own_sums(without), decision)
         if inquiry.first is not None:
             return self._compare(found, inquiry.first, decision)
-        inquiry.own_sums = pass_state.own_sums(without)
+        inquiry.own_sums = pass_state.preparation.own_sums(without)
         return self._begin(found, decision)
 
     def _refuse(self, own_sums: StepSums) -> Ruling:
@@ -350,7 +198,7 @@ class Audits:
         If the sums are still unusual afterwards, the data may be the cause, so the step is decided.
         """
         inquiry = self._inquiry
-        doubts = self._screen.doubts(own_sums)
+        doubts = self._selection.screen.doubts(own_sums)
         for stage, those in enumerate(own_sums):
             here = [doubt for doubt in doubts if doubt.stage == stage and doubt.what != "short"]
             told_apart = len(those) > 2 or len(here) == 1 or (here and here[0].what == "long")
@@ -358,8 +206,8 @@ class Audits:
                 inquiry.away.add(here[0].actor.peer)
                 again = f"refused, since {here[0].reason}: other peers compute its part"
                 return Ruling(again=again, refused=(here[0].actor,))
-        self._screen.decided(own_sums)
-        self._inquiry = _Inquiry(-1)
+        self._selection.screen.decided(own_sums)
+        self._inquiry = Inquiry(-1)
         return DECIDE
 
     # ------------------------------------------------------------ when
@@ -368,7 +216,9 @@ class Audits:
         inquiry = self._inquiry
         several = inquiry.doubted or any(self._has_siblings(*each) for each in enumerate(found.tables))
         most = MOST_ATTEMPTS if inquiry.likely else LAST_ATTEMPT
-        why = self._why(found, decision) if several and inquiry.failed < most else ""
+        why = ""
+        if several and inquiry.failed < most:
+            why = self._selection.reason(inquiry, found, decision, self._checkable(found))
         if not why:
             self._noted(decision)
             return Ruling(agreed=False if inquiry.doubted else None)
@@ -409,68 +259,8 @@ class Audits:
         self._inquiry.waits += few
         return few and self._inquiry.waits <= MOST_WAITS
 
-    def _why(self, found: CulpritSearch, decision: Decision) -> str:
-        """The reason why a step is audited, as text; empty: it is not audited."""
-        inquiry, every, norm = self._inquiry, self._settings.audit_every, decision.gradient_norm
-        drawn = ""
-        if inquiry.doubted:
-            drawn = "an earlier attempt gave a different result"
-        elif decision.skip:
-            drawn = "its result is not finite"
-        elif not found.adds_up:
-            drawn = "the sketches of its peers' sums do not add up to the sketch of the total"
-        elif doubts := self._screen.doubts(inquiry.own_sums):
-            drawn = doubts[0].reason
-            inquiry.suspects = {doubts[0].actor.peer}
-        elif watched := self._watched.keys() & found.workers:
-            drawn = f"{' and '.join(sorted(watched))} may have reported false sums before"
-            inquiry.suspects = set(watched)
-        elif len(self._norms) == USUAL_STEPS and norm > JUMP * median(self._norms):
-            drawn = f"its gradient norm {norm:.3g} is more than {JUMP:g} times the usual one"
-        # so that the distance between audited steps is limited
-        elif inquiry.step % every == self._draw(inquiry.step // every, "which") % every:
-            drawn = f"one step in {every} is audited"
-        due = (inquiry.step - self._last) * NEW_PER_PERIOD >= every
-        new = self._checkable(found) - self._vouched
-        if not due and not new & self._idle:
-            new = set()
-        inquiry.for_new, inquiry.drawn = bool(new), drawn != ""
-        if new:
-            there = {member.actor.peer for member in self._members}
-            self._idle = ((self._idle | found.idle) & there) - new - self._vouched
-        return f"{len(new)} of its peers have never been audited" if new else drawn
-
-    def _without_half(self, roster: list[Actor]) -> list[Actor]:
-        """The roster without one half, drawn at random so that peers cannot predict it. Peers that must be checked are
-        left out first.
-
-        The devices of one person are left out together, if enough others remain, because they may lie together.
-        """
-        inquiry, due = self._inquiry, set[str]()
-        if inquiry.doubted:
-            due = inquiry.due
-        elif inquiry.first is not None:
-            due = inquiry.checkable - self._vouched if inquiry.for_new else inquiry.suspects or inquiry.checkable
-        salt = f"{inquiry.first is None} {inquiry.failed} {len(inquiry.attempts)} "
-        people, out = self._members.people, list[str]()
-
-        def turn(group: list[str]) -> tuple[bool, int]:
-            """The sort key of a group of peers. It is the same in every stage."""
-            return due.isdisjoint(group), self._draw(inquiry.step, salt + people.of(group[0]))
-
-        for group in sorted(people.together(actor.peer for actor in roster), key=turn):
-            if len(out) >= len(roster) // 2:
-                break
-            few = len(out) + len(group) < len(roster)  # at least one other peer is left
-            out += group if few else group[: len(roster) // 2 - len(out)]
-        return [actor for actor in roster if actor.peer not in out]
-
     def _secret(self, what: str) -> int:
-        return self._draw(self._inquiry.step, what)
-
-    def _draw(self, step: int, what: str = "") -> int:
-        drawn = hashlib.blake2b(f"{step} {what}".encode(), key=self._settings.audit_secret, digest_size=8)
-        return int.from_bytes(drawn.digest(), "big")
+        return self._selection.draw(self._inquiry.step, what)
 
     # ------------------------------------------------------------ what comes of it
 
@@ -487,7 +277,7 @@ class Audits:
                 again="audited: the last bits differ between machines: half of the replicas compute the step again"
             )
         parts = compare(first.tables, found.tables, inquiry.own_sums, own_sums)
-        self._believe(parts.right)
+        self._selection.believe(parts.right)
         inquiry.unchecked = inquiry.checkable - parts.right
         if not inquiry.unchecked:
             self._noted(decision)
@@ -502,13 +292,13 @@ class Audits:
         if not same(first.answers, found.answers, self._settings.audit_tolerance):
             return self._differs(found, first)
         left_out = first.assigned - found.served
-        new = left_out - self._vouched
-        self._believe(left_out)
+        new = not self._selection.has_checked(left_out)
+        self._selection.believe(left_out)
         unchecked, inquiry.unchecked = inquiry.unchecked, inquiry.unchecked - left_out
         if inquiry.unchecked and inquiry.unchecked != unchecked:
             inquiry.suspects = set(inquiry.unchecked)
             return Ruling(again="audited: the step is repeated without the other peers")
-        if inquiry.doubted or (inquiry.for_new and new and inquiry.checkable - self._vouched):
+        if inquiry.doubted or (inquiry.for_new and new and not self._selection.has_checked(inquiry.checkable)):
             return Ruling(again="audited: the step is repeated without the other peers")
         if inquiry.for_new and inquiry.drawn:
             inquiry.for_new = False
@@ -522,19 +312,10 @@ class Audits:
         if self._waits(first):
             inquiry.begin_anew()
             return Ruling(again="audited: the result differed: the step is repeated once other replicas are back")
-        if inquiry.searches < MOST_SEARCHES:
+        if inquiry.may_search:
             return self._search_for(first, found.answers)
         inquiry.begin_anew()
         return Ruling(again="audited: the result differs again")
-
-    def _believe(self, peers: Collection[str]) -> None:
-        """These peers computed this step correctly, because others got the same result."""
-        self._vouched |= set(peers)
-        for peer in self._watched.keys() & peers:
-            self._watched[peer] -= 1
-            if not self._watched[peer]:
-                del self._watched[peer]
-        self._screen.believe(peers)
 
     def _check(self, found: CulpritSearch, truth: Answers, decision: Decision) -> Ruling:
         """The search found no culprit, but every peer tried alone gave the result `truth`. Check a new result against
@@ -556,11 +337,8 @@ class Audits:
         self.took_part = frozenset()
         if self.comparing:
             self.took_part = frozenset(peer for _, served in self._inquiry.attempts for peer in served)
-            self._last = decision.step
-        if not decision.skip:
-            self._norms.append(decision.gradient_norm)
-            self._screen.decided(self._inquiry.own_sums)
-        self._inquiry = _Inquiry(-1)
+        self._selection.decided(self._inquiry, decision, audited=self.comparing)
+        self._inquiry = Inquiry(-1)
 
     def _search_for(self, first: CulpritSearch, again: Answers) -> Ruling:
         inquiry = self._inquiry
@@ -592,7 +370,7 @@ class Audits:
                 inquiry.searches = inquiry.failed = 0
                 inquiry.outcomes.clear()
                 inquiry.workers.clear()
-                self._vouched -= {each.actor.peer for each in accused}
+                self._selection.distrust({each.actor.peer for each in accused})
             elif heard and all(same(heard[0], each, tolerance) for each in heard):
                 inquiry.truth = heard[0]
             return Ruling(again="audited: the step is repeated", expelled=accused)

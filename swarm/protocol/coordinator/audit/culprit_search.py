@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from swarm.protocol.coordinator.membership.people import People
+from swarm.protocol.coordinator.passes.answer import Answer, Answers
 from swarm.protocol.coordinator.passes.assignment import wire
-from swarm.protocol.coordinator.passes.pass_state import Answer, Answers
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.messages import StageTable
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from swarm.protocol.coordinator.audit.culprit_search import CulpritSearch, Tables
 from swarm.protocol.coordinator.membership.people import People
-from swarm.protocol.coordinator.passes.pass_state import OwnSums
+from swarm.protocol.coordinator.passes.answer import OwnSums
 from swarm.protocol.ids import Actor, Pair
 from swarm.protocol.messages import StageTable
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from statistics import fmean, median_high, quantiles
 from typing import Literal
 
-from swarm.protocol.coordinator.passes.pass_state import OwnSums
+from swarm.protocol.coordinator.passes.answer import OwnSums
 from swarm.protocol.ids import Actor
 from swarm.protocol.sketch import added, dot, length
 

@@ -248,31 +248,29 @@ class OpenPass:
             return
         if prepared.squared_norm < 0.0:
             return  # no gradient has a negative norm: the sender does not count as prepared
-        if not pass_state.prepare(sender, attempt.stage, prepared):
+        if not pass_state.preparation.prepare(sender, attempt.stage, prepared):
             return  # a repetition: every status contains the Prepared again
         self._decide_if_prepared(frozenset())
-        if self.outcome is None and (stage := pass_state.disagreeing()) is not None:
+        if self.outcome is None and (stage := pass_state.preparation.disagreeing()) is not None:
             self._resolve(self._repair.digests_differ(stage))
 
     def _decide_if_prepared(self, without: frozenset[Actor]) -> None:
         """Decide if every stage is prepared. `without`: actors that died after all others were prepared."""
-        targets, update = (
-            self._settings.targets_per_step,
-            self._settings.update(self.pass_state.pass_id.step, self.pass_state.rate),
-        )
-        decision = self.pass_state.decide(targets, self._settings.optimizer.clip_norm, update, without)
+        preparation, targets = self.pass_state.preparation, self._settings.targets_per_step
+        update = self._settings.update(self.pass_state.pass_id.step, self.pass_state.rate)
+        decision = preparation.decide(targets, self._settings.optimizer.clip_norm, update, without)
         if decision is None:
             return
-        if drifts := self.pass_state.drifts(without, self._members):
+        if drifts := preparation.drifts(without, self._members):
             self.outcome = Drifted(drifts)
             return
-        if (boundary := self.pass_state.mixed_copies(without)) is not None:
+        if (boundary := preparation.mixed_copies(without)) is not None:
             self.outcome = GiveUp(f"the stages beside boundary {boundary} computed with different copies of a frame")
             return
         rosters = [[a for a in table.roster if a not in without] for table in self.pass_state.tables]
-        stages = self.pass_state.spoilt(without)
+        stages = preparation.spoilt(without)
         doubts = self._failure_history.doubts
-        for stage in {*stages, *self.pass_state.not_finite(without)}:
+        for stage in {*stages, *preparation.not_finite(without)}:
             doubts.say(stage, rosters[stage])
         if stages and self._failure_history.nonfinite:
             what = what_is_spoilt(stages, self.pass_state.pass_id.version)

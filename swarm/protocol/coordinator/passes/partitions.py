@@ -4,7 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from swarm.events import SwarmSplit
+from swarm.protocol.coordinator.membership.failure_history import FailureHistory
+from swarm.protocol.coordinator.membership.history import History
+from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.ids import Actor, Pair
+from swarm.protocol.outbox import Outbox
+
+
+class Partitions:
+    """Which peers cannot connect to each other, and the islands that this makes."""
+
+    def __init__(self, history: History, failure_history: FailureHistory, out: Outbox) -> None:
+        self._history = history
+        self._failure_history = failure_history
+        self._out = out
+        self._islands: tuple[tuple[Actor, ...], ...] = ()
+        """The islands as found last. A single one: all peers reach each other."""
+
+    def unreachable(self, one: Actor, other: Actor, pass_state: PassState) -> None:
+        """Two actors of the open pass cannot connect. Report it if the peers now fall apart in another way."""
+        version = self._history.version
+        self._failure_history.unreachable(one, other, version)
+        actors = (actor for table in pass_state.tables for actor in table.roster)
+        groups = islands(actors, self._failure_history.blocked(version))
+        if len(groups) > 1 and groups != self._islands:
+            self._out.emit(SwarmSplit([[str(actor) for actor in group] for group in groups]))
+        self._islands = groups
 
 
 def islands(actors: Iterable[Actor], blocked: Collection[Pair]) -> tuple[tuple[Actor, ...], ...]:

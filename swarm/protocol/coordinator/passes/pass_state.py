@@ -5,17 +5,12 @@ The record is discarded when the pass ends.
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
 from fractions import Fraction
 
-from swarm.protocol import sketch
-from swarm.protocol.clipping import step_scale
-from swarm.protocol.coordinator.membership.members import Members
-from swarm.protocol.coordinator.passes.drift import Drift, drift_of
 from swarm.protocol.coordinator.passes.idle_time import IdleTime, excused
+from swarm.protocol.coordinator.passes.preparation import Preparation
 from swarm.protocol.ids import (
     Actor,
     Attempt,
@@ -25,86 +20,21 @@ from swarm.protocol.ids import (
     PassKind,
     StageIndex,
 )
-from swarm.protocol.lineage import mismatch
 from swarm.protocol.messages import (
     UNTOLD,
-    Decision,
     Listener,
     Open,
-    Prepared,
     Result,
-    StageOutcome,
     StageTable,
     Status,
     attempt_under,
     is_near,
 )
 from swarm.protocol.timeouts import Observed
-from swarm.protocol.update import Update
-
-APART = 5.0
-"""Two gradients count as alike if their distance is at most this multiple of tolerance × length.
-
-The distance exceeds the difference of the lengths, because rounding errors of different machines point in random
-directions.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The result of a stage's reduction in one attempt."""
-
-    digest: str
-    squared_norm: float
-    outline: bytes = b""
-    """The same as `Prepared.outline`."""
-    adds_up: bool = True
-    """True if the sketches of the contributions add up to the sketch of the sum. If not, a peer has reported a false
-    sketch.
-    """
-
-    @property
-    def finite(self) -> bool:
-        return math.isfinite(self.squared_norm)
-
-    def is_like(self, other: Answer, tolerance: float) -> bool:
-        """Return True if both may be the same gradient. `tolerance`: the largest relative difference of the lengths."""
-        if self.adds_up != other.adds_up:
-            return False
-        if not (self.finite and other.finite):
-            return self.finite == other.finite
-        if self.digest == other.digest:
-            # a peer that is alone in its half may report any norm for the same bytes
-            return self.squared_norm == other.squared_norm
-        one, two = math.sqrt(max(0.0, self.squared_norm)), math.sqrt(max(0.0, other.squared_norm))
-        return abs(one - two) <= tolerance * max(one, two) and self._is_near(other, tolerance)
-
-    def _is_near(self, other: Answer, tolerance: float) -> bool:
-        """Return True if both gradients point in about the same direction, according to their outlines."""
-        one, two = sketch.read(self.outline), sketch.read(other.outline)
-        if one is None or two is None:
-            return tolerance > 0.0 and one is two
-        apart = [a - b for a, b in zip(one, two, strict=True)]
-        return sketch.length(apart) <= APART * tolerance * max(sketch.length(one), sketch.length(two))
-
-
-Answers = tuple[Answer, ...]
-"""One answer per stage."""
-
-
-@dataclass(frozen=True, slots=True)
-class OwnSums:
-    """The gradient that one peer contributed to its stage's sums."""
-
-    actor: Actor
-    microbatches: int
-    sketch: sketch.Sketch
-    told: bytes = field(default=b"", repr=False)
-    """All sketches that the peer reported (`Prepared.sketch`)."""
 
 
 class PassState:
-    """The state of one pass. A new table replaces `tables[s]`. Each stage becomes complete on its own (`Prepared`)."""
+    """The state of one pass. A new table replaces `tables[s]`. `preparation` says which stages are complete."""
 
     def __init__(
         self,
@@ -161,10 +91,8 @@ class PassState:
         """For each actor, the ids of excluded peers whose reduction had waited for it and for few others."""
         self.done_again = 0
         """Number of microbatches that these actors had accumulated and that others do again."""
-        self.prepared: dict[int, dict[Actor, Prepared]] = {s: {} for s in range(len(tables))}
-        """For each stage, the Prepared of each actor. Changed by `prepare` and `amend`."""
-        self._answers: dict[int, Counter[Hashable]] = {s: Counter() for s in range(len(tables))}
-        """For each stage and each answer, the number of these reports that give it."""
+        self.preparation = Preparation(opening, tables, rate, partner)
+        """The replicas that are prepared under the current tables."""
         self.results: dict[Microbatch, Result] = {}
         self.progress_at: dict[Actor, float] = {}
         self._queued: set[Actor] = set()
@@ -452,9 +380,7 @@ class PassState:
         for actor in before.roster:
             del self._stage_of[actor]
         self._take(stage, table)
-        for concerned in self.reduces_with(stage):
-            self.prepared[concerned] = {}
-            self._answers[concerned] = Counter()
+        self.preparation.void(self.reduces_with(stage))
         self.sealed_at.pop(stage, None)
         for actor in before.roster:
             self.releasing.pop(actor, None)
@@ -484,156 +410,3 @@ class PassState:
         stage = self.stage_of(actor)
         since = None if stage is None else self.sealed_since(stage)
         return None if since is None else max(since, self._reduced_at.get(actor, since))
-
-    # ------------------------------------------------------------ deciding
-
-    def prepare(self, actor: Actor, stage: int, prepared: Prepared) -> bool:
-        """A member of the stage's roster is prepared under its current table. Return False if it had reported this
-        before.
-        """
-        before = self.prepared[stage].get(actor)
-        if before == prepared:
-            return False
-        if before is not None:
-            self._answers[stage] -= Counter((before.answer,))
-        self.prepared[stage][actor] = prepared
-        self._answers[stage][prepared.answer] += 1
-        return True
-
-    def outcome(self, stage: int, without: frozenset[Actor]) -> StageOutcome | None:
-        """The stage's outcome, if all members of its roster (without `without`) are prepared with equal answers."""
-        table = self.tables[stage]
-        members = [actor for actor in table.roster if actor not in without]
-        prepared = [self.prepared[stage].get(actor) for actor in members]
-        there = [p for p in prepared if p is not None]
-        if not members or len(there) < len(members) or len({p.answer for p in there}) != 1:
-            return None
-        return StageOutcome(table.number, there[0].digest, table.contributions())
-
-    def decide(self, tokens: int, clip_norm: float, update: Update, without: frozenset[Actor]) -> Decision | None:
-        """The decision, if every stage has an outcome. Scale 0 (SKIP) if a gradient is not finite."""
-        if any(len(self.prepared[s]) + len(without) < len(table.roster) for s, table in enumerate(self.tables)):
-            return None  # checked first, because this method is called for every Prepared
-        outcomes = [self.outcome(stage, without) for stage in range(len(self.tables))]
-        if any(outcome is None for outcome in outcomes) or self._copies_differ(without):
-            return None
-        chosen = [self._one(stage, without) for stage in range(len(self.tables))]
-        finite = all(p.finite for p in chosen)
-        scale, norm = step_scale((p.squared_norm for p in chosen), tokens, clip_norm)
-        return Decision(
-            term=self.pass_id.term,
-            step=self.pass_id.step,
-            scale=scale if finite else 0.0,
-            loss_sum=chosen[-1].loss_sum,
-            tokens=tokens,
-            gradient_norm=norm if finite else math.inf,
-            outcomes=tuple(outcome for outcome in outcomes if outcome is not None),
-            key_frames=self._key_frames(chosen),
-            codecs=self.opening.codecs,
-            rate=self.rate,
-            update=update,
-        )
-
-    def drifts(self, without: frozenset[Actor], members: Members) -> tuple[Drift, ...]:
-        """For each stage, the replicas that computed with different states. Call it once there is a decision."""
-        found = []
-        for stage, prepared in self.prepared.items():
-            states = {
-                actor: (said.state, said.spoilt, said.unusable)
-                for actor, said in prepared.items()
-                if actor not in without
-            }
-            if (drift := drift_of(stage, states, members)) is not None:
-                found.append(drift)
-        return tuple(found)
-
-    def spoilt(self, without: frozenset[Actor]) -> list[int]:
-        """Stages that computed with a non-finite state. Call this only after a decision without drift."""
-        return [stage for stage in self.prepared if self._one(stage, without).spoilt]
-
-    def unusable(self, without: frozenset[Actor]) -> list[int]:
-        """Stages that computed with a state that gives nothing finite. Call this only after a decision without
-        drift.
-        """
-        return [stage for stage in self.prepared if self._one(stage, without).unusable]
-
-    def not_finite(self, without: frozenset[Actor]) -> list[int]:
-        """Stages whose sums are not finite. Call this only after a decision without drift."""
-        return [stage for stage in self.prepared if not self._one(stage, without).finite]
-
-    def answers(self, without: frozenset[Actor]) -> Answers:
-        """The answer of each stage. Call this only after there is a decision."""
-        chosen = [self._one(stage, without) for stage in range(len(self.tables))]
-        return tuple(
-            Answer(p.digest, p.squared_norm if p.finite else math.inf, p.outline, self._adds_up(stage, p))
-            for stage, p in enumerate(chosen)
-        )
-
-    def own_sums(self, without: frozenset[Actor]) -> list[tuple[OwnSums, ...]]:
-        """For each stage, its peers' reported contributions to the sums of parameters that it does not share.
-
-        Call it once there is a decision.
-        """
-        found = []
-        for prepared in self.prepared.values():
-            there = []
-            for actor, said in prepared.items():
-                count, own = len(self.assigned_to(actor)), sketch.read(said.sketch)
-                if actor not in without and said.finite and own is not None and count:
-                    there.append(OwnSums(actor, count, own, said.sketch))
-            found.append(tuple(there))
-        return found
-
-    def _adds_up(self, stage: int, chosen: Prepared) -> bool:
-        """Return True if the sketches of the contributions add up to the sketch of the stage's sum, or if that is
-        unknown.
-        """
-        if not chosen.finite or not chosen.seal:
-            return True
-        parts = [
-            self.reduces_with(stage)[:1],
-            *([self.reduces_with(stage)] if self._partner(stage) is not None else []),
-        ]
-        sums = []
-        for which, stages in enumerate(parts):
-            those = [self.prepared[s].get(actor) for s in stages for actor in self.tables[s].roster]
-            if any(said is None for said in those):
-                return True  # an actor that was lost after all others were prepared contributed too
-            told = [sketch.read(said.sketch, which) for said in those if said is not None]
-            if any(each is None for each in told):
-                return False
-            sums.append(sketch.added(each for each in told if each is not None))
-        return sketch.seal_of(sums) == chosen.seal
-
-    def mixed_copies(self, without: frozenset[Actor]) -> int | None:
-        """The boundary whose two stages used different copies of a frame. None if there is none. Call this only after
-        there is a decision.
-        """
-        return mismatch([self._one(stage, without).receipt for stage in range(len(self.tables))])
-
-    def _key_frames(self, chosen: list[Prepared]) -> tuple[int, ...]:
-        receipts = [prepared.receipt for prepared in chosen[1:]]
-        everything = (1 << self._microbatches) - 1
-        return tuple(receipt.fresh & everything for receipt in receipts if receipt is not None)
-
-    def _one(self, stage: int, without: frozenset[Actor]) -> Prepared:
-        return next(p for actor, p in self.prepared[stage].items() if actor not in without)
-
-    def disagreeing(self) -> int | None:
-        """The stage whose roster is completely prepared but gave different answers. None if there is none.
-
-        If all stages are prepared but stages that share parameters have different sums of these, the last stage is
-        returned.
-        """
-        everybody = True
-        for stage, table in enumerate(self.tables):
-            if len(self.prepared[stage]) < len(table.roster):
-                everybody = False
-            elif len(self._answers[stage]) > 1:
-                return stage
-        return len(self.tables) - 1 if everybody and self._copies_differ(frozenset()) else None
-
-    def _copies_differ(self, without: frozenset[Actor]) -> bool:
-        """Return True if stages that share parameters have prepared different sums of them."""
-        stages = [stage for stage in range(len(self.tables)) if self._partner(stage) is not None]
-        return len({self._one(stage, without).shared for stage in stages}) > 1

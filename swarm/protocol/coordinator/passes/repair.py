@@ -278,7 +278,7 @@ class Repair:
         If several answers are equally rare, exclude the last replica in the roster.
         """
         pass_state, table = self._pass_state, self._pass_state.tables[stage]
-        held = pass_state.prepared[stage]
+        held = pass_state.preparation.reports[stage]
         votes = self._members.people.votes(actor.peer for actor in table.roster)
         for actor in table.roster:
             pass_state.digest_votes[stage, held[actor].answer] += votes[actor.peer]

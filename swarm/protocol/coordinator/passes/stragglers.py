@@ -239,7 +239,8 @@ class Stragglers:
     def _reducing(self, pass_state: PassState) -> list[int]:
         if pass_state.kind is not PassKind.TRAIN:
             return []
-        return [s for s, table in enumerate(pass_state.tables) if len(pass_state.prepared[s]) < len(table.roster)]
+        reports = pass_state.preparation.reports
+        return [s for s, table in enumerate(pass_state.tables) if len(reports[s]) < len(table.roster)]
 
     def holds_up(self, members: Members, pass_state: PassState, stage: int) -> Actor | None:
         """The actor for which most members of a stage's reduction wait. None if this actor, or any actor, cannot be
@@ -263,7 +264,8 @@ class Stragglers:
             s, member = everybody[actor], members.get(actor)
             uplink = member.offered_uplink if member is not None else None
             slowness = -math.inf if uplink is None else -uplink
-            return votes[actor], s == stage, actor not in pass_state.prepared[s], slowness, rosters[s].index(actor)
+            unprepared = actor not in pass_state.preparation.reports[s]
+            return votes[actor], s == stage, unprepared, slowness, rosters[s].index(actor)
 
         worst = max(everybody, key=guilt)
         if votes[worst] and len(rosters[everybody[worst]]) == 1:
@@ -296,8 +298,8 @@ def _holds_up_itself(member: Member, pass_state: PassState) -> bool:
 
 def _named(members: Members, pass_state: PassState, voter: Actor, everybody: Mapping[Actor, int]) -> set[Actor]:
     """The actors of `everybody` that `voter`'s reduction waits for; empty if it reports on an older attempt."""
-    if voter in pass_state.prepared[everybody[voter]]:
-        return {actor for actor, stage in everybody.items() if actor not in pass_state.prepared[stage]}
+    if voter in pass_state.preparation.reports[everybody[voter]]:
+        return {actor for actor, stage in everybody.items() if actor not in pass_state.preparation.reports[stage]}
     member = members.get(voter)
     return set() if member is None else everybody.keys() & _said_of_reduce(member, pass_state)
 

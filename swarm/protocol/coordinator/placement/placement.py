@@ -56,6 +56,11 @@ class Survey:
     """The reason why the next pass waits, if an event should report it."""
     new_term: NewTerm | None = None
 
+    @property
+    def actors(self) -> list[Actor]:
+        """All actors of the rosters."""
+        return [actor for roster in self.rosters for actor in roster]
+
     def wait(self, reason: str) -> None:
         self.ready = False
         self.waiting = self.waiting or reason

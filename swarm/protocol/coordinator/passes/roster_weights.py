@@ -42,7 +42,7 @@ less than 4 %.
 """
 
 
-class Weights:
+class RosterWeights:
     """The weights of all replicas. Call `of` before a training pass, and `dealt` with the tables of this pass."""
 
     def __init__(self, stage_costs: StageCosts, members: Members, out: Outbox) -> None:

@@ -1,0 +1,61 @@
+"""The peers that are excluded from the run: expelled by command or by an audit, or their pass was revoked."""
+
+from __future__ import annotations
+
+from swarm.events import PeerExpelled
+from swarm.protocol.coordinator.audit.culprit_search import Accused
+from swarm.protocol.coordinator.commands import AUDIT, MOST_WHY, Commands, shut_out, signed
+from swarm.protocol.coordinator.membership.history import History
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.ids import Actor
+from swarm.protocol.messages import Command, Halt
+from swarm.protocol.outbox import Outbox
+
+SENT_AWAY = "it is sent away"
+"""The reason for an expulsion by command begins with these words."""
+
+
+class Exclusions:
+    """The excluded peers, with the reasons. The caller removes the members that `by_command` and `by_audit` name."""
+
+    def __init__(self, history: History, members: Members, commands: Commands, out: Outbox) -> None:
+        self._history = history
+        self._members = members
+        self._commands = commands
+        self._out = out
+        self._reasons = {peer: shut_out(command) for peer, command in history.controls.banned.items()}
+
+    def reason(self, peer: str) -> str | None:
+        """The reason why a peer is excluded. None: it is not."""
+        return self._reasons.get(peer)
+
+    def readmit(self, peer: str) -> None:
+        """The peer may return, with another pass."""
+        self._reasons.pop(peer, None)
+
+    def halt(self, actor: Actor) -> None:
+        """Tell an actor of an excluded peer to stop."""
+        self._out.send(actor, Halt(self._reasons[actor.peer], self._history.term, expelled=True))
+
+    def by_command(self, command: Command) -> list[Member]:
+        """Exclude the peers that a command names. Return those that are present."""
+        peers = {peer for peer, by in self._history.controls.banned.items() if by == command}
+        self._reasons.update(dict.fromkeys(peers, shut_out(command)))
+        return [member for member in self._members if member.actor.peer in peers]
+
+    def send_away(self, member: Member, command: Command) -> None:
+        """Report that a command excludes this member, and tell it to stop."""
+        if member.stage is not None:
+            reason = signed(SENT_AWAY, command)
+            self._out.emit(PeerExpelled(str(member.actor), member.stage, self._history.version, reason))
+        self.halt(member.actor)
+
+    def by_audit(self, accused: Accused, step: int) -> list[Member]:
+        """Exclude a peer that an audit of `step` found. Return its members: it may have been restarted since."""
+        actor, why = accused.actor, f"at step {step} {accused.reason}"
+        self._out.emit(PeerExpelled(str(actor), accused.stage, step, accused.reason))
+        self._reasons[actor.peer] = f"expelled from the run: {why}"
+        self._commands.order("expel", actor.peer, AUDIT, why[:MOST_WHY])
+        self.halt(actor)
+        return [member for member in self._members if member.actor.peer == actor.peer]
