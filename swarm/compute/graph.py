@@ -7,7 +7,6 @@ the factors of a product to half precision, and attention may keep its inputs an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import torch
@@ -18,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from swarm.compute.graph_counts import KNOWN, GraphCounts
 from swarm.compute.memory_table import ON_CPU, Mode, StageCounts
 from swarm.compute.precision import Precision
 from swarm.compute.working_weights import WorkingWeights
@@ -28,18 +28,6 @@ from swarm.models.stage_module import StageModule
 _Result = TypeVar("_Result")
 _PRODUCTS = (F.linear, F.conv2d, torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.mm, torch.mm)
 """The operations of our models that are computed in half precision if it is requested."""
-
-
-@dataclass(frozen=True, slots=True)
-class GraphCounts:
-    """Bytes of memory for a microbatch, without the parameters."""
-
-    held: int
-    """Bytes of its graph between forward and backward."""
-    in_backward: int
-    """Additional bytes at the peak of the backward, with the gradients."""
-    gradients: int
-    """Bytes of the gradients of all parameters."""
 
 
 def count_stages(manifest: RunManifest, mode: Mode = ON_CPU, *, by_layer: bool = True) -> list[StageCounts]:
@@ -53,7 +41,7 @@ def count_stages(manifest: RunManifest, mode: Mode = ON_CPU, *, by_layer: bool =
         module = working_module(manifest, stage, mode)
         alike = module.first, module.last, tuple(parameter.shape for parameter in module.parameters())
         if alike not in counted:
-            counted[alike] = _count(manifest, module, mode, by_layer)
+            counted[alike] = _count(manifest, stage, module, mode, by_layer)
         found.append(counted[alike])
     return found
 
@@ -90,14 +78,21 @@ def microbatch_of(manifest: RunManifest, module: StageModule) -> tuple[Tensor, T
     return torch.zeros((*shape, manifest.model.boundary_width), device="meta", requires_grad=True), tokens
 
 
-def _count(manifest: RunManifest, module: StageModule, mode: Mode, with_layers: bool) -> StageCounts:
+def _count(manifest: RunManifest, stage: int, module: StageModule, mode: Mode, with_layers: bool) -> StageCounts:
     names = set(module.matrices())
     numbers = {name: parameter.numel() for name, parameter in module.named_parameters()}
-    graph = count_graph(module, *microbatch_of(manifest, module), mode)
+    batch = manifest.batch
+    model = manifest.model.model_dump_json()
+    subject = (model, stage, batch.sequences, batch.sequence_length, mode.own_memory, mode.half)
+
+    def count() -> GraphCounts:
+        return count_graph(module, *microbatch_of(manifest, module), mode)
+
+    graph = KNOWN.of((*subject, "whole"), count)
     by_layer = None
     if with_layers and any(True for _ in module.layers()):
         module.recomputes_layers, module.recomputes_within = True, lambda: Rules(mode)
-        by_layer = count_graph(module, *microbatch_of(manifest, module), mode)
+        by_layer = KNOWN.of((*subject, "by layer"), count)
     return StageCounts(
         parameters=sum(numbers.values()),
         matrices=sum(count for name, count in numbers.items() if name in names),
