@@ -28,6 +28,14 @@ from swarm.models.stage_module import StageModule
 _Result = TypeVar("_Result")
 _PRODUCTS = (F.linear, F.conv2d, torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.mm, torch.mm)
 """The operations of our models that are computed in half precision if it is requested."""
+_BY_ELEMENT = (
+    torch.ops.aten.add.Tensor,
+    torch.ops.aten.mul.Tensor,
+    torch.ops.aten.mul.Scalar,
+    torch.ops.aten.div.Scalar,
+    torch.ops.aten.neg.default,
+    torch.ops.aten.pow.Tensor_Scalar,
+)
 
 
 def count_stages(manifest: RunManifest, mode: Mode = ON_CPU, *, by_layer: bool = True) -> list[StageCounts]:
@@ -133,32 +141,58 @@ class LiveBytes(TorchDispatchMode):
         self.peak = 0
         """Largest number of bytes so far."""
         self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._at_most = 0
+        """Bytes of all these storages, also of those that have been freed since the last look."""
         self._note(given)
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
+        result = torch.empty_like(args[0]) if _by_element(func, args) else func(*args, **(kwargs or {}))
         self._note(tree_leaves(result))
         return result
 
     @property
     def now(self) -> int:
         self._forget()
-        return sum(nbytes for _, nbytes in self._storages.values())
+        return self._at_most
 
     def _note(self, made: Iterable[object]) -> None:
-        self._forget()  # first, because the address of a freed storage may be reused
         for tensor in made:
             if isinstance(tensor, Tensor):
                 storage = tensor.untyped_storage()
-                if storage._cdata not in self._beyond:
-                    self._storages.setdefault(storage._cdata, (StorageWeakRef(storage), storage.nbytes()))
-        self.peak = max(self.peak, sum(nbytes for _, nbytes in self._storages.values()))
+                if (at := storage._cdata) not in self._beyond and at not in self._storages:
+                    # while the weak reference exists, no other storage gets this address
+                    self._storages[at] = StorageWeakRef(storage), storage.nbytes()
+                    self._at_most += storage.nbytes()
+        if self._at_most > self.peak:
+            self._forget()
+            self.peak = max(self.peak, self._at_most)
 
     def _forget(self) -> None:
         """Remove storages that no longer exist."""
         self._storages = {at: held for at, held in self._storages.items() if not held[0].expired()}
+        self._at_most = sum(nbytes for _, nbytes in self._storages.values())
+
+
+def _by_element(func: Any, args: Sequence[Any]) -> bool:
+    """Whether this is an operation by element on meta tensors of one shape and dtype: the result is like the first.
+
+    torch computes the shapes of these frequent operations in Python, which would take most of the time of a count.
+    """
+    if func not in _BY_ELEMENT:
+        return False
+    first, *others = args
+    return (
+        first.is_meta
+        and first.is_contiguous()
+        and all(
+            each.shape == first.shape and each.dtype == first.dtype and each.is_contiguous()
+            if isinstance(each, Tensor)
+            else first.is_floating_point()
+            for each in others
+        )
+    )
 
 
 class Rules(TorchFunctionMode):
