@@ -42,7 +42,7 @@ _START_S = 120.0
 _WARM = (
     "torch",
     "torch._dynamo",  # imported by computations on tensors without memory
-    "hivemind",
+    "swarm.net.host",
     "hivemind.utils.multiaddr.codecs.cid",  # multiaddr loads this codec at its first address
     "hivemind.utils.multiaddr.codecs.ip4",
     "hivemind.utils.multiaddr.codecs.ip6",
