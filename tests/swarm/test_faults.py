@@ -418,10 +418,7 @@ def test_same_answer_under_faults(
     play(scenario, make_swarm(*WIRES[wire], *scenario.sets), reference)
 
 
-@pytest.mark.parametrize(
-    "budget",
-    [pytest.param((), id="kept-graphs", marks=pytest.mark.long), pytest.param(("--graph-budget=0",), id="no-graphs")],
-)
+@pytest.mark.parametrize("budget", [(), ("--graph-budget=0",)], ids=["kept-graphs", "no-graphs"])
 def test_a_shared_mask_survives_a_kill(
     budget: tuple[str, ...], make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
 ) -> None:
