@@ -8,11 +8,14 @@ JSON lines:
    "environment": {…}}                                   ← {"ready": pid}, once, and {"started": pid} for each request
                                                         ← {"ended": pid, "code": exit code, negative for a signal}
 
-A child is an independent process in every other respect. All children die with the nursery, and it with its parent.
+A child is an independent process in every other respect, but it knows which counts of graphs earlier children have made
+(swarm/compute/graph_counts.py): processes of one run need the same counts. All children die with the nursery, and it
+with its parent.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -32,13 +35,14 @@ from peers.chaos import clock
 from peers.chaos.namespace import enter
 from peers.launching.cold import Cold
 from peers.launching.process import Launcher, LaunchFailed, Process, die_with_parent, open_output
+from swarm.compute.graph_counts import KNOWN
 
 _START_S = 120.0
 """Limit in seconds for a nursery that hangs. Importing everything takes seconds."""
 _WARM = (
     "torch",
     "torch._dynamo",  # imported by computations on tensors without memory
-    "hivemind",
+    "swarm.net.host",
     "hivemind.utils.multiaddr.codecs.cid",  # multiaddr loads this codec at its first address
     "hivemind.utils.multiaddr.codecs.ip4",
     "hivemind.utils.multiaddr.codecs.ip6",
@@ -176,12 +180,14 @@ def main() -> None:
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, f"{len(threads)} threads: a fork would copy their locks"
     wakeup, signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    counted, counting = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(signalled)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with selectors.DefaultSelector() as selector:
         selector.register(sys.stdin.buffer.fileno(), selectors.EVENT_READ)
         selector.register(wakeup, selectors.EVENT_READ)
+        selector.register(counted, selectors.EVENT_READ)
         _say({"ready": os.getpid()})
         rest = b""
         while True:
@@ -190,15 +196,25 @@ def main() -> None:
                     os.read(wakeup, 4096)
                     _report_ended()
                     continue
+                if key.fd == counted:
+                    for line in os.read(counted, 65_536).splitlines():
+                        KNOWN.learn(line)
+                    continue
                 more = os.read(sys.stdin.fileno(), 65_536)
                 if not more:
                     return
                 *lines, rest = (rest + more).split(b"\n")
                 for line in lines:
-                    _say({"started": _fork(json.loads(line))})
+                    _say({"started": _fork(json.loads(line), counting)})
 
 
-def _fork(order: Mapping[str, Any]) -> int:
+def _fork(order: Mapping[str, Any], counting: int) -> int:
+    """Fork a process that writes its counts of graphs to `counting`."""
+
+    def tell(line: bytes) -> None:
+        with contextlib.suppress(OSError):  # full: a later child counts anew
+            os.write(counting, line)  # at once: such short lines are never torn
+
     sys.stdout.flush()
     pid = os.fork()
     if pid:
@@ -216,6 +232,7 @@ def _fork(order: Mapping[str, Any]) -> int:
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         os.environ.update(order["environment"])
+        KNOWN.tell = tell
         tempfile.tempdir = None  # the environment may name another folder now
         if order["namespace"] is not None:
             enter(order["namespace"])

@@ -101,17 +101,6 @@ def needs_of(manifest: RunManifest, mode: Mode, room: int) -> tuple[StageNeed, .
     return needs if all(need.memory.device <= room for need in needs) else dry_run(manifest, mode).stages
 
 
-def dry_runs(manifest: RunManifest, modes: Sequence[Mode]) -> list[DryRun]:
-    """A dry run for each mode. Modes with graphs of the same size share the counts, which take most of the time."""
-    from swarm.compute.graph import count_stages
-
-    counts: dict[tuple[bool, bool], list[StageCounts]] = {}
-    for mode in modes:
-        if (mode.own_memory, mode.half) not in counts:
-            counts[mode.own_memory, mode.half] = count_stages(manifest, mode)
-    return [dry_run(manifest, mode, counts[mode.own_memory, mode.half]) for mode in modes]
-
-
 def dry_run(manifest: RunManifest, mode: Mode = ON_CPU, counts: Sequence[StageCounts] | None = None) -> DryRun:
     """Count parameters, graphs and frames, then `estimate`. Imports torch. Raises ManifestError for an unknown codec.
 

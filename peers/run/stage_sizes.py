@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-from peers.run.dry_run import StageNeed, dry_runs
+from peers.run.dry_run import StageNeed, dry_run
 from swarm.compute.memory_table import ON_CPU, Mode
 from swarm.manifest import RunManifest
 from swarm.protocol.stage_needs import ComputeKind, StageNeeds
@@ -30,8 +30,7 @@ class StageSizes(TypedDict):
 
 def stage_sizes(manifest: RunManifest) -> StageSizes:
     """Return the sizes of all stages, as `dry_run` counts them."""
-    plans = dry_runs(manifest, [Mode.of_kind(kind) for kind in ComputeKind])
-    kinds = {kind: plan.stages for kind, plan in zip(ComputeKind, plans, strict=True)}
+    kinds = {kind: dry_run(manifest, Mode.of_kind(kind)).stages for kind in ComputeKind}
     needs = kinds[ON_CPU.kind]
     known = not manifest.codec.auto and not manifest.codec.mutual
     frames = tuple(need.retention / manifest.batch.microbatches for need in needs) if known else ()

@@ -19,22 +19,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
-
 from peers.runtime.address_book import AddressBook, ask
 from swarm.net import records
 from swarm.net.addresses import is_global, split_peer
 from swarm.net.dht_clock import get_dht_time
 from swarm.net.handshake import Role
-from swarm.net.host import Host
+from swarm.net.host import DHT_ERRORS, Host
 from swarm.net.network import Network
 from swarm.protocol.ids import Actor, StageIndex
 
 LIFETIME_S = 120.0
 """Seconds for which this process's record is valid after it was last published."""
-
-DHT_ERRORS = (OSError, ValueError, TimeoutError, P2PDaemonError)
-"""The errors raised if a DHT or a daemon does not answer."""
 
 _LOOK_S = 10.0
 """Longest time in seconds between two checks for due lookups."""

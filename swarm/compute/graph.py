@@ -7,7 +7,6 @@ the factors of a product to half precision, and attention may keep its inputs an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import torch
@@ -18,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from swarm.compute.graph_counts import KNOWN, GraphCounts
 from swarm.compute.memory_table import ON_CPU, Mode, StageCounts
 from swarm.compute.precision import Precision
 from swarm.compute.working_weights import WorkingWeights
@@ -28,18 +28,14 @@ from swarm.models.stage_module import StageModule
 _Result = TypeVar("_Result")
 _PRODUCTS = (F.linear, F.conv2d, torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.mm, torch.mm)
 """The operations of our models that are computed in half precision if it is requested."""
-
-
-@dataclass(frozen=True, slots=True)
-class GraphCounts:
-    """Bytes of memory for a microbatch, without the parameters."""
-
-    held: int
-    """Bytes of its graph between forward and backward."""
-    in_backward: int
-    """Additional bytes at the peak of the backward, with the gradients."""
-    gradients: int
-    """Bytes of the gradients of all parameters."""
+_BY_ELEMENT = (
+    torch.ops.aten.add.Tensor,
+    torch.ops.aten.mul.Tensor,
+    torch.ops.aten.mul.Scalar,
+    torch.ops.aten.div.Scalar,
+    torch.ops.aten.neg.default,
+    torch.ops.aten.pow.Tensor_Scalar,
+)
 
 
 def count_stages(manifest: RunManifest, mode: Mode = ON_CPU, *, by_layer: bool = True) -> list[StageCounts]:
@@ -53,7 +49,7 @@ def count_stages(manifest: RunManifest, mode: Mode = ON_CPU, *, by_layer: bool =
         module = working_module(manifest, stage, mode)
         alike = module.first, module.last, tuple(parameter.shape for parameter in module.parameters())
         if alike not in counted:
-            counted[alike] = _count(manifest, module, mode, by_layer)
+            counted[alike] = _count(manifest, stage, module, mode, by_layer)
         found.append(counted[alike])
     return found
 
@@ -90,14 +86,21 @@ def microbatch_of(manifest: RunManifest, module: StageModule) -> tuple[Tensor, T
     return torch.zeros((*shape, manifest.model.boundary_width), device="meta", requires_grad=True), tokens
 
 
-def _count(manifest: RunManifest, module: StageModule, mode: Mode, with_layers: bool) -> StageCounts:
+def _count(manifest: RunManifest, stage: int, module: StageModule, mode: Mode, with_layers: bool) -> StageCounts:
     names = set(module.matrices())
     numbers = {name: parameter.numel() for name, parameter in module.named_parameters()}
-    graph = count_graph(module, *microbatch_of(manifest, module), mode)
+    batch = manifest.batch
+    model = manifest.model.model_dump_json()
+    subject = (model, stage, batch.sequences, batch.sequence_length, mode.own_memory, mode.half)
+
+    def count() -> GraphCounts:
+        return count_graph(module, *microbatch_of(manifest, module), mode)
+
+    graph = KNOWN.of((*subject, "whole"), count)
     by_layer = None
     if with_layers and any(True for _ in module.layers()):
         module.recomputes_layers, module.recomputes_within = True, lambda: Rules(mode)
-        by_layer = count_graph(module, *microbatch_of(manifest, module), mode)
+        by_layer = KNOWN.of((*subject, "by layer"), count)
     return StageCounts(
         parameters=sum(numbers.values()),
         matrices=sum(count for name, count in numbers.items() if name in names),
@@ -138,32 +141,58 @@ class LiveBytes(TorchDispatchMode):
         self.peak = 0
         """Largest number of bytes so far."""
         self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._at_most = 0
+        """Bytes of all these storages, also of those that have been freed since the last look."""
         self._note(given)
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
+        result = torch.empty_like(args[0]) if _by_element(func, args) else func(*args, **(kwargs or {}))
         self._note(tree_leaves(result))
         return result
 
     @property
     def now(self) -> int:
         self._forget()
-        return sum(nbytes for _, nbytes in self._storages.values())
+        return self._at_most
 
     def _note(self, made: Iterable[object]) -> None:
-        self._forget()  # first, because the address of a freed storage may be reused
         for tensor in made:
             if isinstance(tensor, Tensor):
                 storage = tensor.untyped_storage()
-                if storage._cdata not in self._beyond:
-                    self._storages.setdefault(storage._cdata, (StorageWeakRef(storage), storage.nbytes()))
-        self.peak = max(self.peak, sum(nbytes for _, nbytes in self._storages.values()))
+                if (at := storage._cdata) not in self._beyond and at not in self._storages:
+                    # while the weak reference exists, no other storage gets this address
+                    self._storages[at] = StorageWeakRef(storage), storage.nbytes()
+                    self._at_most += storage.nbytes()
+        if self._at_most > self.peak:
+            self._forget()
+            self.peak = max(self.peak, self._at_most)
 
     def _forget(self) -> None:
         """Remove storages that no longer exist."""
         self._storages = {at: held for at, held in self._storages.items() if not held[0].expired()}
+        self._at_most = sum(nbytes for _, nbytes in self._storages.values())
+
+
+def _by_element(func: Any, args: Sequence[Any]) -> bool:
+    """Whether this is an operation by element on meta tensors of one shape and dtype: the result is like the first.
+
+    torch computes the shapes of these frequent operations in Python, which would take most of the time of a count.
+    """
+    if func not in _BY_ELEMENT:
+        return False
+    first, *others = args
+    return (
+        first.is_meta
+        and first.is_contiguous()
+        and all(
+            each.shape == first.shape and each.dtype == first.dtype and each.is_contiguous()
+            if isinstance(each, Tensor)
+            else first.is_floating_point()
+            for each in others
+        )
+    )
 
 
 class Rules(TorchFunctionMode):

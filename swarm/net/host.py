@@ -23,6 +23,9 @@ from swarm.net.run_key import RunKey
 from swarm.net.sockets import NoSocketFolder, SocketFolder
 from swarm.net.stream import Stream
 
+DHT_ERRORS = (OSError, ValueError, TimeoutError, P2PDaemonError)
+"""The errors raised if a DHT or a daemon does not answer."""
+
 DIAL_TIMEOUT_S = 10.0
 _ENTRY_TIMEOUT_S = 5.0
 """Seconds within which a bootstrap node must answer."""

@@ -31,6 +31,12 @@ launcher.start(["first"], Path("out.txt"), file=Path("sleeper.py"), environment=
 assert Path("out.txt").exists(), "whoever started it may read it at once"
 time.sleep(600)
 """
+COUNTER = """
+from dataclasses import astuple
+from swarm.compute.graph_counts import KNOWN, GraphCounts
+for subject, counts in (("model", 0), (1, 2, 3)), (("model", 1), (4, 5, 6)):
+    print(astuple(KNOWN.of(subject, lambda: print("counted") or GraphCounts(*counts))))
+"""
 
 
 def until(reached):
@@ -70,6 +76,17 @@ def test_its_end_is_known(tmp_path: Path):
         process.send(signal.SIGKILL)  # to nobody
         failing = launcher.start(["no-such-command"], tmp_path / "b")
         assert failing.wait(DEADLINE_S) == 2 and "no-such-command" in (tmp_path / "b").read_text()
+
+
+def test_children_of_a_nursery_know_what_earlier_ones_have_counted(tmp_path: Path):
+    (tmp_path / "counter.py").write_text(COUNTER)
+    with Nursery() as nursery:
+        for name in ("first", "second"):
+            child = nursery.start([name], tmp_path / name, file=tmp_path / "counter.py")
+            assert child.wait(DEADLINE_S) == 0, (tmp_path / name).read_text()
+    first, second = ((tmp_path / name).read_text() for name in ("first", "second"))
+    assert first == "counted\n(1, 2, 3)\ncounted\n(4, 5, 6)\n"
+    assert second == "(1, 2, 3)\n(4, 5, 6)\n", "nothing is counted again, and no count is taken for another"
 
 
 def test_a_nursery_that_dies_says_so(tmp_path: Path):

@@ -13,9 +13,11 @@ from torch import Tensor
 import benchmarks
 from peers.run.dry_run import dry_run
 from peers.run.stage_sizes import stage_sizes
+from swarm.compute import graph
 from swarm.compute.block_grid import WIDTH, BlockGrid
 from swarm.compute.body import BodyFormat, BodyKind
 from swarm.compute.graph import LiveBytes, count_stages, saved_bytes
+from swarm.compute.graph_counts import KnownCounts
 from swarm.compute.layout import Layout
 from swarm.compute.memory_table import Mode, StageMemory, stage_memory
 from swarm.compute.precision import Precision
@@ -32,6 +34,12 @@ from swarm.protocol.stage_needs import ComputeKind
 PASS = PassId(Term(0), StepNumber(0))
 ATTEMPT = Attempt(PASS, StageIndex(1), 0)
 SMALL = {"vocab_size": 512, "dim": 32, "layers": 4, "heads": 2, "kv_heads": 1, "ffn_dim": 64, "context": 512}
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test counts anew: some change what is counted."""
+    monkeypatch.setattr(graph, "KNOWN", KnownCounts())
 
 
 def manifest(rows: int = 2, length: int = 32, **model: object) -> RunManifest:

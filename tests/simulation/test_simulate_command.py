@@ -9,7 +9,7 @@ from swarm.simulation.runs import coverage
 from swarm.simulation.runs.scenario import SCENARIOS
 from tests.mutants import MUTANTS
 
-RETENTION = next(mutant for mutant in MUTANTS if mutant.name == "no retention")
+BROKEN = next(mutant for mutant in MUTANTS if mutant.name == "replay without dedup")
 
 
 def run(*arguments: str) -> int:
@@ -49,13 +49,13 @@ def test_one_seed_prints_its_whole_trace(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_broken_invariant_exits_with_1_and_the_command_that_replays_it(capsys: pytest.CaptureFixture[str]) -> None:
-    with RETENTION.planted():
+    with BROKEN.planted():
         assert run("--seeds", "2") == 1
         shown = capsys.readouterr()
-        assert "BROKEN progress" in shown.err
+        assert "BROKEN exactly once" in shown.err
         replay = next(line for line in shown.err.splitlines() if "replay: swarm-peer simulate" in line)
         assert run(*replay.split("simulate ")[1].split()) == 1
-    assert "BROKEN progress" in capsys.readouterr().out
+    assert "BROKEN exactly once" in capsys.readouterr().out
 
 
 def test_an_unknown_scenario_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:

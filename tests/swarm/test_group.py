@@ -159,7 +159,10 @@ def test_all_coordinators_are_killed_and_start_again(make_group: MakeGroup, refe
     assert all(len(peer.of(ProcessStarted)) == 1 for peer in swarm.peers.values())
 
 
-@pytest.mark.parametrize("one_way", [False, True], ids=["both-ways", "one-way"])
+@pytest.mark.parametrize(
+    "one_way",
+    [pytest.param(False, id="both-ways", marks=pytest.mark.long), pytest.param(True, id="one-way")],
+)
 def test_a_leader_that_is_cut_off_decides_nothing_and_another_leads(
     one_way: bool, make_group: MakeGroup, reference: Reference
 ) -> None:

@@ -90,7 +90,7 @@ def test_who_trains_and_ignores_evaluations_holds_up_few_of_them_and_no_step(
     swarm.assert_equal(reference(swarm))
 
 
-@pytest.mark.parametrize("claim", ["spoilt", "nan"])
+@pytest.mark.parametrize("claim", ["spoilt", pytest.param("nan", marks=pytest.mark.long)])
 def test_who_is_alone_in_its_stage_ends_no_run_by_what_it_says(
     make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]], claim: str
 ) -> None:

@@ -38,7 +38,9 @@ def newest_table(swarm: Swarm, stage: int) -> int:
     return max((event.number for event in swarm.coordinator.of(StageAmended, pass_id=HIT, stage=stage)), default=0)
 
 
-@pytest.mark.parametrize("victim", ["p0", "p1"], ids=["first", "last"])
+@pytest.mark.parametrize(
+    "victim", [pytest.param("p0", id="first"), pytest.param("p1", id="last", marks=pytest.mark.long)]
+)
 def test_killed_in_the_reduce_of_what_both_ends_hold(make_swarm: MakeSwarm, reference: Reference, victim: str) -> None:
     swarm = make_swarm("int8", *TIED)
     stage, sibling, other = (0, "p2", "p1") if victim == "p0" else (1, "p3", "p0")
