@@ -200,6 +200,7 @@ GRAPHS = {
     "recompute all": {"graph_budget_bytes": 0},
     "keep all": {},
     "recompute layers": {"recomputes_layers": True},
+    "offload": {"offload": True},
 }
 
 
