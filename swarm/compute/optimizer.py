@@ -158,7 +158,7 @@ class StageOptimizer:
         return there if is_copy else tensor.clone()  # in tests, one device stands for two
 
     def _moved(self, tensor: Tensor) -> Tensor:
-        """The tensor on the device where steps are computed. An accelerator copies it later, in the order of its work."""
+        """The tensor on the device where steps are computed. An accelerator may copy it later."""
         if self._elsewhere is None:
             return tensor
         return tensor.to(self._elsewhere, non_blocking=self._elsewhere.type != "cpu")
