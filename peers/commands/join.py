@@ -186,7 +186,7 @@ def command(
     from peers.run.home import Home
     from peers.run.invite_text import read_invite
     from peers.runtime.core_loop import exit_code
-    from peers.runtime.device import pick_devices
+    from peers.runtime.device import check_offload, pick_devices
     from peers.runtime.fault import Fault
     from peers.runtime.sensors import pick_sensor
     from peers.stage.budgets import budgets
@@ -217,12 +217,8 @@ def command(
     for picked in devices:
         if picked.why:
             console.print(f"this peer computes on the CPU: {picked.why}", markup=False)
-    if offload and not any(Mode(picked.name).own_memory for picked in devices):
-        raise typer.BadParameter(
-            f"{', '.join(picked.name for picked in devices)} has no memory of its own from which the host could take "
-            "the optimizer's state: leave out --offload, or name a CUDA or ROCm card with --device",
-            param_hint="--offload",
-        )
+    if offload:
+        check_offload(devices)
     watches = max_temp is not None or when_busy
     if temp_file is not None and max_temp is None:
         raise typer.BadParameter("that temperature has no effect: also give --max-temp", param_hint="--temp-file")

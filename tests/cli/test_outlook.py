@@ -16,6 +16,7 @@ from rich.console import Console
 import peers
 from peers import cli
 from peers.options import parse_line
+from peers.run.capacity import capacities
 from peers.run.cards import CARDS, UnknownCard, parse_cards
 from peers.run.coding import ENTROPY
 from peers.run.dry_run import dry_run
@@ -266,3 +267,40 @@ def test_the_command_prints_it_and_refuses_what_makes_no_sense(
     }.items():
         assert code(*arguments) == 2
         assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+def test_a_stage_that_fits_with_offload_alone_is_named() -> None:
+    run = manifest()
+    stages = run.model.stages
+    plain, offloaded = (dry_run(run, Mode("cuda", "bf16", offload=offload)).stages for offload in (False, True))
+    times = [Times(1.0, 2.0)] * stages
+    room = offloaded[0].memory.device
+    assert room < plain[0].least.device
+    kind = Kind("card", room, plain, times, offloaded)
+    memory = kind.with_offload(0)
+    assert memory is not None and memory.host > memory.device
+    assert Kind("card", room - 1000, plain, times, offloaded[:0]).with_offload(0) is None
+    assert Kind("card", 1000, plain, times, offloaded).with_offload(0) is None, "it does not fit at all"
+    assert Kind("card", 1 << 40, plain, times, offloaded).with_offload(0) is None, "it fits without"
+
+
+def test_offload_and_recomputed_layers_each_make_room_for_a_larger_stage() -> None:
+    run = manifest(
+        model={
+            "vocab_size": 512,
+            "dim": 2048,
+            "layers": 6,
+            "heads": 32,
+            "kv_heads": 8,
+            "ffn_dim": 5632,
+            "context": 2048,
+            "cuts": [1, 5],
+        },
+        batch={"sequences": 2, "sequence_length": 2048},
+    )
+    found = capacities(run, Mode("cuda", "bf16"))
+    assert [each.card for each in found[::4]] == [8 * 10**9, 12 * 10**9, 24 * 10**9]
+    for plain, again, offloaded, both in zip(*(found[first::4] for first in range(4)), strict=True):
+        assert plain.layers < again.layers < both.layers and plain.layers < offloaded.layers < both.layers
+        assert both.host > 20 * both.parameters > plain.host
+    assert capacities(run, Mode()) == ()
