@@ -10,8 +10,8 @@ from peers.runtime.device import SPARE
 from swarm.compute.memory_table import Mode, StageCounts, StageMemory, stage_memory
 from swarm.manifest import RunManifest
 
-CARDS_BYTES = (8 * 10**9, 12 * 10**9, 24 * 10**9)
-"""Memory of the cards for which `capacities` looks."""
+CARD_SIZES = (8, 12, 24)
+"""GiB of memory of the cards for which `capacities` looks; they are sold as 8, 12 and 24 GB."""
 MIDDLE = 1
 """The stage with all layers but two, of three stages."""
 
@@ -23,9 +23,9 @@ def usable(memory: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The largest stage for a card of `card` bytes."""
+    """The largest stage for a card with `gib` GiB of memory."""
 
-    card: int
+    gib: int
     offload: bool
     again: bool
     """Whether the layers are recomputed one by one."""
@@ -69,20 +69,20 @@ class MiddleStage:
 
 
 def capacities(manifest: RunManifest, mode: Mode) -> tuple[Capacity, ...]:
-    """The largest stages of this run's layers for CARDS_BYTES. Empty if its model does not consist of equal layers, or
+    """The largest stages of this run's layers for CARD_SIZES. Empty if its model does not consist of equal layers, or
     if `mode` has no card.
     """
     if manifest.model.kind != "llama" or not mode.own_memory:
         return ()
     stage = MiddleStage(lambda layers: _with_layers(manifest, layers), mode)
     found = []
-    for card in CARDS_BYTES:
+    for gib in CARD_SIZES:
         for offload in (False, True):
             for again in (False, True):
-                layers = stage.largest(usable(card), again, offload)
+                layers = stage.largest(usable(gib << 30), again, offload)
                 host = stage.memory(layers, again, offload).host if layers else 0
                 parameters = stage.counts(layers).parameters if layers else 0
-                found.append(Capacity(card, offload, again, layers, parameters, host))
+                found.append(Capacity(gib, offload, again, layers, parameters, host))
     return tuple(found)
 
 

@@ -7,6 +7,7 @@ without offload, so the results have the same bits.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -42,7 +43,7 @@ def host_vector(length: int, kind: torch.dtype, device: torch.device) -> Tensor:
     if device.type != "cuda" or not length:
         return torch.empty(length, dtype=kind)
     nbytes = math.ceil(length * kind.itemsize / _PAGE) * _PAGE
-    return torch.from_numpy(np.asarray(_Locked(nbytes))).view(kind)[:length]
+    return torch.from_numpy(np.asarray(_Locked(nbytes, device))).view(kind)[:length]
 
 
 def wait_for(device: torch.device) -> None:
@@ -57,12 +58,17 @@ class _Locked:
     If the driver refuses to lock them, copies are slower, and nothing else changes.
     """
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, device: torch.device) -> None:
         raw = np.empty(nbytes + _PAGE, np.uint8)
         first = -raw.ctypes.data % _PAGE
         self._pages = raw[first : first + nbytes]
-        self._runtime: Any = torch.cuda.cudart()
-        self._is_locked = int(self._runtime.cudaHostRegister(self._pages.ctypes.data, nbytes, 0)) == 0
+        self._device = device
+        with torch.cuda.device(device):  # else the driver would use memory of the first card
+            refused = int(torch.cuda.cudart().cudaHostRegister(self._pages.ctypes.data, nbytes, 0))
+        self._is_locked = not refused
+        if refused:
+            with contextlib.suppress(RuntimeError):
+                torch.ones(1, device=device)  # reports the refusal, which a later operation would report otherwise
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -70,4 +76,5 @@ class _Locked:
 
     def __del__(self) -> None:
         if getattr(self, "_is_locked", False):
-            self._runtime.cudaHostUnregister(self._pages.ctypes.data)
+            with torch.cuda.device(self._device):
+                torch.cuda.cudart().cudaHostUnregister(self._pages.ctypes.data)
