@@ -47,9 +47,9 @@ class MiddleStage:
         """`run`: the run whose stage MIDDLE has this number of layers. Imports torch."""
         from swarm.compute.graph import count_stages
 
-        self._run = run
+        self._manifest = run(self.FEW)
         self._mode = mode
-        self._few, self._more = (count_stages(run(layers), mode)[MIDDLE] for layers in (self.FEW, self.MORE))
+        self._few, self._more = (count_stages(each, mode)[MIDDLE] for each in (self._manifest, run(self.MORE)))
 
     def counts(self, layers: int) -> StageCounts:
         few, more = dataclasses.asdict(self._few), dataclasses.asdict(self._more)
@@ -58,14 +58,18 @@ class MiddleStage:
 
     def memory(self, layers: int, by_layer: bool, offload: bool = False) -> StageMemory:
         counts, mode = self.counts(layers), replace(self._mode, offload=offload)
-        return stage_memory(self._run(layers), counts.by_layer() if by_layer else counts, mode)
+        return stage_memory(self._manifest, counts.by_layer() if by_layer else counts, mode)
 
     def largest(self, room: int, by_layer: bool, offload: bool = False) -> int:
         """The largest number of layers that fits into `room` bytes; 0: none."""
-        layers = 0
-        while self.memory(layers + 1, by_layer, offload).device <= room:
-            layers += 1
-        return layers
+        few, step = 0, 1
+        while self.memory(few + step, by_layer, offload).device <= room:
+            few, step = few + step, 2 * step
+        while step > 1:
+            step //= 2
+            if self.memory(few + step, by_layer, offload).device <= room:
+                few += step
+        return few
 
 
 def capacities(manifest: RunManifest, mode: Mode) -> tuple[Capacity, ...]:
