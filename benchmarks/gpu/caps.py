@@ -89,15 +89,17 @@ def capped(lab: Lab, memory: MiddleStage, cap: Cap, by_layer: bool, offload: boo
         gc.collect()
         if lab.cuda:
             torch.cuda.set_per_process_memory_fraction(1.0, lab.device)
-    row["table"] = at_once(table)
+    row["table"] = at_once(lab, table)
     row["room"] = cap.room
     return row
 
 
-def at_once(table: StageMemory) -> int:
-    """The table's peak of a peer whose sums fit into 32 bits, and which computes one microbatch after the other."""
+def at_once(lab: Lab, table: StageMemory) -> int:
+    """The table's peak of a peer whose sums fit into 32 bits, and which computes one microbatch after the other; of a
+    CPU, in the microbatches.
+    """
     reduced = 0 if table.reduces_on_host else table.reduced
-    in_step = reduced + table.updating if table.own_memory else 0  # a CPU has the reduced vector all the time
+    in_step = reduced + table.updating if lab.cuda else 0
     return at_rest(table) + max(table.graph + table.in_backward, in_step)
 
 

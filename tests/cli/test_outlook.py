@@ -274,13 +274,12 @@ def test_a_stage_that_fits_with_offload_alone_is_named() -> None:
     stages = run.model.stages
     plain, offloaded = (dry_run(run, Mode("cuda", "bf16", offload=offload)).stages for offload in (False, True))
     times = [Times(1.0, 2.0)] * stages
-    room = offloaded[0].memory.device
+    room = offloaded[0].least.device
     assert room < plain[0].least.device
     kind = Kind("card", room, plain, times, offloaded)
-    memory = kind.with_offload(0)
-    assert memory is not None and memory.host > memory.device
-    assert Kind("card", room - 1000, plain, times, offloaded[:0]).with_offload(0) is None
-    assert Kind("card", 1000, plain, times, offloaded).with_offload(0) is None, "it does not fit at all"
+    assert kind.with_offload(0) == offloaded[0].least
+    assert Kind("card", room, plain, times).with_offload(0) is None, "a CPU has nothing to offload"
+    assert Kind("card", room - 1, plain, times, offloaded).with_offload(0) is None, "it does not fit at all"
     assert Kind("card", 1 << 40, plain, times, offloaded).with_offload(0) is None, "it fits without"
 
 
