@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from made_up_data import DATA
 
@@ -9,8 +11,11 @@ from peers.run.dry_run import StageNeed, dry_run
 from peers.stage.budgets import memory_for_states
 from peers.stage.machine import Budgets, Machine
 from peers.stage.offer import MachineError
+from peers.stage.options import JoinOptions
 from swarm.compute.memory_table import Mode
+from swarm.compute.precision import Precision
 from swarm.manifest import RunFile
+from swarm.protocol.stage_needs import ComputeKind
 
 MODEL = {"vocab_size": 512, "dim": 64, "layers": 6, "cuts": [1, 5], "heads": 2, "kv_heads": 1, "ffn_dim": 128}
 
@@ -67,3 +72,9 @@ def test_the_coordinator_is_told_what_stages_may_take() -> None:
         machine.states = 600
         assert seat.means(1.0, None, None).memory == 600
         assert seat.memory_for_stage == 1000, "graphs may still use the rest"
+
+
+def test_a_peer_with_offload_is_placed_as_one() -> None:
+    options = JoinOptions(device="cuda:1", precision=Precision.BF16, offload=True)
+    assert options.mode.kind is ComputeKind.OFFLOAD_BF16
+    assert replace(options, offload=False).mode.kind is ComputeKind.CARD_BF16
