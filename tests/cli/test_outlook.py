@@ -25,6 +25,7 @@ from peers.run.forecast import Line, Load, forecast, smallest_step
 from peers.run.losses import _BOUNDARIES, EQUAL_LOSS, Loss, loss_of
 from peers.run.outlook import Outlook, outlook, to_json
 from peers.run.outlook_text import show
+from swarm.compute import memory_table
 from swarm.compute.memory_table import Mode
 from swarm.compute.work import count_work
 from swarm.manifest import RunFile, RunManifest
@@ -269,7 +270,8 @@ def test_the_command_prints_it_and_refuses_what_makes_no_sense(
         assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
-def test_a_stage_that_fits_with_offload_alone_is_named() -> None:
+def test_a_stage_that_fits_with_offload_alone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_table, "STREAMED_AT_ONCE", 1 << 16)  # as small beside this stage as beside a large one
     run = manifest()
     stages = run.model.stages
     plain, offloaded = (dry_run(run, Mode("cuda", "bf16", offload=offload)).stages for offload in (False, True))
