@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from peers.run.reference import train_reference
+from swarm.compute import checksum, offload
 from swarm.compute.body import BodyFormat
 from swarm.compute.digest import run_digest
 from swarm.compute.engine import StageEngine
 from swarm.compute.optimizer import OptimizerError
+from swarm.compute.precision import Precision
 from swarm.manifest import (
     BatchSection,
     CodecSection,
@@ -148,7 +150,7 @@ class Pump:
         assembled = [self.reduce(Attempt(pass_id, stage, 0)) for stage in range(len(self.stages))]
         tokens = self.manifest.batch.tokens_per_step
         norms = [found.squared_norm for found in assembled]
-        scale, norm = step_scale(norms, tokens, self.manifest.optimizer.clip_norm)
+        scale, norm = self.scaled(pass_id, norms, tokens)
         update = update_of(self.manifest.optimizer, pass_id.step, self.manifest.run.steps)
         loss_sum = assembled[-1].loss_sum
         decision = Decision(0, pass_id.step, scale, loss_sum, tokens, norm, (), update=update)
@@ -159,6 +161,10 @@ class Pump:
             assert len(found) == 1
             chains += found
         return chains
+
+    def scaled(self, pass_id: PassId, norms: list[float], tokens: int) -> tuple[float, float]:
+        """The scale of a step and its norm."""
+        return step_scale(norms, tokens, self.manifest.optimizer.clip_norm)
 
     def reduce(self, attempt: Attempt) -> Assembled:
         replicas = self.stages[attempt.stage]
@@ -200,6 +206,7 @@ GRAPHS = {
     "recompute all": {"graph_budget_bytes": 0},
     "keep all": {},
     "recompute layers": {"recomputes_layers": True},
+    "offload": {"offload": True},
 }
 
 
@@ -449,3 +456,69 @@ def test_a_failing_engine_says_so():
         failed = pump.ask(engine, Backward(pass_id, 3, b""), ComputeFailed)
         assert failed.microbatch == 3
         assert "whose forward was not computed here" in failed.reason
+
+
+class HalfOffloaded(Pump):
+    """Of two replicas of each stage, one has its state in the host's memory. It skips the steps in `skipped`."""
+
+    skipped: tuple[int, ...] = ()
+
+    def __init__(self, of: RunManifest, **options):
+        super().__init__(of, **options)
+        for stage, replicas in enumerate(self.stages):
+            replicas.append(StageEngine(of, stage, post=self.posts.put, offload=True, **options))
+
+    def scaled(self, pass_id, norms, tokens):
+        scale, norm = super().scaled(pass_id, norms, tokens)
+        assert scale * tokens < 0.9, "the step is clipped"
+        return (0.0 if pass_id.step in self.skipped else scale), norm
+
+
+@pytest.fixture
+def in_small_pieces(monkeypatch):
+    """Tensors of a tiny model are streamed in many pieces, as those of a large one are."""
+    monkeypatch.setattr(offload, "STREAMED_AT_ONCE", 500)
+    monkeypatch.setattr(checksum, "_BLOCK", 100)  # pieces are a multiple of it
+
+
+PRECISIONS = {"fp32": {}, "bf16": {"precision": Precision.BF16}}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("kind", ["subspace", "projector", "tied"])
+def test_an_offloaded_replica_equals_the_other_one_to_the_bit(kind, precision, in_small_pieces):
+    """Through clipped and skipped steps, a rollback, a new peer, and a checkpoint, which is read in place."""
+    shape = {"subspace": SUBSPACE, "projector": BOUNDARIES["projector"], "tied": {"tie_embeddings": True}}[kind]
+    of = manifest(2, "int8", steps=4, subspace=shape, clip_norm=0.05)
+    corpus = Corpus(of)
+    with HalfOffloaded(of, **PRECISIONS[precision]) as swarm:
+        swarm.skipped = (1,)
+        first = [swarm.step(step, corpus) for step in range(2)]
+        kept = [replicas[0].snapshot().result(WAIT_S) for replicas in swarm.stages]
+        for stage, replicas in enumerate(swarm.stages):
+            read = [engine.copied(lambda held: held.give(lambda raw: None)).result(WAIT_S) for engine in replicas]
+            assert read[0] == read[1] and read[0].digest == kept[stage].digest()
+        after = [swarm.step(step, corpus) for step in (2, 3)], swarm.digests()
+        for stage, replicas in enumerate(swarm.stages):
+            replicas[1].close()
+            replicas[1] = StageEngine(of, stage, post=swarm.posts.put, offload=True, **PRECISIONS[precision])
+            replicas[1].prepare()
+            for engine in replicas:
+                engine.load_state(kept[stage]).result(WAIT_S)
+        assert swarm.digests() == tuple(state.digest() for state in kept)
+        assert ([swarm.step(step, corpus) for step in (2, 3)], swarm.digests()) == after
+    assert first[0] != first[1]
+
+
+def test_an_offloaded_run_equals_its_clipped_reference(in_small_pieces):
+    of = manifest(3, "int8", clip_norm=0.05)
+    expected = train_reference(of, Corpus(of))
+    assert all(step.gradient_norm > 0.05 for step in expected.steps)
+    chains, digests = drive(of, replicas=2, seed=3, offload=True)
+    assert (digests, chains) == (expected.digests, [list(step.chains) for step in expected.steps])
+
+
+def test_an_offloaded_state_is_updated_in_place_where_the_device_rounds_differently(in_small_pieces):
+    of = manifest(2, "int8", clip_norm=0.05)
+    _, digests = drive(of, pump=HalfOffloaded, updates_on_cpu=True)
+    assert digests == train_reference(of, Corpus(of)).digests

@@ -58,6 +58,12 @@ def test_a_calm_run_equals_the_reference(run: Run, stages: int, codec: str) -> N
         assert_copies_equal(swarm)
 
 
+def test_a_run_whose_peers_offload_their_state_equals_the_reference(run: Run) -> None:
+    swarm = run(tied(), offload=True)
+    assert swarm.digests() == train_reference(swarm.manifest, Corpus(swarm.manifest)).digests
+    assert_copies_equal(swarm)
+
+
 @pytest.mark.parametrize(
     "kind", [peer_io.Forward, peer_io.EncodePart, peer_io.SumBucket, peer_io.StoreSum, peer_io.Assemble]
 )

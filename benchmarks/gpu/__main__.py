@@ -17,6 +17,7 @@ Phases, in this order; a failed one is reported and the next one begins. Results
 * recompute: what recomputing the layers costs.
 * gradients: against fp64; computed twice; kept graphs against recomputed ones.
 * reduce: nanoseconds per parameter from the last backward to the applied step.
+* offload: the state in the host's memory: bits, bytes and nanoseconds of a step, the largest stage for 8 GB.
 * shapes: as speed, for three more shapes.
 
 An aim is met, missed, or not shown, if this device cannot show it. Times are medians; `spread`: largest less smallest,
@@ -42,6 +43,7 @@ from benchmarks.gpu import (
     exactness,
     gradients,
     memory,
+    offload,
     recompute,
     reduce,
     reference,
@@ -65,6 +67,7 @@ PHASES = (
     Phase("recompute", recompute.measure, 15),
     Phase("gradients", gradients.measure, 10),
     Phase("reduce", reduce.measure, 50),
+    Phase("offload", offload.measure, 15),
     Phase("shapes", partial(speed.measure, shapes=speed.FURTHER), 100),
 )
 

@@ -5,19 +5,18 @@ The allocator of torch is told the capacity (`set_per_process_memory_fraction`),
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from benchmarks.gpu.lab import Allocated, Lab
-from benchmarks.gpu.memory import at_rest, step, within
+from benchmarks.gpu.memory import at_rest, host_bytes, step, within
 from benchmarks.gpu.phase import Aim, Found
 from benchmarks.gpu.workload import MIDDLE, PASS, bodies_of, fill, run_of
-from peers.runtime.device import SPARE
-from swarm.compute.graph import count_stages
-from swarm.compute.memory_table import Mode, StageCounts, StageMemory, stage_memory
+from peers.run.capacity import MiddleStage, usable
+from swarm.compute.memory_table import Mode, StageMemory
 from swarm.compute.precision import Precision
 from swarm.compute.stage import Stage
 from swarm.manifest import RunManifest
@@ -37,14 +36,14 @@ class Cap:
 
     @property
     def room(self) -> int:
-        return self.total - min(self.total // 8, SPARE)
+        return usable(self.total)
 
 
 def measure(lab: Lab) -> Found:
     """For each capacity: the largest stage in layers and parameters, and whether it trains within the capacity."""
     figures: dict[str, object] = {}
     aims: list[Aim] = []
-    table = Table(lab)
+    table = MiddleStage(partial(run, lab), Mode(str(lab.device), Precision.usual(lab.device).value))
     for gigabytes in GIGABYTES:
         cap = Cap(gigabytes * (10**6 if lab.smoke else 10**9))
         name = f"{gigabytes} {'MB' if lab.smoke else 'GB'}"
@@ -53,7 +52,7 @@ def measure(lab: Lab) -> Found:
             continue
         for by_layer in (False, True):
             way = "layers recomputed" if by_layer else "whole graphs"
-            figures[f"{name}, {way}"] = row = _row(lab, table, cap, by_layer)
+            figures[f"{name}, {way}"] = row = capped(lab, table, cap, by_layer)
             aims.append(Aim.holds(f"{name}, {way}: the largest stage trains", row["trained"]))
             if row["trained"] is True:
                 ratio = float(row["peak"]), float(row["table"])  # type: ignore[arg-type]
@@ -68,41 +67,13 @@ def run(lab: Lab, layers: int) -> RunManifest:
     return run_of(2048, 5632, layers, 2, 2048, subspace_dim=128)
 
 
-class Table:
-    """The memory table for any number of layers. Only stages of FEW and MORE layers are counted: each further layer
-    needs as much as the one before, and counting a large stage takes seconds.
-    """
-
-    FEW, MORE = 2, 4
-
-    def __init__(self, lab: Lab) -> None:
-        self._lab = lab
-        self._mode = Mode(str(lab.device), Precision.usual(lab.device).value)
-        self._few, self._more = (count_stages(run(lab, n), self._mode)[MIDDLE] for n in (self.FEW, self.MORE))
-
-    def counts(self, layers: int) -> StageCounts:
-        few, more = dataclasses.asdict(self._few), dataclasses.asdict(self._more)
-        each = {name: (more[name] - few[name]) // (self.MORE - self.FEW) for name in few}
-        return StageCounts(**{name: few[name] + (layers - self.FEW) * each[name] for name in few})
-
-    def memory(self, layers: int, by_layer: bool) -> StageMemory:
-        counts = self.counts(layers)
-        return stage_memory(run(self._lab, layers), counts.by_layer() if by_layer else counts, self._mode)
-
-    def largest(self, room: int, by_layer: bool) -> int:
-        """The largest number of layers that fits into `room` bytes; 0: none."""
-        layers = 0
-        while self.memory(layers + 1, by_layer).device <= room:
-            layers += 1
-        return layers
-
-
-def _row(lab: Lab, memory: Table, cap: Cap, by_layer: bool) -> dict[str, object]:
-    layers = memory.largest(cap.room, by_layer)
+def capped(lab: Lab, memory: MiddleStage, cap: Cap, by_layer: bool, offload: bool = False) -> dict[str, object]:
+    """Train the largest stage that fits. Returns whether it trained, and its peak."""
+    layers = memory.largest(cap.room, by_layer, offload)
     if not layers:
         return {"layers": 0, "trained": "not even one layer fits"}
     manifest = run(lab, layers)
-    table = memory.memory(layers, by_layer)
+    table = memory.memory(layers, by_layer, offload)
     row: dict[str, object] = {"layers": layers, "parameters": count_parameters(manifest.model, MIDDLE)}
     lab.tidy()
     if lab.cuda:
@@ -110,7 +81,7 @@ def _row(lab: Lab, memory: Table, cap: Cap, by_layer: bool) -> dict[str, object]
         torch.cuda.set_per_process_memory_fraction(cap.total / total, lab.device)
     try:
         with lab.counted() as allocated:
-            row["peak"] = _trained(lab, manifest, cap.room - table.device, by_layer, allocated)
+            row["peak"] = _trained(lab, manifest, cap.room - table.device, by_layer, allocated, offload)
         row["trained"] = True
     except torch.OutOfMemoryError as error:
         row["trained"] = str(error)[:200]
@@ -118,18 +89,21 @@ def _row(lab: Lab, memory: Table, cap: Cap, by_layer: bool) -> dict[str, object]
         gc.collect()
         if lab.cuda:
             torch.cuda.set_per_process_memory_fraction(1.0, lab.device)
-    row["table"] = at_once(table)
+    row["table"] = at_once(lab, table)
     row["room"] = cap.room
     return row
 
 
-def at_once(table: StageMemory) -> int:
-    """The table's peak of a peer whose sums fit into 32 bits, and which computes one microbatch after the other."""
-    in_step = table.reduced + table.updating if table.own_memory else 0  # a CPU has the reduced vector all the time
+def at_once(lab: Lab, table: StageMemory) -> int:
+    """The table's peak of a peer whose sums fit into 32 bits, and which computes one microbatch after the other; of a
+    CPU, in the microbatches.
+    """
+    reduced = 0 if table.reduces_on_host else table.reduced
+    in_step = reduced + table.updating if lab.cuda else 0
     return at_rest(table) + max(table.graph + table.in_backward, in_step)
 
 
-def _trained(lab: Lab, manifest: RunManifest, graphs: int, by_layer: bool, allocated: Allocated) -> int:
+def _trained(lab: Lab, manifest: RunManifest, graphs: int, by_layer: bool, allocated: Allocated, offload: bool) -> int:
     """Train a step. Returns the most bytes that were allocated; on a CPU, which keeps the reduced vector of a real
     reduction all the time, those in the microbatches.
     """
@@ -140,7 +114,9 @@ def _trained(lab: Lab, manifest: RunManifest, graphs: int, by_layer: bool, alloc
         graph_budget_bytes=max(0, graphs),
         initialised=False,
         recomputes_layers=by_layer,
+        offload=offload,
     )
+    beside = host_bytes(lab, stage) if offload else 0
     fill(stage.parameters)
     stage.loaded()
     bodies = bodies_of(manifest)
@@ -149,4 +125,4 @@ def _trained(lab: Lab, manifest: RunManifest, graphs: int, by_layer: bool, alloc
         stage.forward(Forward(PASS, PassKind.TRAIN, Microbatch(number), bodies[0]))
         stage.backward(Backward(PASS, Microbatch(number), bodies[1]))
     in_microbatches, in_step = allocated.peak, step(stage, manifest, allocated)
-    return max(in_microbatches, in_step) if lab.cuda else in_microbatches
+    return max(in_microbatches, in_step) if lab.cuda else in_microbatches - beside

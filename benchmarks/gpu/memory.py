@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import gc
 
+from torch import Tensor
+
 from benchmarks.gpu.lab import Allocated, Lab
 from benchmarks.gpu.phase import Aim, Found
-from benchmarks.gpu.workload import MIDDLE, PASS, bodies_of, run_of, stage_of
+from benchmarks.gpu.workload import ATTEMPT, MIDDLE, PASS, bodies_of, run_of, stage_of
 from swarm.compute.graph import count_stages
 from swarm.compute.memory_table import Mode, StageMemory, stage_memory
 from swarm.compute.precision import Precision
+from swarm.compute.reduction import Buckets
 from swarm.compute.stage import Stage
 from swarm.manifest import RunManifest
 from swarm.models.kinds import count_parameters
 from swarm.protocol.ids import Microbatch, PassKind
-from swarm.protocol.peer.io import Backward, Forward
+from swarm.protocol.peer.io import Backward, Forward, SumBucket
 from swarm.protocol.update import update_of
 
 TOLERANCE = 0.10
@@ -76,10 +79,29 @@ def _row(lab: Lab, manifest: RunManifest) -> dict[str, float]:
 def step(stage: Stage, manifest: RunManifest, allocated: Allocated) -> int:
     """Apply a step of the stage's own sums. Returns the most bytes that were allocated meanwhile."""
     allocated.new_peak()
-    reduced = stage._accumulator.numbers(slice(0, stage._accumulator.layout.length))
+    reduced = own_sums(stage)
     update = update_of(manifest.optimizer, stage.optimizer.version, manifest.run.steps)
     stage.optimizer.apply(reduced, 1e-6, update, unit=stage.reduction.unit)
     return allocated.peak
+
+
+def own_sums(stage: Stage) -> Tensor:
+    """The stage's own sums in its reduced vector, as a sole replica reduces them."""
+    reduction = stage.reduction
+    for bucket in range(Buckets(stage._accumulator.layout, reduction._sums).count):
+        reduction.store(ATTEMPT, bucket, reduction.sum(SumBucket(ATTEMPT, bucket, ())))
+    return reduction.reduced(ATTEMPT)
+
+
+def host_bytes(lab: Lab, stage: Stage) -> int:
+    """Bytes that `Allocated` counts although a stage with offload has them in the host's memory. They are counted only
+    if the device is a CPU, and so is the memory with which a CPU adds up gradients.
+    """
+    if lab.cuda:
+        return 0
+    held = stage.reduction._held
+    tensors = [*stage.optimizer._live().values(), *stage._accumulator._scratch, *([] if held is None else [held])]
+    return sum({each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in tensors}.values())
 
 
 def planned(lab: Lab, manifest: RunManifest) -> StageMemory:

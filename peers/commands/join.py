@@ -49,6 +49,14 @@ def command(
     ] = "auto",
     precision: Precision = "auto",
     compiled: Compile = False,
+    offload: Annotated[
+        bool,
+        typer.Option(
+            "--offload",
+            help="Keep the optimizer's state of a graphics card in the host's memory. The card then holds a larger "
+            "stage, and a step takes longer. The result is the same.",
+        ),
+    ] = False,
     max_memory: MaxMemory = None,
     max_rate: MaxRate = None,
     threads: Threads = 1,
@@ -180,7 +188,7 @@ def command(
     from peers.run.home import Home
     from peers.run.invite_text import read_invite
     from peers.runtime.core_loop import exit_code
-    from peers.runtime.device import pick_devices
+    from peers.runtime.device import check_offload, pick_devices
     from peers.runtime.fault import Fault
     from peers.runtime.sensors import pick_sensor
     from peers.stage.budgets import budgets
@@ -188,6 +196,7 @@ def command(
     from peers.stage.options import JoinOptions
     from peers.stage.pausing import Watched
     from peers.stage.seats import take_seats
+    from swarm.compute.memory_table import Mode
     from swarm.net.listening import listen_on
 
     console = Console(highlight=False)
@@ -210,6 +219,8 @@ def command(
     for picked in devices:
         if picked.why:
             console.print(f"this peer computes on the CPU: {picked.why}", markup=False)
+    if offload:
+        check_offload(devices)
     watches = max_temp is not None or when_busy
     if temp_file is not None and max_temp is None:
         raise typer.BadParameter("that temperature has no effect: also give --max-temp", param_hint="--temp-file")
@@ -228,6 +239,7 @@ def command(
         precision=devices[0].precision,
         watched=watched[0],
         compiled=compiled,
+        offload=offload and Mode(devices[0].name).own_memory,
         threads=threads,
         capacity=capacity,
         means_file=Home(home).means,
@@ -251,6 +263,7 @@ def command(
                 machine=machines[number],
                 device=picked.name,
                 precision=picked.precision,
+                offload=offload and Mode(picked.name).own_memory,
                 watched=watched[number],
             )
         if as_json or (number == 0 and (seats or 1) == 1):

@@ -122,6 +122,7 @@ IGNORED = NOISE | frozenset(
         "RecordOutdated",
         "FreedMemoryReturned",
         "LayersRecomputed",
+        "OffloadLimited",
         "RoundsOtherwise",
         "StateCompared",
         "StateDrifted",

@@ -24,6 +24,7 @@ _NEWS = (
     e.MachineMeasured,
     e.FreedMemoryReturned,
     e.LayersRecomputed,
+    e.OffloadLimited,
     e.CoordinatorStarted,
     e.CoordinatorBack,
     e.LeadershipTaken,

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from peers.run.cards import CARDS, MINE, Card
 from peers.run.dry_run import StageNeed
-from peers.runtime.device import SPARE
 from swarm.compute.memory_table import Mode, StageMemory
 from swarm.compute.work import StageWork, Work
 
@@ -43,6 +42,8 @@ class Kind:
     memory: int
     needs: Sequence[StageNeed]
     times: Sequence[Times]
+    offloaded: Sequence[StageNeed] = ()
+    """What each stage needs with --offload. Empty: these cards have no memory of their own."""
 
     def taken_up(self, stage: int) -> StageMemory:
         """Memory that a peer of a stage uses on this card."""
@@ -55,6 +56,13 @@ class Kind:
     def lacks(self, stage: int) -> int:
         """Bytes that are missing for a stage; 0: the stage fits."""
         return max(0, self.taken_up(stage).device - self.memory)
+
+    def with_offload(self, stage: int) -> StageMemory | None:
+        """Memory with --offload, if a stage fits only in this way."""
+        if not self.offloaded or not self.lacks(stage):
+            return None
+        memory = self.offloaded[stage].within(self.memory)
+        return memory if memory.device <= self.memory else None
 
     def graphs(self, stage: int) -> int:
         """The number of microbatch graphs that fit at once."""
@@ -69,11 +77,6 @@ class Kind:
         times, wanted = self.times[stage], stages - stage
         again = 1.0 if self.recomputes_layers(stage) else max(0.0, 1 - self.graphs(stage) / wanted)
         return Times(times.forward_s, times.backward_s + again * times.forward_s)
-
-
-def usable(card: Card) -> int:
-    """Bytes of a card that a peer plans with, if nothing else uses it."""
-    return card.memory - min(card.memory // 8, SPARE)
 
 
 def mode_of(name: str) -> Mode:

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from peers.run.capacity import Capacity, capacities, usable
 from peers.run.cards import CARDS, MINE, UnknownCard, parse_cards
 from peers.run.coding import ENTROPY, coding, name_of
 from peers.run.dry_run import DryRun, dry_run
-from peers.run.fleet import Kind, Times, mode_of, placed, row_of, times_on, usable
+from peers.run.fleet import Kind, Times, mode_of, placed, row_of, times_on
 from peers.run.forecast import Forecast, Line, Load, forecast, smallest_step
 from peers.run.losses import Loss, loss_of
-from swarm.compute.memory_table import StageCounts
+from swarm.compute.memory_table import Mode, StageCounts
 from swarm.manifest import RunManifest
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ class Placement:
     """The number of graphs that fit at once."""
     again: bool
     """True if it recomputes layer by layer, since a whole graph does not fit."""
+    offload_host: int | None = None
+    """Bytes of the host's memory with which the stage fits if the peer joins with --offload. None: it fits without, or
+    not at all.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,8 @@ class Outlook:
     own: Way
     """The way that the run file sets."""
     others: tuple[Way, ...]
+    capacities: tuple[Capacity, ...] = ()
+    """The largest stages of this run's layers for common cards."""
 
     @property
     def advice(self) -> Way | None:
@@ -110,7 +117,8 @@ def outlook(manifest: RunManifest, cards: str, line: Line | None) -> Outlook:
         # a codec for token means is of no use without them, and other codecs would leave the means unused
         codecs = (ENTROPY,) if manifest.model.token_means else CODECS
         others = tuple(fleet.way(codec, how, sized=True) for how in averaging for codec in codecs)
-    return Outlook(line, manifest.run.steps, fleet.rows, fleet.placements, own, others)
+    largest = capacities(manifest, fleet.mode)
+    return Outlook(line, manifest.run.steps, fleet.rows, fleet.placements, own, others, largest)
 
 
 class Fleet:
@@ -153,6 +161,11 @@ class Fleet:
         )
 
     @property
+    def mode(self) -> Mode:
+        """How the first card computes; if the first is this machine, the next card."""
+        return mode_of(next((name for name in self._kinds if name != MINE), MINE))
+
+    @property
     def _microbatches(self) -> int:
         """Microbatches of a row in a step."""
         return -(-self.manifest.batch.microbatches // self.rows)
@@ -181,7 +194,9 @@ def _kind(manifest: RunManifest, name: str, counts: dict[str, list[StageCounts]]
     needs = dry_run(manifest, mode, counts[name]).stages
     if name == MINE:
         return Kind(name, memory_budget(None, "cpu"), needs, _times(manifest, speed or own_speed(manifest)))
-    return Kind(name, usable(CARDS[name]), needs, times_on(CARDS[name], count_work(manifest, mode)))
+    offloaded = dry_run(manifest, dataclasses.replace(mode, offload=True), counts[name]).stages
+    times = times_on(CARDS[name], count_work(manifest, mode))
+    return Kind(name, usable(CARDS[name].memory), needs, times, offloaded)
 
 
 def own_speed(manifest: RunManifest) -> Speed:
@@ -231,8 +246,10 @@ def _load(plan: DryRun, row: Sequence[Times], on_host: bool) -> Load:
 def _placement(kind: Kind, stage: int, stages: int, count: int) -> Placement:
     times, needs = kind.taken(stage, stages), kind.taken_up(stage).device
     lacks, graphs, again = kind.lacks(stage), kind.graphs(stage), kind.recomputes_layers(stage)
+    offloaded = kind.with_offload(stage)
+    host = None if offloaded is None else offloaded.host
     return Placement(
-        stage, kind.name, count, times.forward_s, times.backward_s, needs, kind.memory, lacks, graphs, again
+        stage, kind.name, count, times.forward_s, times.backward_s, needs, kind.memory, lacks, graphs, again, host
     )
 
 
@@ -243,6 +260,7 @@ def to_json(found: Outlook) -> dict[str, Any]:
         "line": None if found.line is None else dataclasses.asdict(found.line),
         "replicas": found.rows,
         "placements": [dataclasses.asdict(each) for each in found.placements],
+        "capacities": [dataclasses.asdict(each) for each in found.capacities],
         "own": _way_as_json(found.own, found.steps),
         "others": [_way_as_json(way, found.steps) for way in found.others],
         "advice": None if advice is None else _way_as_json(advice, found.steps),

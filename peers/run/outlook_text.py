@@ -20,10 +20,14 @@ def show(found: Outlook, console: Console) -> None:
     )
     for each in found.placements:
         fits = f"lacks {amount(each.lacks)}" if each.lacks else "fits, layers again" if each.again else "fits"
+        if each.offload_host is not None:
+            fits += ", fits with --offload"
         seconds = f"{each.forward_s:.3g} + {each.backward_s:.3g}"
         sizes = amount(each.needs), amount(each.has)
         cards.add_row(str(each.stage), f"{each.count} × {each.card}", seconds, *sizes, fits, str(each.graphs))
     console.print(cards)
+    if found.capacities:
+        _show_capacities(found, console)
     own = found.own.forecast
     parts = {"compute": own.compute_s, "fill and drain": own.fill_s, "wire": own.wire_s, "reduce": own.reduce_s}
     told = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in parts.items())
@@ -43,6 +47,17 @@ def show(found: Outlook, console: Console) -> None:
     )
     if not any(each.card == MINE for each in found.placements):
         _say(console, "the times of cards are computed from published figures, not measured: see docs/gpu.md")
+
+
+def _show_capacities(found: Outlook, console: Console) -> None:
+    """A row for each card and way to use its memory."""
+    rows = table("card", "largest stage", "layers", "parameters", "host's memory")
+    for each in found.capacities:
+        way = ("--offload" if each.offload else "") + (", layers again" if each.again else ", whole graphs")
+        sizes = str(each.layers), f"{each.parameters:,}", amount(each.host)
+        rows.add_row(f"{each.gib} GB", way.removeprefix(", "), *sizes)
+    console.print(rows)
+    _say(console, "largest stage: of this run's layers, in the middle; it fits on a card of this size (docs/gpu.md)")
 
 
 def _advice(found: Outlook) -> str:

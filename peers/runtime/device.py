@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -80,6 +81,15 @@ def pick_devices(names: str, precision: str = "auto", compiled: bool = False) ->
         if cards.count(card) > 1:
             raise DeviceError(f"--device {names}: {card} is named twice; --seats puts several peers on one card")
     return picked
+
+
+def check_offload(devices: Sequence[Picked]) -> None:
+    """Raise DeviceError if no device has memory of its own, so that there is nothing to offload."""
+    if not any(Mode(each.name).own_memory for each in devices):
+        raise DeviceError(
+            f"--offload: {', '.join(each.name for each in devices)} already uses the host's memory, so there is "
+            "nothing to offload; leave this out, or name a CUDA or ROCm card with --device"
+        )
 
 
 def _precision(device: str, wanted: str) -> Precision:

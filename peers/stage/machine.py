@@ -65,6 +65,8 @@ class Machine:
         self.max_rate: int | None = max_rate if beside is None else beside.max_rate
         own = None if max_rate is None or beside is not None else Uplink(max_rate)
         self.uplink: Uplink | None = own if beside is None else beside.uplink
+        self.states: int | None = None
+        """Bytes of `budgets.memory` that states may take, if not all: with offload, the host's memory limits them."""
         self.more = more
         self.process: str = secrets.token_hex(6) if beside is None else beside.process
         """A random name for this process. It reveals nothing, but lets people see which peers fail together."""
@@ -91,6 +93,11 @@ class Machine:
         finally:
             self._seats.remove(seat)
             _tell(self.seats_on_line)
+
+    @property
+    def memory_for_states(self) -> int:
+        """Bytes that coordinators may fill with stages."""
+        return self.budgets.memory if self.states is None else self.states
 
     @property
     def finished(self) -> bool:
@@ -193,7 +200,7 @@ class Seat:
         """The values reported to the coordinator, from the capacity and link speed of the whole machine."""
         limit = self.max_rate
         uplink = float(limit) if limit is not None else None if up is None else up / self._sharing_line
-        return Means(capacity / self._sharing, self.machine.budgets.memory, uplink, down, self._seating())
+        return Means(capacity / self._sharing, self.machine.memory_for_states, uplink, down, self._seating())
 
     def _seating(self) -> Seating | None:
         seats, grows = self.machine.seats, self.machine.more is not None

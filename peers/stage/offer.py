@@ -59,7 +59,7 @@ async def measured_offer(
             ) from None
         capacity = speed.capacity
     forward_s, backward_s = (None, None) if speed is None else (speed.forward_s, speed.backward_s)
-    memory = options.machine.budgets.memory
+    memory = options.machine.memory_for_states
     log.append(MachineMeasured(options.device, capacity, forward_s, backward_s, memory, up, down, kept=not measured))
     return MachineOffer(capacity, up, down)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from peers.runtime.fault import Fault
@@ -32,6 +32,8 @@ class JoinOptions:
     """The precision of matrix products; None: the device's default."""
     compiled: bool = False
     """True if torch compiles the layers."""
+    offload: bool = False
+    """True if the optimizer's state is in the host's memory, although the device has its own."""
     threads: int = 1
     slots: int = 0
     """Microbatches to work on at once; 0: chosen by the pipeline's depth and the memory."""
@@ -61,4 +63,4 @@ class JoinOptions:
     @property
     def mode(self) -> Mode:
         """The settings on which the required memory depends."""
-        return Arithmetic.of(self.device, self.threads, self.precision).mode
+        return replace(Arithmetic.of(self.device, self.threads, self.precision).mode, offload=self.offload)

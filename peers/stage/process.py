@@ -18,6 +18,7 @@ from peers.runtime.organisers import addresses_by_peer, members_of
 from peers.runtime.run_observer import RunObserver
 from peers.stage.admission import Admitted, be_admitted, says_shut_out
 from peers.stage.bans import Bans
+from peers.stage.budgets import memory_for_states
 from peers.stage.driver import StageDriver
 from peers.stage.entrance import enter
 from peers.stage.heap import return_freed_memory
@@ -47,6 +48,7 @@ from swarm.events import (
     FreedMemoryReturned,
     LayersRecomputed,
     LoopBlocked,
+    OffloadLimited,
     ProcessStarted,
     ProcessStopped,
     Rotation,
@@ -113,6 +115,10 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             raise
         room = machine.budgets.memory
         needs = await asyncio.to_thread(needs_of, admitted.manifest, options.mode, room)
+        if options.offload:
+            machine.states = states = memory_for_states(needs, machine.budgets)
+            if states < room:
+                log.append(OffloadLimited(states, room, machine.budgets.host or 0))
         updates_on_cpu = not await asyncio.to_thread(updates_here, options.device, log)
         peer = PeerProcess(invite, home, options, host, log, admitted, needs, updates_on_cpu, ending)
         return await peer.run()
@@ -266,6 +272,8 @@ class PeerProcess:
         further: dict[str, object] = {}  # an emulated engine has no such options
         if self._updates_on_cpu:
             further["updates_on_cpu"] = True
+        if options.offload:
+            further["offload"] = True
         if options.precision is not None:
             further["precision"] = options.precision
         if memory != need.memory:

@@ -23,15 +23,20 @@ def buckets_of(layout: Layout, sums: SumSection) -> Buckets:
     return CodedBuckets(layout, sums, codecs.averaging(sums.averaging)) if sums.compresses else Buckets(layout, sums)
 
 
-def reduction_of(accumulator: Accumulator, sums: SumSection, grid: BlockGrid | None = None) -> Reduction:
-    """The reduction of a stage. grid: the grid of the accumulator. Raises codecs.UnknownCodec."""
+def reduction_of(
+    accumulator: Accumulator, sums: SumSection, grid: BlockGrid | None = None, *, on_host: bool = False
+) -> Reduction:
+    """The reduction of a stage. grid: the grid of the accumulator. Raises codecs.UnknownCodec.
+
+    on_host: the reduced vector is in the host's memory, as it always is with compression.
+    """
     if grid is not None:
         return dithered.DitheredReduction(accumulator, sums, grid)
     if sums.rank:
         return LowRankReduction(accumulator, sums)
     if sums.compresses:
         return CodedReduction(accumulator, sums)
-    return Reduction(accumulator, Buckets(accumulator.layout, sums), sums)
+    return Reduction(accumulator, Buckets(accumulator.layout, sums), sums, on_host=on_host)
 
 
 def largest_bucket(sums: SumSection) -> int:

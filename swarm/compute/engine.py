@@ -85,6 +85,8 @@ class StageEngine:
     nothing else to do.
     `recomputes_layers`: a graph holds only the input of each layer, for stages whose whole graph does not fit. Not
     together with `compiled`: torch recomputes a compiled layer differently, and the bits would differ.
+    `offload`: the fp32 parameters, their moments and the reduced vector are in the host's memory. The results have the
+    same bits.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class StageEngine:
         compiled: bool = False,
         splits: bool = False,
         recomputes_layers: bool = False,
+        offload: bool = False,
     ) -> None:
         self._manifest = manifest
         self._index = stage
@@ -114,6 +117,7 @@ class StageEngine:
         self._clock = DeviceClock(torch.device(device))
         self._splits = splits
         self._recomputes_layers = recomputes_layers
+        self._offload = offload
         self._post = post
         self._format = BodyFormat(manifest)
         layout = self._layout()
@@ -346,6 +350,7 @@ class StageEngine:
             compiled=self._compiled,
             splits=self._splits,
             recomputes_layers=self._recomputes_layers,
+            offload=self._offload,
         )
 
     def _compute(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:

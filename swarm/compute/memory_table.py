@@ -24,6 +24,12 @@ UPDATED_AT_ONCE = 1 << 24
 """Elements that an optimizer step processes at once on a GPU: more would take more memory, but not less time."""
 _UPDATED = 4 + 4 + 8
 """Scratch bytes for each of these elements: two fp32 numbers and one fp64 number (adamw.py)."""
+STREAMED_AT_ONCE = 1 << 22
+"""Elements of a parameter that are on the device at once in a step with offload; a multiple of the blocks of
+checksum.py.
+"""
+_STREAMED = 4 + 4 + 4 + 8
+"""Bytes for each of these elements besides the scratch: the parameter, two moments, and the sum of its gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,10 @@ class Mode:
     """torch's name of the device: cpu, cuda, cuda:1, xpu …"""
     precision: str = "fp32"
     """Precision of matrix products: fp32, bf16 or fp16."""
+    offload: bool = False
+    """Whether the state of the optimizer and the reduced vector are in the host's memory, although the device has its
+    own (offload.py).
+    """
 
     @property
     def own_memory(self) -> bool:
@@ -47,13 +57,14 @@ class Mode:
     @property
     def kind(self) -> ComputeKind:
         """The part of the mode on which the memory depends, as a peer reports it to coordinators."""
-        return ComputeKind[f"{'CARD' if self.own_memory else 'HOST'}_{self.precision.upper()}"]
+        card = "OFFLOAD" if self.offload else "CARD"
+        return ComputeKind[f"{card if self.own_memory else 'HOST'}_{self.precision.upper()}"]
 
     @classmethod
     def of_kind(cls, kind: ComputeKind) -> Mode:
         """A mode of this kind. Its device stands for all devices of the kind."""
         place, precision = kind.name.split("_")
-        return cls("cuda" if place == "CARD" else "cpu", precision.lower())
+        return cls("cpu" if place == "HOST" else "cuda", precision.lower(), place == "OFFLOAD")
 
 
 ON_CPU = Mode()
@@ -92,8 +103,11 @@ class StageMemory:
     own_memory: bool
     """Whether the device has its own memory; some of the following then is in the host's memory instead."""
     weights: int
+    """Parameters in fp32, on the device. With offload: those that have no copy in half precision."""
     copies: int
     """Copies of matrices in half precision."""
+    masters: int
+    """With offload: all parameters in fp32, in the host's memory."""
     moments: int
     accumulator: int
     """The sums at their largest width: exact sums need half of this as long as all of them fit into 32 bits."""
@@ -117,12 +131,15 @@ class StageMemory:
     """The same in the host's memory; on a CPU, they are in the same memory."""
     reduces_on_host: bool
     """Whether the reduced vector is in the host's memory although the device has its own."""
+    offload: bool
+    """Whether the moments are in the host's memory too."""
 
     @property
     def resident(self) -> int:
         """Bytes that are always allocated on the device."""
         here = self._here(self.reduced + self.residuals + self.host_grids)
-        return self.weights + self.copies + self.moments + self.accumulator + self.grids + here
+        moments = 0 if self.offload else self.moments
+        return self.weights + self.copies + moments + self.accumulator + self.grids + here
 
     @property
     def working(self) -> int:
@@ -142,7 +159,9 @@ class StageMemory:
         """Bytes of the host's memory if the device has its own memory; else 0."""
         if not self.own_memory:
             return 0
-        return self.residuals + self.host_grids + self.on_the_way + (self.reduced if self.reduces_on_host else 0)
+        state = self.masters + self.moments if self.offload else 0
+        reduced = self.reduced if self.reduces_on_host else 0
+        return state + reduced + self.residuals + self.host_grids + self.on_the_way
 
     def with_graphs(self, count: int) -> int:
         """Bytes on the device in a backward while `count` graphs are kept, if it does not compute asynchronously."""
@@ -162,10 +181,13 @@ def stage_memory(manifest: RunManifest, counts: StageCounts, mode: Mode, sent: i
     copied = (mode.precision == "fp16") + (bool(sums.dither) and mode.device != "cpu")
     scaled = 4 * number * copied
     blocks = -(-number // _BLOCK) if sums.dither else 0
+    offload = mode.offload and mode.own_memory
+    updating = (_STREAMED + _UPDATED) * min(number, STREAMED_AT_ONCE)
     return StageMemory(
         own_memory=mode.own_memory,
-        weights=4 * number,
+        weights=4 * (number - counts.matrices if offload and mode.half else number),
         copies=2 * counts.matrices if mode.half else 0,
+        masters=4 * number if offload else 0,
         moments=8 * number,
         accumulator=width * number,
         reduced=width * number,
@@ -173,11 +195,12 @@ def stage_memory(manifest: RunManifest, counts: StageCounts, mode: Mode, sent: i
         in_backward=max(counts.in_backward, counts.gradients + scaled - counts.graph),
         ahead=counts.gradients + scaled if mode.own_memory else 0,
         on_the_way=_on_the_way(manifest, width * number if sent is None else sent, width * number),
-        updating=_UPDATED * min(number, UPDATED_AT_ONCE) if mode.own_memory else 0,
+        updating=updating if offload else _UPDATED * min(number, UPDATED_AT_ONCE) if mode.own_memory else 0,
         residuals=_residuals(manifest, number) if manifest.swarm.replicas > 1 else 0,
         grids=_GRID[0] * blocks,
         host_grids=_GRID[1] * blocks,
-        reduces_on_host=sums.mode != "exact" or sums.averaging != "none",
+        reduces_on_host=offload or sums.mode != "exact" or sums.averaging != "none",
+        offload=offload,
     )
 
 

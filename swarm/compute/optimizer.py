@@ -8,7 +8,7 @@ the same state give the same bits (swarm/compute/adamw.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from swarm.compute.digest import next_chain, reduced_digest, state_digest
 from swarm.compute.finite import all_finite, magnitude
 from swarm.compute.held import HeldState, Holds
 from swarm.compute.layout import Layout
+from swarm.compute.offload import host_zeros, pieces, wait_for
 from swarm.manifest import OptimizerSection
 from swarm.models.boundary import is_projector
 from swarm.models.retraction import retract
@@ -83,9 +84,12 @@ class StageOptimizer:
         section: OptimizerSection,
         chain: str,
         subspace_id: str = "",
-        on_cpu: bool = False,
+        elsewhere: torch.device | None = None,
     ) -> None:
-        """`on_cpu`: compute steps on the CPU even if the parameters are elsewhere (see swarm/compute/self_test.py)."""
+        """`elsewhere`: copy the state piece by piece to this device and compute the steps there: to the CPU if the
+        device of the state rounds differently (see swarm/compute/self_test.py), or to an accelerator if the state is in
+        the host's memory (see swarm/compute/offload.py). None: compute where the state is.
+        """
         self.version = 0
         self.updates = 0
         self.chain = chain
@@ -93,13 +97,10 @@ class StageOptimizer:
         self._layout = layout
         self._section = section
         self._subspace_id = subspace_id
-        self._on_cpu = on_cpu
+        self._elsewhere = elsewhere
         self.torn = False
         """Whether loading a state failed in the middle, so that the state belongs to no version."""
-        self._moments = {
-            kind: {name: torch.zeros_like(p) for name, p in self._parameters.items()}
-            for kind in ("exp_avg", "exp_avg_sq")
-        }
+        self._moments = {kind: self._zeros() for kind in ("exp_avg", "exp_avg_sq")}
 
     def apply(
         self, reduced: Tensor, scale: float, update: Update, *, unit: float = 1.0, digest: str | None = None
@@ -113,22 +114,13 @@ class StageOptimizer:
         if scale != 0.0:
             decaying = Factors.of(self._section, update, self._section.weight_decay)
             others = Factors.of(self._section, update, 0.0)
-            for (name, parameter), part in zip(self._parameters.items(), self._layout.slices, strict=True):
-                if is_token_means(name):
-                    table = self._where(parameter.detach())
-                    exact = reduced[part].to(table.device, torch.float64).mul_(unit)
-                    follow(table, exact.to(torch.float32).view_as(table))
-                    if self._on_cpu:
-                        parameter.detach().copy_(table)
-                    continue
-                state = (parameter.detach(), self._moments["exp_avg"][name], self._moments["exp_avg_sq"][name])
-                p, first, second = there = [self._where(tensor) for tensor in state]
-                step(p, reduced[part], first, second, decaying if decays(name, parameter) else others, scale * unit)
-                if is_projector(name):
-                    p.copy_(retract(p))
-                for tensor, computed in zip(state, there, strict=True):
-                    if computed is not tensor:
-                        tensor.copy_(computed)
+            try:
+                for (name, parameter), part in zip(self._parameters.items(), self._layout.slices, strict=True):
+                    factors = decaying if decays(name, parameter) else others
+                    self._step(name, parameter.detach(), reduced[part], factors, scale, unit)
+            finally:
+                if self._elsewhere is not None:
+                    wait_for(self._elsewhere)
             self.updates += 1
         self.version += 1
         self.chain = chain
@@ -138,9 +130,43 @@ class StageOptimizer:
         """The second moment of each parameter, in parameter order."""
         return list(self._moments["exp_avg_sq"].values())
 
-    def _where(self, tensor: Tensor) -> Tensor:
-        """The tensor on the device on which steps are computed: itself or a copy."""
-        return tensor.cpu() if self._on_cpu else tensor
+    def _step(self, name: str, parameter: Tensor, reduced: Tensor, factors: Factors, scale: float, unit: float) -> None:
+        """Update a parameter and its moments. reduced: its part of the reduced vector."""
+        means = is_token_means(name)
+        tensors = (parameter, *(() if means else (self._moments[kind][name] for kind in KINDS[1:])))
+        whole = self._elsewhere is None or means or is_projector(name)
+        for part in (slice(0, len(reduced)),) if whole else pieces(len(reduced)):
+            state = [tensor.view(-1)[part] for tensor in tensors]
+            there = [self._there(piece) for piece in state]
+            given = self._moved(reduced[part])
+            if means:
+                exact = given.to(there[0].device, torch.float64, copy=True).mul_(unit)
+                follow(there[0].view(parameter.shape), exact.to(torch.float32).view(parameter.shape))
+            else:
+                step(there[0], given, there[1], there[2], factors, scale * unit)
+            if is_projector(name):
+                matrix = there[0].view(parameter.shape)
+                matrix.copy_(retract(matrix))
+            for piece, computed in zip(state, there, strict=True):
+                if computed is not piece:
+                    piece.copy_(computed, non_blocking=True)
+
+    def _there(self, tensor: Tensor) -> Tensor:
+        """The tensor where steps are computed: itself or a copy."""
+        there = self._moved(tensor)
+        is_copy = self._elsewhere is None or there is not tensor
+        return there if is_copy else tensor.clone()  # in tests, one device stands for two
+
+    def _moved(self, tensor: Tensor) -> Tensor:
+        """The tensor on the device where steps are computed. An accelerator may copy it later."""
+        if self._elsewhere is None:
+            return tensor
+        return tensor.to(self._elsewhere, non_blocking=self._elsewhere.type != "cpu")
+
+    def _zeros(self) -> dict[str, Tensor]:
+        if self._elsewhere is None or self._elsewhere.type == "cpu":
+            return {name: torch.zeros_like(parameter) for name, parameter in self._parameters.items()}
+        return host_zeros(self._parameters, self._elsewhere)
 
     def digest(self) -> str:
         """The digest of the full state: equal to `state().digest()`, but without a copy."""
@@ -148,13 +174,13 @@ class StageOptimizer:
 
     def checksum(self, key: int = 0) -> int:
         """A fast checksum of the present parameters and moments, equal on all replicas."""
-        return checksum(self._live().values(), key)
+        return checksum(self._visited(self._live().values()), key)
 
     def condition(self) -> Condition:
         """The condition of the parameters and moments. Reads each tensor once."""
         moments = (tensor for tensors in self._moments.values() for tensor in tensors.values())
-        largest = magnitude(parameter.detach() for parameter in self._parameters.values())
-        spoilt = not (math.isfinite(largest) and all_finite(moments))
+        largest = magnitude(self._visited(parameter.detach() for parameter in self._parameters.values()))
+        spoilt = not (math.isfinite(largest) and all_finite(self._visited(moments)))
         return Condition(spoilt, spoilt or largest >= MOST_USABLE)
 
     def state(self) -> StageState:
@@ -187,6 +213,17 @@ class StageOptimizer:
                 tensor.copy_(state.tensors[name])
         self.torn = False
         self.version, self.updates, self.chain = state.version, state.updates, state.chain
+
+    def _visited(self, tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+        """The tensors for one reading. If they are in the host's memory and steps are computed on an accelerator, it
+        reads them too: pieces of them, one after another.
+        """
+        for tensor in tensors:
+            if self._elsewhere is None or tensor.device.type != "cpu":
+                yield tensor
+                continue
+            flat = tensor.reshape(-1)
+            yield from (self._moved(flat[part]) for part in pieces(len(flat)))
 
     def _live(self) -> dict[str, Tensor]:
         parameters = {name: parameter.detach() for name, parameter in self._parameters.items()}

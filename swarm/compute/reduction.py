@@ -25,6 +25,7 @@ from swarm.compute.device_packing import DevicePacking, Order
 from swarm.compute.digest import Hashing, reduced_digest
 from swarm.compute.layout import Layout
 from swarm.compute.norm import kernel, squared_norm
+from swarm.compute.offload import host_vector
 from swarm.compute.sketching import sketch_of
 from swarm.compute.sums import Accumulator
 from swarm.compute.totals import combine, in_floats, loss_of, reduced_dtype, unit_of
@@ -129,14 +130,16 @@ class Reduction:
     """The reduction of one stage, one attempt after another. On a device with its own memory, the reduced vector exists
     only from the first sum of an attempt to its step."""
 
-    def __init__(self, accumulator: Accumulator, buckets: Buckets, sums: SumSection) -> None:
+    def __init__(self, accumulator: Accumulator, buckets: Buckets, sums: SumSection, *, on_host: bool = False) -> None:
+        """on_host: the reduced vector is in the host's memory, on whatever device the sums are."""
         self._accumulator = accumulator
+        self._on_host = on_host
         self._buckets = buckets
         self._whole = Buckets(accumulator.layout, sums, reduced=True)
         """Buckets of the uncompressed reduced vector."""
         self._sums = sums
         self._dtype = reduced_dtype(sums)
-        packed = sums.mode == "exact" and sums.averaging == "none"
+        packed = sums.mode == "exact" and sums.averaging == "none" and not on_host
         found = device_packing.kernels(accumulator.device) if packed else None
         self._device = (
             None if found is None else DevicePacking(found, accumulator.numbers, buckets.slices, sums.grid_bits)
@@ -365,7 +368,10 @@ class Reduction:
         return self._held
 
     def _vector(self) -> Tensor:
-        return torch.empty(self._accumulator.layout.length, dtype=self._dtype, device=self._where)
+        length = self._accumulator.layout.length
+        if self._on_host:
+            return host_vector(length, self._dtype, self._accumulator.device)
+        return torch.empty(length, dtype=self._dtype, device=self._where)
 
     def _own(self, numbers: Tensor) -> Tensor:
         """Our own sums in the form in which a roster of one reduces them."""

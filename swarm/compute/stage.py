@@ -77,12 +77,14 @@ class Stage:
         compiled: bool = False,
         splits: bool = False,
         recomputes_layers: bool = False,
+        offload: bool = False,
     ) -> None:
         """`precision` None: the default of the device. `clock`: the clock of `device`.
 
         `compiled`: torch compiles the layers. `splits`: a backward may defer the weight gradients while there is memory
         for their inputs; not possible with compiled layers. `recomputes_layers`: activation checkpointing: a graph
-        keeps only the input of each layer, and a backward recomputes one layer after another.
+        keeps only the input of each layer, and a backward recomputes one layer after another. `offload`: the fp32
+        parameters, their moments and the reduced vector are in the host's memory (offload.py).
         """
         assert not (compiled and splits), "compiled layers compute all gradients at once"
         assert not (compiled and recomputes_layers), "layers cannot be compiled when they are recomputed"
@@ -94,7 +96,7 @@ class Stage:
         self._module = self._build(manifest, manifest.run.seed if initialised else None)
         self._module.recomputes_layers = recomputes_layers
         self._sent_means = sent_means(self._module, self._precision.gradient_scale)
-        self._weights = WorkingWeights(self._module, self._precision)
+        self._weights = WorkingWeights(self._module, self._precision, self._device if offload else None)
         self._compiled = compiled
         if compiled:
             self._module.compile_layers()
@@ -122,14 +124,15 @@ class Stage:
         self.bases = BaseStore()
         self.overflows = False
         """For fault tests: send gradients to the previous stage that are finite but far too large."""
-        self.reduction = reduction_of(self._accumulator, manifest.sums, self._grid)
+        self.reduction = reduction_of(self._accumulator, manifest.sums, self._grid, on_host=offload)
+        updated_on = torch.device("cpu") if updates_on_cpu else self._device
         self.optimizer = StageOptimizer(
             self.parameters,
             layout,
             manifest.optimizer,
             first_chain(manifest, index),
             manifest.model.subspace_id,
-            updates_on_cpu,
+            updated_on if offload != updates_on_cpu else None,  # else the state is where steps are computed
         )
 
     def begin(self, chosen: Sequence[CodecPair] = (), nonfinite: bool = False) -> None:

@@ -227,6 +227,23 @@ class LayersRecomputed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class OffloadLimited(Event):
+    """With --offload, the host's memory limits the stages of this peer: of the card's memory they may take `states`
+    bytes instead of `memory`, because they also need memory of the host, of which `host` bytes may be used.
+    """
+
+    states: int
+    memory: int
+    host: int
+
+    def sentence(self) -> str:
+        return (
+            f"with --offload, {amount(self.host)} of the host's memory allow stages of {amount(self.states)} on the "
+            f"card, which has {amount(self.memory)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class FreedMemoryReturned(Event):
     """This peer returns freed memory to the system at once, because its stage may need most of the available memory.
 

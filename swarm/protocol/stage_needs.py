@@ -10,8 +10,9 @@ from dataclasses import dataclass
 class ComputeKind(enum.Enum):
     """How a peer computes, as far as its memory depends on it. Peers report it, and coordinators look up the needs.
 
-    CARD: the device has its own memory, so part of a reduction is in the host's memory instead. HOST: all other
-    devices. The second word is the precision of matrix products.
+    CARD: the device has its own memory, so part of a reduction is in the host's memory instead. OFFLOAD: the state of
+    the optimizer is in the host's memory too. HOST: all other devices. The second word is the precision of matrix
+    products.
     """
 
     HOST_FP32 = "a CPU in fp32"
@@ -20,6 +21,9 @@ class ComputeKind(enum.Enum):
     CARD_FP32 = "a graphics card in fp32"
     CARD_BF16 = "a graphics card in bf16"
     CARD_FP16 = "a graphics card in fp16"
+    OFFLOAD_FP32 = "a graphics card in fp32 with --offload"
+    OFFLOAD_BF16 = "a graphics card in bf16 with --offload"
+    OFFLOAD_FP16 = "a graphics card in fp16 with --offload"
 
 
 @dataclass(frozen=True, slots=True)

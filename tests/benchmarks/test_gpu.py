@@ -16,6 +16,7 @@ from benchmarks.gpu import __main__ as script
 from benchmarks.gpu import caps, exactness, reference, swarm
 from benchmarks.gpu.lab import Lab
 from benchmarks.gpu.phase import Aim, Found, Phase, without_paths
+from peers.run.capacity import MiddleStage
 from swarm.compute.graph import count_stages
 from swarm.compute.memory_table import Mode
 
@@ -88,7 +89,7 @@ def test_a_result_names_no_folder_of_the_machine(tmp_path: Path, monkeypatch: py
 
 
 def test_the_table_of_a_large_stage_follows_from_two_small_ones() -> None:
-    table = caps.Table(LAB)
+    table = MiddleStage(partial(caps.run, LAB), Mode())
     assert table.counts(7) == count_stages(caps.run(LAB, 7), Mode())[1]
     room = 16_000_000
     layers = table.largest(room, by_layer=False)

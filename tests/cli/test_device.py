@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from peers.runtime import device
-from peers.runtime.device import DeviceError, pick_device, pick_devices
+from peers.runtime.device import DeviceError, Picked, check_offload, pick_device, pick_devices
 from swarm.compute.precision import Precision
 
 
@@ -84,3 +84,11 @@ def test_a_card_cannot_be_named_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceError, match="cuda is named twice"):
         pick_devices("cuda,cuda:0")
     assert len(pick_devices("cuda:0,cuda:1")) == 2
+
+
+def test_only_a_card_has_something_to_offload() -> None:
+    cpu, card = Picked("cpu", Precision.FP32), Picked("cuda:1", Precision.BF16)
+    check_offload([card])
+    check_offload([cpu, card])
+    with pytest.raises(DeviceError, match=r"--offload: cpu, cpu already uses .* leave this out, or name a CUDA"):
+        check_offload([cpu, cpu])

@@ -16,6 +16,7 @@ from rich.console import Console
 import peers
 from peers import cli
 from peers.options import parse_line
+from peers.run.capacity import capacities
 from peers.run.cards import CARDS, UnknownCard, parse_cards
 from peers.run.coding import ENTROPY
 from peers.run.dry_run import dry_run
@@ -24,6 +25,7 @@ from peers.run.forecast import Line, Load, forecast, smallest_step
 from peers.run.losses import _BOUNDARIES, EQUAL_LOSS, Loss, loss_of
 from peers.run.outlook import Outlook, outlook, to_json
 from peers.run.outlook_text import show
+from swarm.compute import memory_table
 from swarm.compute.memory_table import Mode
 from swarm.compute.work import count_work
 from swarm.manifest import RunFile, RunManifest
@@ -266,3 +268,40 @@ def test_the_command_prints_it_and_refuses_what_makes_no_sense(
     }.items():
         assert code(*arguments) == 2
         assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+def test_a_stage_that_fits_with_offload_alone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_table, "STREAMED_AT_ONCE", 1 << 16)  # as small beside this stage as beside a large one
+    run = manifest()
+    stages = run.model.stages
+    plain, offloaded = (dry_run(run, Mode("cuda", "bf16", offload=offload)).stages for offload in (False, True))
+    times = [Times(1.0, 2.0)] * stages
+    room = offloaded[0].least.device
+    assert room < plain[0].least.device
+    kind = Kind("card", room, plain, times, offloaded)
+    assert kind.with_offload(0) == offloaded[0].least
+    assert Kind("card", room, plain, times).with_offload(0) is None, "a CPU has nothing to offload"
+    assert Kind("card", room - 1, plain, times, offloaded).with_offload(0) is None, "it does not fit at all"
+    assert Kind("card", 1 << 40, plain, times, offloaded).with_offload(0) is None, "it fits without"
+
+
+def test_offload_and_recomputed_layers_each_make_room_for_a_larger_stage() -> None:
+    run = manifest(
+        model={
+            "vocab_size": 512,
+            "dim": 2048,
+            "layers": 6,
+            "heads": 32,
+            "kv_heads": 8,
+            "ffn_dim": 5632,
+            "context": 2048,
+            "cuts": [1, 5],
+        },
+        batch={"sequences": 2, "sequence_length": 2048},
+    )
+    found = capacities(run, Mode("cuda", "bf16"))
+    assert [each.gib for each in found[::4]] == [8, 12, 24]
+    for plain, again, offloaded, both in zip(*(found[first::4] for first in range(4)), strict=True):
+        assert plain.layers < again.layers < both.layers and plain.layers < offloaded.layers < both.layers
+        assert both.host > 20 * both.parameters > plain.host
+    assert capacities(run, Mode()) == ()

@@ -30,6 +30,7 @@ from swarm.models.kinds import build_stage
 from swarm.protocol.ids import Attempt, Microbatch, PassId, PassKind, StageIndex, StepNumber, Term
 from swarm.protocol.peer.io import Backward, Forward, SumBucket
 from swarm.protocol.stage_needs import ComputeKind
+from swarm.protocol.update import update_of
 
 PASS = PassId(Term(0), StepNumber(0))
 ATTEMPT = Attempt(PASS, StageIndex(1), 0)
@@ -138,6 +139,64 @@ def test_live_tensors_take_what_the_table_says(rows: int, length: int, model: di
     assert at_rest(table) - table.reduced == pytest.approx(live.now, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("rows", "length", "model"),
+    [
+        (1, 64, {"dim": 256, "heads": 4, "ffn_dim": 704}),
+        (2, 512, {"dim": 128, "heads": 4, "ffn_dim": 352}),
+        (2, 256, {"dim": 192, "heads": 6, "kv_heads": 2, "ffn_dim": 512, "residual": "subspace", "subspace_dim": 16}),
+    ],
+    ids=["weights", "graphs", "subspace"],
+)
+def test_with_offload_a_device_has_only_what_it_computes_with(rows: int, length: int, model: dict[str, object]) -> None:
+    """One device stands for two here: what is the host's is told apart by the tensors that hold it."""
+    run, graphs = manifest(rows, length, **{"layers": 6, "cuts": [1, 5], **model}), 2
+    counts = count_stages(run, Mode("cpu", "bf16"))[1]
+    table = stage_memory(run, counts, Mode("cuda", "bf16", offload=True))
+    live = LiveBytes()
+    with live:
+        stage = Stage(
+            run,
+            1,
+            device="cpu",
+            graph_budget_bytes=1 << 40,
+            initialised=False,
+            precision=Precision.BF16,
+            offload=True,
+        )
+        for parameter in stage.parameters.values():
+            parameter.detach().fill_(1e-2)
+        stage.loaded()
+    vector = stage.reduction._held
+    assert vector is not None
+    moments = (tensor for tensors in stage.optimizer._moments.values() for tensor in tensors.values())
+    of_host = {each.untyped_storage()._cdata: each for each in (*stage.parameters.values(), *moments, vector)}
+    host = sum(each.untyped_storage().nbytes() for each in of_host.values())
+    scratch = sum(each.nbytes for each in stage._accumulator._scratch)  # only a CPU adds in blocks
+    assert table.host - table.on_the_way == pytest.approx(host, rel=0.01)
+    assert host / counts.parameters == pytest.approx(20, rel=0.01)
+    host += scratch
+    rest = live.now - host
+    assert at_rest(table) == pytest.approx(rest, rel=0.1)
+    assert rest / counts.parameters == pytest.approx(6, rel=0.1)
+    forward, backward = bodies(run)
+    with live:
+        for number in range(graphs):
+            stage.forward(Forward(PASS, PassKind.TRAIN, Microbatch(number), forward))
+        live.peak = 0
+        stage.backward(Backward(PASS, Microbatch(0), backward))
+    assert table.with_graphs(graphs) - table.accumulator // 2 == pytest.approx(live.peak - host, rel=0.1)
+    with live:
+        stage.backward(Backward(PASS, Microbatch(1), backward))
+        for bucket in range(Buckets(stage.reduction._accumulator.layout, run.sums).count):
+            stage.reduction.store(ATTEMPT, bucket, stage.reduction.sum(SumBucket(ATTEMPT, bucket, ())))
+        reduced, live.peak = stage.reduction.reduced(ATTEMPT), 0
+        stage.optimizer.apply(reduced, 1e-6, update_of(run.optimizer, 0, 100), unit=stage.reduction.unit)
+        stage.loaded()
+    assert live.peak - host <= at_rest(table) + table.updating
+    assert at_rest(table) == pytest.approx(live.now - host, rel=0.1)
+
+
 def test_a_graph_that_has_no_room_is_given_up_whole() -> None:
     """The first one too, which is measured."""
     run = manifest(2, 512, layers=6, cuts=[1, 5], dim=128, heads=4, ffn_dim=352)
@@ -218,6 +277,8 @@ def test_coordinators_know_the_need_of_each_kind_of_peer_as_the_peer_itself_does
 )
 def test_a_peer_tells_the_kind_of_its_device_and_precision(device: str, precision: str, kind: ComputeKind) -> None:
     assert Mode(device, precision).kind is kind
+    offloaded = ComputeKind[kind.name.replace("CARD", "OFFLOAD")]
+    assert Mode(device, precision, offload=True).kind is offloaded, "a CPU has nothing to offload"
 
 
 def test_a_card_and_its_host_are_told_apart() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from peers.stage import offer
-from swarm.compute import adamw, self_test
+from swarm.compute import adamw, offload, self_test
 from swarm.compute.adamw import Factors
 from swarm.compute.layout import Layout
 from swarm.compute.optimizer import StageOptimizer
@@ -62,15 +62,19 @@ def test_a_device_that_does_not_leaves_the_steps_to_the_processor(
 
 def test_steps_made_elsewhere_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is one device here, so that a copy stands for what lies on another one."""
-    name, found = "model.boundaries.senders.1.projector", []
-    for on_cpu in (False, True):
-        parameters = {name: torch.nn.Parameter(torch.eye(3, 7)), "bias": torch.nn.Parameter(torch.ones(4))}
+    monkeypatch.setattr(offload, "STREAMED_AT_ONCE", 3)
+    shapes = {"model.boundaries.senders.1.projector": (3, 7), "bias": (10,), "model.receivers.1.token_means": (5, 3)}
+    found = []
+    for elsewhere in (None, torch.device("cpu")):
+        parameters = {
+            name: torch.nn.Parameter(torch.eye(*shape) if len(shape) == 2 else torch.ones(shape))
+            for name, shape in shapes.items()
+        }
         layout = Layout.of(parameters, with_loss=False)
-        optimizer = StageOptimizer(parameters, layout, OptimizerSection(), "ab" * 32, on_cpu=on_cpu)
-        with monkeypatch.context() as patch:
-            patch.setattr(torch.Tensor, "cpu", torch.Tensor.clone)
-            for step in range(3):
-                flat = torch.linspace(-1, step, layout.length, dtype=torch.float64)
-                optimizer.apply(flat, 0.5, Update(0.1, 0.1, 0.05))
-        found.append(optimizer.digest())
+        optimizer = StageOptimizer(parameters, layout, OptimizerSection(), "ab" * 32, elsewhere=elsewhere)
+        for step in range(3):
+            flat = torch.linspace(-1, step, layout.length, dtype=torch.float64)
+            optimizer.apply(flat, 0.5, Update(0.1, 0.1, 0.05))
+        found.append((optimizer.digest(), optimizer.condition()))
     assert found[0] == found[1]
+    assert not torch.equal(parameters["bias"].detach()[:1].expand(10), parameters["bias"].detach())

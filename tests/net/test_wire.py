@@ -342,7 +342,7 @@ def want(count: int) -> bytes:
             "the uplink is inf and the downlink None bytes/s",
         ),
         (header(status=pb.Status(downlink=-1.0)), b"", "the uplink is None and the downlink -1.0 bytes/s"),
-        (header(join=pb.Join(kind=6)), b"", "Join.kind: 6 is not a ComputeKind; known: HOST_FP32, HOST_BF16"),
+        (header(join=pb.Join(kind=9)), b"", "Join.kind: 9 is not a ComputeKind; known: HOST_FP32, HOST_BF16"),
         (header(status=pb.Status(kind=99)), b"", "Status.kind: 99 is not a ComputeKind"),
         (header(status=pb.Status(links=[pb.LinkRate(bytes_per_s=math.nan)])), b"", "the link has nan bytes/s"),
         (header(status=pb.Status(links=[pb.LinkRate(bytes_per_s=-1)])), b"", "the link has -1.0 bytes/s"),

@@ -26,6 +26,9 @@ class ComputeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CARD_FP32: _ClassVar[ComputeKind]
     CARD_BF16: _ClassVar[ComputeKind]
     CARD_FP16: _ClassVar[ComputeKind]
+    OFFLOAD_FP32: _ClassVar[ComputeKind]
+    OFFLOAD_BF16: _ClassVar[ComputeKind]
+    OFFLOAD_FP16: _ClassVar[ComputeKind]
 TRAIN: PassKind
 EVALUATE: PassKind
 GENERATE: PassKind
@@ -37,6 +40,9 @@ HOST_FP16: ComputeKind
 CARD_FP32: ComputeKind
 CARD_BF16: ComputeKind
 CARD_FP16: ComputeKind
+OFFLOAD_FP32: ComputeKind
+OFFLOAD_BF16: ComputeKind
+OFFLOAD_FP16: ComputeKind
 
 class Header(_message.Message):
     __slots__ = ("introduce", "restart", "frame", "reduce_part", "reduced_part", "want", "relay", "status", "prepared", "result", "open", "amend", "release", "released", "decide", "fenced", "assign", "join", "unreachable", "failed", "leave", "halt", "canvass", "vote", "append", "appended", "adjourn", "excuse", "steer", "steered", "dismiss", "twin", "pending", "take_seats", "leave_seat", "banned", "prove", "proof", "disproved", "telemetry", "ping", "pong", "log_want", "log_chunk")

@@ -13,6 +13,8 @@ from swarm.protocol.stage_needs import ComputeKind
 from swarm.simulation.toy.peer_body import PeerBody
 
 _MANY = 10**6
+KINDS = tuple(kind for kind in ComputeKind if not kind.name.startswith("OFFLOAD"))
+"""The kinds of peers in simulated runs. Coordinators only look a kind up, so these stand for all of them."""
 
 
 def said(peer: PeerBody, to: Actor, message: Message) -> Message | None:
@@ -70,7 +72,7 @@ def _extreme(peer: PeerBody, status: Status) -> Status:
         case 2:
             return replace(status, uplink=rng.choice((1.0, 1e12)), offered_uplink=rng.choice((1.0, 1e12, math.nan)))
         case 3:
-            memory, kind = rng.choice((0, 1 << 60)), rng.choice(tuple(ComputeKind))
+            memory, kind = rng.choice((0, 1 << 60)), rng.choice(KINDS)
             return replace(status, downlink=rng.choice((1.0, 1e12, math.inf)), memory=memory, kind=kind)
         case 4:
             return replace(status, done=rng.choice((0, everything)), forwarded=rng.choice((0, everything)))

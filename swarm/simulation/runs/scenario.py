@@ -14,9 +14,10 @@ from typing import Literal, NamedTuple
 from swarm.manifest import DivergenceSection, OptimizerSection
 from swarm.protocol.messages import Means
 from swarm.protocol.settings import Settings
-from swarm.protocol.stage_needs import ComputeKind, StageNeeds
+from swarm.protocol.stage_needs import StageNeeds
 from swarm.simulation.checks.orderly_leave import ENOUGH_TO_LEAVE_S
 from swarm.simulation.faults.diverging import Diverging
+from swarm.simulation.faults.false_words import KINDS as KINDS_OF_PEERS
 from swarm.simulation.faults.faults import CELLS, GROUP_CELLS, GROUP_KINDS, KINDS, Cell, SimFault
 from swarm.simulation.faults.lie import DISTURBANCES, INSIDERS, NEWCOMERS, WRONG, About, Claim, Disturbance, Lie
 from swarm.simulation.kernel.network import Weather
@@ -301,12 +302,12 @@ def plan_of(scenario: str, seed: int) -> Plan:
 def _memory(rng: Random, settings: Settings, first: int, peers: int) -> tuple[Settings, tuple[Means, ...]]:
     """Memory needs of all kinds of peers, and the peers' memory. The `first` peers have room for any stage."""
     needs = {}
-    for kind in ComputeKind:
+    for kind in KINDS_OF_PEERS:
         whole = tuple(rng.choice((100, 150, 200, 300)) for _ in range(settings.stages))
         needs[kind] = StageNeeds(whole, tuple(need - rng.choice((0, 40)) for need in whole))
     means = []
     for peer in range(peers):
-        kind = rng.choice(tuple(ComputeKind))
+        kind = rng.choice(KINDS_OF_PEERS)
         means.append(Means(memory=300 if peer < first else rng.choice((50, 110, 160, 210)), kind=kind))
     return replace(settings, stage_needs=needs), tuple(means)
 
