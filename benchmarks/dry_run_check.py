@@ -3,8 +3,9 @@ root.
 
     python -m benchmarks.dry_run_check [--shapes 2x1,4x1,2x2,3x2] [--lines 80Mbit,50ms;40Mbit,20ms] [--out FILE]
 
-Compute is a calibrated sleep, so the model's seconds of a microbatch are exact; frames, sums and lines are real. A row
-has the median of the steps after the first, the forecast of peers/run/forecast.py, and the first ÷ the second.
+Compute is a calibrated sleep with the default schedule, zero bubble, so the model's seconds of a microbatch are exact;
+frames, sums and lines are real. A row has the median of the steps after the first, the forecast of
+peers/run/forecast.py, and the first ÷ the second.
 """
 
 from __future__ import annotations
@@ -86,7 +87,6 @@ def _planned(cell: Path, options: argparse.Namespace, codec: str, replicas: int,
         forward_frame=boundary.forward / count,
         backward_frame=boundary.backward / count,
         reduce_bytes=middle.reduce_packed,
-        zero_bubble=False,
     )
     return forecast(load, count // replicas, replicas, line).step_s
 

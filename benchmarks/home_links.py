@@ -4,9 +4,10 @@ root.
     python -m benchmarks.home_links [--rate 80Mbit] [--delay-ms 50] [--compute emulated,real] [--replicas 1,2]
 
 Every host is a network namespace (docs/chaos.md) that sends and receives at `--rate`, and is `--delay-ms` away from
-every other host, one way. Emulated compute is a calibrated sleep, with frames of real size; real compute is a small
-model of `--dim` on the cores of this machine. A row has the step time of the fastest row with unlimited links ÷ its
-own; the first step is not counted. Unlimited links are the loopback interface.
+every other host, one way. Emulated compute is a calibrated sleep, with frames of real size and the schedule that
+`swarm-peer join` has by default, zero bubble; real compute is a small model of `--dim` on the cores of this machine. A
+row has the step time of the fastest row with unlimited links ÷ its own; the first step is not counted. Unlimited links
+are the loopback interface.
 """
 
 from __future__ import annotations

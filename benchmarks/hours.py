@@ -18,14 +18,17 @@ _PANELS = ("80 Mbit/s, 50 ms", "15 Mbit/s up, 80 down, 50 ms")
 
 
 def draw(table: Sequence[dict[str, Any]], whole: Mapping[str, dict[str, Any]], file: Path) -> None:
-    """One panel for each line, one replica, the chips of the goals. `table`: what `time_to_loss.figures` returns.
+    """One panel for each line, one replica, the chips of the goals, the largest steps. `table`: what
+    `time_to_loss.figures` returns.
 
     `whole`: the run of each row. A curve is one run with its own schedule, measured after each quarter.
     """
     pyplot.rcParams.update({"svg.hashsalt": "swarm-peer", "svg.fonttype": "none", "font.size": 8})
     figure, panels = pyplot.subplots(1, len(_PANELS), figsize=(11, 4.5), sharey=True)
     for axes, line in zip(panels, _PANELS, strict=True):
-        for row in (row for row in table if row["replicas"] == 1 and row["chips"] == CHIPS_OF_THE_GOALS):
+        largest = max((row["microbatches"] for row in table), default=0)
+        told = (1, CHIPS_OF_THE_GOALS, largest)
+        for row in (row for row in table if (row["replicas"], row["chips"], row["microbatches"]) == told):
             if row["row"] == DENSE:
                 _curve(axes, whole[DENSE], row, UNLIMITED_LINE, "data centre", "k--o")
             if line in row["step_s"]:
