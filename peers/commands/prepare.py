@@ -29,6 +29,12 @@ def command(
         list[Path] | None,
         typer.Option("--input", "-i", help="Text, JSON (lines), CSV, TSV, Parquet, or a folder; may be repeated."),
     ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--exclude", metavar="PATTERN", help="Leave out files of a folder, such as '*.csv'; may be repeated."
+        ),
+    ] = None,
     field: Annotated[
         str | None,
         typer.Option(
@@ -83,14 +89,15 @@ def command(
     """
     from swarm.data import digits, open_source, prepare, prepare_images, read_images, wikipedia_leads
 
-    text = {"--field": field, "--vocab-size": vocab_size, "--input": inputs, "--tokenizer": tokenizer}
+    reading = {"--field": field, "--exclude": exclude}
+    text = {**reading, "--vocab-size": vocab_size, "--input": inputs, "--tokenizer": tokenizer}
     told = {"--name": name, "--licence": licence}
     if images is not None:
         _refuse(f"--images {images}: images have no text options", text)
         if images == "digits":
             _refuse("--images digits: their name and licence are known", told)
     elif not inputs:
-        _refuse("without --input, the text is the one of the installation", {"--field": field, **told})
+        _refuse("without --input, the text is the one of the installation", {**reading, **told})
     if tokenizer is None:
         _refuse("a tokenizer that is trained here ends texts in its own way", {"--end-of-text": end})
     else:
@@ -102,7 +109,7 @@ def command(
         _report(section, out, as_json)
         return
     if inputs:
-        source = open_source(inputs, field=field or "text", name=name, licence=licence)
+        source = open_source(inputs, field=field or "text", name=name, licence=licence, exclude=exclude or ())
     else:
         source = wikipedia_leads()
     sights: list[Sight] = []

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import csv
 import difflib
+import fnmatch
+import glob
 import importlib.util
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -54,33 +56,53 @@ def wikipedia_leads() -> Source:
     return Source("wikipedia-leads", "CC BY-SA 4.0, text by Wikipedia contributors", documents)
 
 
-def open_source(inputs: Sequence[Path], *, field: str = "text", name: str = "", licence: str = "") -> Source:
+def open_source(
+    inputs: Sequence[Path], *, field: str = "text", name: str = "", licence: str = "", exclude: Sequence[str] = ()
+) -> Source:
     """The documents in files and folders, in the given order; the files of a folder are sorted by path.
+
+    exclude: patterns such as `*.csv` or `drafts/*`. A file of a folder is left out if its path in the folder matches.
 
     JSON lines and JSON: the text in `field` of each object, or plain strings. CSV, TSV and Parquet: the column `field`.
     Other files: UTF-8 text. Files compressed with gzip, bzip2 or xz are decompressed. Raises CorpusError for paths that
-    do not exist, and for other formats; `documents()` raises it for content that cannot be read.
+    do not exist, for other formats, and for a pattern that matches no file; `documents()` raises it for content that
+    cannot be read.
     """
     passed_over: list[Path] = []
-    files = [(file, formats.kind_of(file)) for path in inputs for file in _files(path, passed_over)]
+    unused = set(exclude)
+    files = [
+        (path, file, formats.kind_of(file)) for path in inputs for file in _files(path, passed_over, exclude, unused)
+    ]
+    if unused:
+        raise CorpusError(f"--exclude {min(unused)}: matches no file of the folders that --input names")
     if not files:
         raise CorpusError("no input: name at least one file or folder")
 
     def documents() -> Iterator[str]:
-        for file, kind in files:
-            if kind in formats.JSON_LINES:
-                yield from _jsonl(file, field)
-            elif kind in formats.JSON:
-                yield from _json(file, field)
-            elif kind in formats.TABLES:
-                yield from _table(file, field, formats.TABLES[kind])
-            elif kind in formats.PARQUET:
-                yield from _parquet(file, field)
-            else:
-                yield from _text(file)
+        for path, file, kind in files:
+            try:
+                yield from _documents(file, kind, field)
+            except CorpusError as error:
+                if file == path:
+                    raise
+                inside = glob.escape(file.relative_to(path).as_posix())
+                raise CorpusError(f"{error}; --exclude '{inside}' leaves the file out") from None
 
     named = name or "+".join(path.stem or path.resolve().name for path in inputs)
     return Source(named, licence, documents, tuple(passed_over))
+
+
+def _documents(file: Path, kind: str, field: str) -> Iterator[str]:
+    if kind in formats.JSON_LINES:
+        yield from _jsonl(file, field)
+    elif kind in formats.JSON:
+        yield from _json(file, field)
+    elif kind in formats.TABLES:
+        yield from _table(file, field, formats.TABLES[kind])
+    elif kind in formats.PARQUET:
+        yield from _parquet(file, field)
+    else:
+        yield from _text(file)
 
 
 def _wikipedia_file() -> Path:
@@ -95,7 +117,8 @@ def _wikipedia_file() -> Path:
     )
 
 
-def _files(path: Path, passed_over: list[Path]) -> list[Path]:
+def _files(path: Path, passed_over: list[Path], exclude: Sequence[str], unused: set[str]) -> list[Path]:
+    """The files of an input. Appends ignored ones to `passed_over`, and removes patterns that match from `unused`."""
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -106,6 +129,10 @@ def _files(path: Path, passed_over: list[Path]) -> list[Path]:
         for file in path.rglob("*")
         if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
     ]
+    names = {file: file.relative_to(path).as_posix() for file in seen}
+    matching = {pattern: set(fnmatch.filter(names.values(), pattern)) for pattern in exclude}
+    unused.difference_update(pattern for pattern, found in matching.items() if found)
+    seen = [file for file in seen if not any(names[file] in found for found in matching.values())]
     found = [file for file in seen if formats.is_taken(file)]
     passed_over.extend(sorted(file for file in seen if not formats.is_taken(file)))
     if not found:

@@ -54,6 +54,23 @@ def test_a_folder_is_walked_in_sorted_order_without_hidden_files(tmp_path: Path)
     assert list(open_source([tmp_path]).documents()) == ["first", "second", "third"]
 
 
+@pytest.mark.parametrize("pattern", ("*.csv", "b/*", "b/table ?1?.csv"))
+def test_files_of_a_folder_can_be_left_out(tmp_path: Path, pattern: str):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "table [1].csv").write_text("Product Name,Price\nA,1\n")
+    (tmp_path / "a.txt").write_text("first")
+    with pytest.raises(CorpusError, match=r"no column 'text'.*; --exclude 'b/table \[\[\]1\].csv' leaves the file out"):
+        list(open_source([tmp_path]).documents())
+    assert list(open_source([tmp_path], exclude=[pattern]).documents()) == ["first"]
+    assert list(open_source([tmp_path], exclude=["b/table [[]1].csv", pattern]).documents()) == ["first"]
+
+
+def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("first")
+    with pytest.raises(CorpusError, match=r"--exclude \*.cvs: matches no file"):
+        open_source([tmp_path], exclude=["*.cvs"])
+
+
 def test_jsonl_errors_name_file_line_and_field(tmp_path: Path):
     path = tmp_path / "a.jsonl"
 
