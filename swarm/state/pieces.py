@@ -63,7 +63,9 @@ class Index:
             raise StateError(where, f"{len(raw)} bytes received are not an index of pieces")
         magic, count, total = _HEAD.unpack_from(raw)
         if magic != _MAGIC or count != pieces_in(total) or len(raw) != _HEAD.size + count * _HASH_BYTES:
-            raise StateError(where, f"not a valid index: its {len(raw)} bytes name {count} pieces of {total} bytes")
+            raise StateError(
+                where, f"not a valid index of pieces: its {len(raw)} bytes name {count} pieces of {total} bytes"
+            )
         if total > limit:
             raise StateError(where, f"has sent an index of {total} bytes; at most {limit} are accepted")
         body = bytes(raw[_HEAD.size :])

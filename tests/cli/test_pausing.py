@@ -147,7 +147,7 @@ def test_a_card_that_does_not_answer_is_told_with_what_to_do() -> None:
 def test_what_would_do_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SensorError, match="--pause-when-busy is for NVIDIA cards, and this peer computes on cpu"):
         pick_sensor("cpu", temperature=False, others=True)
-    with pytest.raises(SensorError, match="--max-temp: the temperature of cpu cannot be read by itself"):
+    with pytest.raises(SensorError, match="--max-temp: the temperature of cpu cannot be read automatically"):
         pick_sensor("cpu", temperature=True, others=False)
     with pytest.raises(SensorError, match="no temperature in"):
         pick_sensor("cpu", temperature=True, others=False, file=tmp_path / "none")

@@ -7,7 +7,7 @@ import pytest
 
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Message, Pending, Relay, Unreachable, Want
-from swarm.protocol.peer.microbatches import Microbatches
+from swarm.protocol.peer.frame_wants import FrameWants
 from swarm.simulation.kernel.timeline import Process
 from swarm.simulation.runs.runner import Run
 from swarm.simulation.runs.scenario import Plan, small_settings
@@ -41,5 +41,5 @@ def test_nobody_is_taken_for_unreachable_and_nothing_goes_through_a_sibling() ->
 
 
 def test_without_an_answer_both_would_happen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Microbatches, "on_pending", lambda *_: None)
+    monkeypatch.setattr(FrameWants, "on_pending", lambda *_: None)
     assert sent_in_a_calm_run()[Relay.__name__] > 20

@@ -1,5 +1,5 @@
 // The dashboard: a header with the pages, the page of the address, and the time bar below it.
-import { tools, useValue } from "./view.js";
+import { showIn, tools, useValue } from "./view.js";
 import { address, href, moment } from "./address.js";
 import { refusal, useAnswer } from "./answers.js";
 import { connection } from "./stream.js";
@@ -64,7 +64,10 @@ function Header({ run, page }) {
   const watching = useValue(observed);
   const look = STATES[run?.state.word] ?? { symbol: "○", kind: "idle" };
   // The page that is shown is brought into view where the row of pages is too narrow for all.
-  useEffect(() => document.querySelector("nav.pages-nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }), [page]);
+  useEffect(() => {
+    const current = document.querySelector("nav.pages-nav [aria-current]");
+    if (current) showIn(current.closest("nav"), current);
+  }, [page]);
   return html`<header class="top">
     <div class="brand"><span class="logo" aria-hidden="true">⣿</span> <b><${Foreign} text=${run?.run ?? "swarm-peer"} most=${40} /></b>
       ${run && html`<a class=${"state chip " + look.kind} href=${href("run")} title=${tame(run.state.reason, 200)}><span aria-hidden="true">${look.symbol}</span> ${run.state.word}</a>`}</div>

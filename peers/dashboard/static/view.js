@@ -41,3 +41,13 @@ export function keep(key, text) {
 }
 
 export const tools = { html, render, useState, useEffect, useLayoutEffect, useRef, useMemo, signal, computed, effect };
+
+/**
+ * Scroll `box`, which contains `element`, so that the element is in its middle; and the page, if the element is outside
+ * of it. `scrollIntoView` would also move the place from which the Tab key goes on.
+ */
+export function showIn(box, element) {
+  const [outer, inner] = [box.getBoundingClientRect(), element.getBoundingClientRect()];
+  box.scrollLeft += inner.left + inner.width / 2 - outer.left - outer.width / 2;
+  if (inner.top < 0 || inner.bottom > innerHeight) scrollBy(0, inner.top + inner.height / 2 - innerHeight / 2);
+}

@@ -53,9 +53,9 @@ class Exclusions:
 
     def by_audit(self, accused: Accused, step: int) -> list[Member]:
         """Exclude a peer that an audit of `step` found. Return its members: it may have been restarted since."""
-        actor, why = accused.actor, f"at step {step} {accused.reason}"
+        actor = accused.actor
         self._out.emit(PeerExpelled(str(actor), accused.stage, step, accused.reason))
-        self._reasons[actor.peer] = f"expelled from the run: {why}"
-        self._commands.order("expel", actor.peer, AUDIT, why[:MOST_WHY])
+        self._reasons[actor.peer] = f"expelled from the run: at step {step} {accused.reason}"
+        self._commands.order("expel", actor.peer, AUDIT, f"at step {step} {accused.reason}"[:MOST_WHY])
         self.halt(actor)
         return [member for member in self._members if member.actor.peer == actor.peer]

@@ -1,5 +1,5 @@
 // The pipeline: stages as columns, their replicas as cells; what each does now, who is slowest, who is to move.
-import { tools, keep, kept } from "../view.js";
+import { tools, keep, kept, showIn } from "../view.js";
 import { useAnswer } from "../answers.js";
 import { bytes, count, duration, NONE, percent, plain, stageName, tame } from "../format.js";
 import { Picture, Table } from "../table.js";
@@ -14,7 +14,8 @@ export function PipelinePage() {
   const [process, setProcess] = useState(null);
   const data = answer.data;
   useEffect(() => {
-    if (mine) document.querySelector(".cell.mine")?.scrollIntoView({ block: "nearest", inline: "center" });
+    const found = mine ? document.querySelector(".cell.mine") : null;
+    if (found) showIn(found.closest(".pipeline") ?? found.parentElement, found);
   }, [mine]);
   if (data === null) return html`<${Status} answer=${answer} />`;
   const cells = [...data.stages.flatMap((s) => s.cells), ...data.standby];
