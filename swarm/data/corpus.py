@@ -136,7 +136,8 @@ def _files(path: Path, passed_over: list[Path], exclude: Sequence[str], unused: 
     found = [file for file in seen if formats.is_taken(file)]
     passed_over.extend(sorted(file for file in seen if not formats.is_taken(file)))
     if not found:
-        raise CorpusError(f"folder {path} has no file ending in {', '.join(formats.READ)}")
+        left = " left after --exclude" if any(matching.values()) else ""
+        raise CorpusError(f"folder {path} has no file{left} that ends in {', '.join(formats.READ)}")
     return sorted(found, key=lambda file: file.relative_to(path).as_posix())
 
 

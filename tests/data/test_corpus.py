@@ -69,6 +69,8 @@ def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path):
     (tmp_path / "a.txt").write_text("first")
     with pytest.raises(CorpusError, match=r"--exclude \*.cvs: matches no file"):
         open_source([tmp_path], exclude=["*.cvs"])
+    with pytest.raises(CorpusError, match=r"has no file left after --exclude that ends in"):
+        open_source([tmp_path], exclude=["*"])
 
 
 def test_jsonl_errors_name_file_line_and_field(tmp_path: Path):
@@ -98,7 +100,7 @@ def test_text_that_is_not_utf8_names_file_and_line(tmp_path: Path):
 def test_missing_and_empty_inputs_are_named(tmp_path: Path):
     with pytest.raises(CorpusError, match=r"nowhere\.txt does not exist"):
         open_source([tmp_path / "nowhere.txt"])
-    with pytest.raises(CorpusError, match=r"has no file ending in \.txt"):
+    with pytest.raises(CorpusError, match=r"has no file that ends in \.txt"):
         open_source([tmp_path])
     with pytest.raises(CorpusError, match="no input"):
         open_source([])
