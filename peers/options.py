@@ -183,7 +183,7 @@ Dashboard = Annotated[
     typer.Option(
         "--dashboard",
         metavar="ADDRESS:PORT",
-        help="Serve the dashboard there. Without ADDRESS:PORT: at 127.0.0.1:7070, or the next free port.",
+        help="Serve the dashboard at this address. Without ADDRESS:PORT: at 127.0.0.1:7070, or the next free port.",
     ),
 ]
 TensorBoard = Annotated[

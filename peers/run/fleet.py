@@ -115,7 +115,7 @@ def placed(kinds: Mapping[str, Kind], names: Sequence[str], stages: int) -> list
 
 
 def row_of(kinds: Mapping[str, Kind], crews: Sequence[Sequence[str]]) -> tuple[list[Times], int]:
-    """The time of a microbatch at each stage of one row, and the number of equal rows that the fleet forms.
+    """The time of a microbatch at each stage, for one replica of each stage; and the number of such rows of replicas.
 
     The stage with the fewest cards determines the number of rows. Additional cards of another stage make that stage of
     a row faster.

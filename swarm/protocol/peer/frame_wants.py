@@ -131,7 +131,7 @@ class FrameWants:
                 self._work[key.microbatch].asked_again = False
 
     def overdue(self, other: Actor) -> bool:
-        """Return True if `other` has left a repeated request without a direct answer."""
+        """Return True if this peer has asked `other` for a frame more than once and got no direct answer."""
         return any(self._in_flight.in_vain(key) > 1 and self.holder(key) == other for key in self.lacking())
 
     def expect(self, key: FrameKey, now: float) -> None:
