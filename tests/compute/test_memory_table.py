@@ -49,6 +49,23 @@ def manifest(rows: int = 2, length: int = 32, **model: object) -> RunManifest:
     return RunFile.model_validate(tables).resolve(DATA)
 
 
+def middle_stage(run: RunManifest, **options: bool) -> Stage:
+    """Stage 1 in bf16, with parameters and room for all graphs."""
+    stage = Stage(
+        run,
+        1,
+        device="cpu",
+        graph_budget_bytes=1 << 40,
+        initialised=False,
+        precision=Precision.BF16,
+        **options,
+    )
+    for parameter in stage.parameters.values():
+        parameter.detach().fill_(1e-2)
+    stage.loaded()
+    return stage
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("stage", [0, 1])
 @pytest.mark.parametrize(
@@ -104,19 +121,7 @@ def test_live_tensors_take_what_the_table_says(rows: int, length: int, model: di
     table = stage_memory(run, counts.by_layer() if way == "by layer" else counts, mode)
     live = LiveBytes()
     with live:
-        stage = Stage(
-            run,
-            1,
-            device="cpu",
-            graph_budget_bytes=1 << 40,
-            initialised=False,
-            precision=Precision.BF16,
-            splits=way == "split",
-            recomputes_layers=way == "by layer",
-        )
-        for parameter in stage.parameters.values():
-            parameter.detach().fill_(1e-2)
-        stage.loaded()
+        stage = middle_stage(run, splits=way == "split", recomputes_layers=way == "by layer")
     rest = live.now
     assert at_rest(table) == pytest.approx(rest, rel=0.1)
     forward, backward = bodies(run)
@@ -155,18 +160,7 @@ def test_with_offload_a_device_has_only_what_it_computes_with(rows: int, length:
     table = stage_memory(run, counts, Mode("cuda", "bf16", offload=True))
     live = LiveBytes()
     with live:
-        stage = Stage(
-            run,
-            1,
-            device="cpu",
-            graph_budget_bytes=1 << 40,
-            initialised=False,
-            precision=Precision.BF16,
-            offload=True,
-        )
-        for parameter in stage.parameters.values():
-            parameter.detach().fill_(1e-2)
-        stage.loaded()
+        stage = middle_stage(run, offload=True)
     vector = stage.reduction._held
     assert vector is not None
     moments = (tensor for tensors in stage.optimizer._moments.values() for tensor in tensors.values())
