@@ -1,11 +1,13 @@
 """An engine whose compute is a calibrated sleep, with real actions, real threads, real frame sizes and real bytes.
 
-It serves to measure everything but the arithmetic, with more peers than there are cores. The gradient is the same
-random vector for every microbatch; packed, its sums are no smaller than those of a real model (docs/slow-links.md).
+It serves to measure everything but the arithmetic, with more peers than there are cores. Adding gradients up is part of
+the arithmetic: the first microbatch of a pass adds what the replica's microbatches would add up to, a random vector
+that grows with the root of their number, and the others add nothing. Reduce and optimizer step are real.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -95,11 +97,16 @@ class _EmulatedStage(Stage):
         self._auto = manifest.codec.auto
         self._coded_for: Sequence[CodecPair] | None = None
         """The codec with which the prepared bodies were encoded. None before there are any."""
-        self._of_weights = GRADIENT * torch.randn(parameters, generator=torch.Generator().manual_seed(index))
+        share = batch.microbatches / manifest.swarm.replicas
+        noise = torch.randn(parameters, generator=torch.Generator().manual_seed(index))
+        self._of_weights = GRADIENT * math.sqrt(share) * noise
+        self._added_up = False
+        """Whether the sums of the pass hold this vector."""
 
     def begin(self, chosen: Sequence[CodecPair] = (), nonfinite: bool = False) -> None:
         super().begin(chosen, nonfinite)
         self._halves.clear()
+        self._added_up = False
         if chosen == self._coded_for or (self._auto and not chosen):
             return
         self._coded_for = chosen
@@ -160,8 +167,12 @@ class _EmulatedStage(Stage):
         return BackwardDone(action.pass_id, action.microbatch, self._gradient, weights_due=splits)
 
     def _accumulate_emulated(self, action: Forward | Backward | Weights) -> None:
-        loss = 1.0 if self._module.last else None
-        self._accumulator.add([self._of_weights], loss, step=action.pass_id.step, microbatch=action.microbatch)
+        loss, step = 1.0 if self._module.last else None, action.pass_id.step
+        if not self._added_up:
+            self._added_up = True
+            self._accumulator.add([self._of_weights], loss, step=step, microbatch=action.microbatch)
+        elif loss is not None:
+            self._accumulator.add_loss(loss, step=step)
 
 
 def _last_until(began: float, seconds: float) -> None:

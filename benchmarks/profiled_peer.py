@@ -31,11 +31,11 @@ from swarm.events import ResourcesMeasured
 
 PARTS: dict[str, Sequence[tuple[type, str]]] = {
     "forward": [(Stage, "forward")],
-    "backward": [(Stage, "backward")],
+    "backward": [(Stage, "backward"), (Stage, "weights")],
     "codec and frames": [
         (BodyFormat, name) for name in ("pack_forward", "pack_backward", "unpack_forward", "unpack_backward")
     ],
-    "exact sums": [(Accumulator, "add")],
+    "exact sums": [(Accumulator, name) for name in ("add_one", "end")],
     "reduction": [(Reduction, name) for name in ("part", "sum", "store", "assemble")],
     "optimizer": [(StageOptimizer, "apply")],
 }

@@ -4,11 +4,12 @@ ratios.
     python -m benchmarks.throughput [--pairs 5] [--wires bf16,none] [--out benchmarks/results/throughput.json]
 
 For each wire format there are a swarm of 4 stages × 1, a swarm of 2 × 2, `reference` with 2 threads, and two processes
-of `reference` with one thread each, which share the microbatches of a step without exchanging anything. They use the
-whole machine in turn, ten seconds each, because the speed of the machine varies by a tenth from minute to minute. A
-pair is a step of a swarm, in seconds that this swarm had, and what the references did in their seconds meanwhile. The
-first step is not counted, because a peer allocates its memory for all microbatches in it. The ratio is that of a swarm
-to the faster of the references, by its median over the pairs.
+of `reference` with one thread each, which share the microbatches of a step without exchanging anything. The same two
+exist with a plain training loop in torch instead of `reference` (benchmarks/reference_worker.py). They use the whole
+machine in turn, ten seconds each, because the speed of the machine varies by a tenth from minute to minute. A pair is a
+step of a swarm, in seconds that this swarm had, and what the others did in their seconds meanwhile. The first step is
+not counted, because a peer allocates its memory for all microbatches in it. `reference` and `plain` are the ratios of a
+swarm to the faster of the two references and of the two plain loops, by their medians over the pairs.
 """
 
 from __future__ import annotations
@@ -66,8 +67,12 @@ step_budget_s = 600.0
 TOKENS = 4 * 256
 SHAPES = ((4, 1), (2, 2))
 """(stages, replicas) of the swarms."""
-REFERENCES = {"reference, 2 threads": (1, 2), "2 processes × 1 thread": (2, 1)}
-"""(processes, threads) of the references."""
+ALONE = {
+    f"{kind}, {told}": (kind, processes, threads)
+    for kind in ("reference", "plain")
+    for told, processes, threads in (("2 threads", 1, 2), ("2 processes × 1 thread", 2, 1))
+}
+"""(kind, processes, threads) of what trains without a swarm, by name."""
 START_S = 120.0
 
 
@@ -95,20 +100,24 @@ def main() -> None:
 
 
 def measure(folder: Path, options: argparse.Namespace, wire: str) -> dict[str, list[dict[str, float]]]:
-    """For each swarm and each pair, the tokens per second of the swarm and of each reference."""
+    """For each swarm and each pair, the tokens per second of the swarm and of each of `ALONE`."""
     with ExitStack() as stack:
         swarms = [_Swarm.start(stack, folder, options, wire, *shape) for shape in SHAPES]
-        references = [_Reference.start(stack, folder, options, name) for name in REFERENCES]
-        programs = [*(each.program for each in swarms), *(each.program for each in references)]
+        others = [_Alone.start(stack, folder, options, name) for name in ALONE]
+        programs = [*(each.program for each in swarms), *(each.program for each in others)]
         take_turns(programs, lambda: all(len(s.opened()) >= options.pairs + 2 for s in swarms), options.turn)
-        return {s.program.name: s.pairs(references, options) for s in swarms}
+        return {s.program.name: s.pairs(others, options) for s in swarms}
 
 
 def summary(pairs: list[dict[str, float]]) -> dict[str, object]:
-    faster = max(REFERENCES, key=lambda name: statistics.median(pair[name] for pair in pairs))
-    ratios = [pair["swarm"] / pair[faster] for pair in pairs]
-    found = {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
-    return {**{name: round(ratio, 3) for name, ratio in found.items()}, "pairs": len(ratios), "faster": faster}
+    found: dict[str, object] = {"pairs": len(pairs)}
+    for kind in dict.fromkeys(kind for kind, _, _ in ALONE.values()):
+        names = [name for name, meant in ALONE.items() if meant[0] == kind]
+        faster = max(names, key=lambda name: statistics.median(pair[name] for pair in pairs))
+        ratios = [pair["swarm"] / pair[faster] for pair in pairs]
+        range_of = {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
+        found[kind] = {name: round(ratio, 3) for name, ratio in range_of.items()} | {"faster": faster}
+    return found
 
 
 @dataclass(frozen=True)
@@ -136,7 +145,7 @@ class _Swarm:
         """The time, in unix seconds, at which its steps began."""
         return [at for at, event in self.swarm.events() if isinstance(event, PassOpened) and event.pass_kind == "train"]
 
-    def pairs(self, references: list[_Reference], options: argparse.Namespace) -> list[dict[str, float]]:
+    def pairs(self, others: list[_Alone], options: argparse.Namespace) -> list[dict[str, float]]:
         passes = [
             event.pass_id
             for _, event in self.swarm.events()
@@ -147,26 +156,26 @@ class _Swarm:
         tokens = options.microbatches * TOKENS
         return [
             {"swarm": tokens / (self.program.own(end) - self.program.own(begin))}
-            | {reference.program.name: reference.rate(begin, end) for reference in references}
+            | {other.program.name: other.rate(begin, end) for other in others}
             for begin, end in itertools.pairwise(opened)
         ]
 
 
 @dataclass(frozen=True)
-class _Reference:
+class _Alone:
     program: Program
     notes: list[Path]
 
     @classmethod
-    def start(cls, stack: ExitStack, folder: Path, options: argparse.Namespace, name: str) -> _Reference:
+    def start(cls, stack: ExitStack, folder: Path, options: argparse.Namespace, name: str) -> _Alone:
         """Start the processes. Each is stopped at its first microbatch. They share the microbatches of a step."""
-        processes, threads = REFERENCES[name]
+        kind, processes, threads = ALONE[name]
         of_one = argparse.Namespace(dim=options.dim, steps=10_000, microbatches=options.microbatches // processes)
-        path = run_file(folder, of_one, "none", 4, 1, f"RUN-{processes}-processes.toml")
+        path = run_file(folder, of_one, "none", 4, 1, f"RUN-{kind}-{processes}-processes.toml")
         notes = [Path(tempfile.mkstemp(dir=folder)[1]) for _ in range(processes)]
         running = []
         for note in notes:
-            words = [*script("reference_worker"), str(path), str(threads), str(note)]
+            words = [*script("reference_worker"), str(path), str(threads), str(note), kind]
             running.append(stack.enter_context(subprocess.Popen(words)))
             stack.callback(running[-1].kill)
         found = cls(Program(name, [process.pid for process in running]), notes)

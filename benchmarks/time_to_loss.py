@@ -85,8 +85,6 @@ MICROBATCH_TOKENS = 8 * 128
 """Of RUN."""
 ROWS = (DENSE, f"{DENSE}, int8", "subspace 32, int8", "subspace 8, int8")
 STAND_IN = "subspace 8, int8"
-SHARES = (0.5, 0.7, 0.85, 1.0)
-"""Lengths of the data centre's runs, of the swarm's tokens. The rate is chosen on the first."""
 _SAME = 1.02
 """Runs whose tokens differ by no more than this factor are equally long."""
 WARMUP = 6
@@ -159,6 +157,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--rows", default=";".join(ROWS), help="names separated by ';'")
     made.add_argument("--tokens", type=float, default=4e6, help="of the swarm's run")
     made.add_argument("--rates", default="4e-3,8e-3", help="learning rates to choose from")
+    made.add_argument(
+        "--shares", default="0.5,0.7,0.85,1", help="lengths of the data centre's runs; rates are chosen on the first"
+    )
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--heldout", type=int, default=64, help="held-out batches of 1,024 tokens")
     made.add_argument("--lines", default=";".join(LINES), help="names separated by ';'")
@@ -167,6 +168,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--sums", default="none", help="how replicas average: none or dither:STEP")
     made.add_argument("--chips", default=",".join(CHIPS), help="names separated by ','; the empty one: 30 + 60 ms")
     made.add_argument("--device", default="cpu")
+    made.add_argument("--precision", choices=("bf16", "fp32"), default="bf16", help="of the trainings' matrix products")
     made.add_argument("--set", dest="overrides", action="append", default=[], metavar="TABLE.KEY=VALUE")
     made.add_argument("--results", type=Path, default=Path("benchmarks/results/time_to_loss.json"))
     made.add_argument("--recorded", type=Path, help="a folder of benchmarks/results/at_length: its losses")
@@ -225,10 +227,11 @@ def _train(cells: Cells, rows: Sequence[str], options: argparse.Namespace) -> No
         for row in rows:
             rates = [float(rate) for rate in options.rates.split(",")]
             best = rates[0]
+            first, *others = [float(share) for share in options.shares.split(",")]
             if row == DENSE or len(rates) > 1:
-                trials = {rate: _loss(cells, path, texts, options, row, SHARES[0], rate) for rate in rates}
+                trials = {rate: _loss(cells, path, texts, options, row, first, rate) for rate in rates}
                 best = min(rates, key=lambda rate: trials[rate] if math.isfinite(trials[rate]) else math.inf)
-            for share in SHARES[1:] if row == DENSE else (1.0,):
+            for share in others if row == DENSE else (1.0,):
                 _loss(cells, path, texts, options, row, share, best)
 
 
@@ -249,6 +252,7 @@ def _loss(
             torch.device(options.device),
             heldout_batches=options.heldout,
             compiled=options.device == "cpu",
+            half=options.precision == "bf16",
         )
         train_beside([training], steps, 4)
         known = {
@@ -259,6 +263,7 @@ def _loss(
             "rate": rate,
             "warmup": manifest.optimizer.warmup_steps,
             "seed": options.seed,
+            "precision": options.precision,
             "points": [asdict(point) for point in training.curve],
         }
         cells.put("losses", name, known)

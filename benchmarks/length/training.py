@@ -57,11 +57,12 @@ class Training:
         *,
         heldout_batches: int,
         compiled: bool = False,
+        half: bool = True,
     ) -> None:
         """`compiled`: `torch.compile` for the stages, which saves a third of the time on a CPU. The results differ by
-        rounding.
+        rounding. `half`: matrix products in bfloat16; a CPU without instructions for it is many times faster in fp32.
         """
-        self._manifest, self._device = manifest, device
+        self._manifest, self._device, self._half = manifest, device, half
         model, batch, seed = manifest.model, manifest.batch, manifest.run.seed
         self._stages = [build_stage(model, s, device=device, seed=seed) for s in range(model.stages)]
         self._loss_sum = self._stages[-1].loss_sum
@@ -128,7 +129,8 @@ class Training:
         x = ids
         # on a CPU, the fused kernel's backward in bfloat16 takes a third of a step; the plain one a tenth
         plain = sdpa_kernel(SDPBackend.MATH) if self.stream is None else contextlib.nullcontext()
-        with plain, torch.autocast(self._device.type, torch.bfloat16, cache_enabled=False):
+        precision = torch.autocast(self._device.type, torch.bfloat16, enabled=self._half, cache_enabled=False)
+        with plain, precision:
             if self._alone:
                 x = torch.zeros((*ids.shape, self._manifest.model.boundary_width), device=self._device)
             for stage, (there, back) in zip(self._stages, () if self._alone else self._coders, strict=False):

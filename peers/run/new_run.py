@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from peers.run.coding import coding
+from peers.run.recipe import suited
 from peers.run.run_toml import named_run
 from swarm.manifest import (
     BatchSection,
@@ -75,7 +76,10 @@ class NewRun:
             raise ManifestError(
                 f"--set model.cuts={list(run.model.cuts)}: init proposes the cuts itself, change them in {self.where}"
             )
-        return run.model_copy(update={"model": cut}), shares
+        suits = suited(run).model_dump(include={"learning_rate", "warmup_steps"})
+        mine = {key: value for key, value in suits.items() if f"optimizer.{key}" not in self.set_keys}
+        optimizer = run.optimizer.model_copy(update=mine)
+        return run.model_copy(update={"model": cut, "optimizer": optimizer}), shares
 
 
 def _preset(name: str) -> ModelSection:

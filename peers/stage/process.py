@@ -66,6 +66,7 @@ from swarm.protocol.messages import Amend, Assign, Banned, LinkRate, Means, Mess
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.io import LinksMeasured, MeansChanged, PeerInput, Undelivered
 from swarm.protocol.settings import Settings
+from swarm.protocol.slots import most_at_once
 
 _TRAFFIC_EVERY_S = 10.0
 _LOG_PART_BYTES, _LOG_PARTS = 16 << 20, 8
@@ -297,14 +298,13 @@ class PeerProcess:
         )
 
     def _fit_heap(self, stage: int, memory: StageMemory) -> None:
-        """Return freed memory to the kernel if there is no room for the gaps between kept blocks, which are as large
-        as the blocks.
+        """Return freed memory to the kernel if there is no room for the gaps between kept blocks.
 
         By default, only half of the free memory is planned with, so the gaps fit into the other half.
         """
-        graphs = min(self._seat.graphs, self._manifest.batch.microbatches * memory.graph)
+        graphs = min(self._seat.graphs, most_at_once(self.core.settings) * memory.graph)
         room = self._seat.memory_for_stage
-        if self._options.machine.budgets.strict and memory.resident + 2 * (memory.working + graphs) > room:
+        if self._options.machine.budgets.strict and memory.with_gaps(graphs) > room:
             return_freed_memory()
             note = FreedMemoryReturned(stage, memory.device + graphs, room)
             self._loop.call_soon_threadsafe(self.log.append, note)

@@ -167,6 +167,12 @@ class StageMemory:
         """Bytes on the device in a backward while `count` graphs are kept, if it does not compute asynchronously."""
         return self.resident + count * self.graph + self.in_backward
 
+    def with_gaps(self, graphs: int) -> int:
+        """Bytes of a heap that keeps freed memory, while that many bytes of graphs are kept: gaps between used
+        blocks are as large as the blocks.
+        """
+        return self.resident + 2 * (self.working + graphs)
+
     def _here(self, nbytes: int) -> int:
         """The part of a reduction's `nbytes` that is on the device; on a GPU, they are in the host's memory."""
         return 0 if self.own_memory else nbytes

@@ -25,13 +25,22 @@ def unasked(table: StageTable, actor: Actor) -> list[Microbatch]:
     return sorted(table.assigned_to(actor))[:UNASKED]
 
 
+def most_at_once(settings: Settings) -> int:
+    """The most microbatches of a step on which a peer works at once. It never keeps more graphs than that."""
+    return min(settings.microbatches, _most_slots(settings))
+
+
+def _most_slots(settings: Settings) -> int:
+    return settings.slots or max(LEAST, A_STAGE * settings.stages)
+
+
 class Slots:
     """The number of microbatches on which one peer works at once. What the peer learns about its memory is valid for
     its current stage.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._most = settings.slots or max(LEAST, A_STAGE * settings.stages)
+        self._most = _most_slots(settings)
         self._least = min(self._most, A_STAGE_AT_LEAST * settings.stages)
         self._stage: int | None = None
         self.count = self._most

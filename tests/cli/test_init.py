@@ -307,3 +307,26 @@ def test_lines_that_cannot_be_chosen_for_are_refused_in_one_sentence(
     assert exit_code("init", str(tmp_path / "RUN.toml"), "--no-measure", *options) == 2
     assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert not (tmp_path / "RUN.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "rate", "warmup"),
+    [
+        (("--preset", "1m"), 0.004, 10),
+        (("--preset", "15m", "--subspace-dim", "16"), 0.0032, 10),
+        (("--preset", "15m", "--boundary", "bottleneck", "--boundary-dim", "16"), 0.0032, 10),
+        (("--preset", "1m", "--subspace-dim", "16"), 0.004, 10),
+        (("--preset", "5m", "--set", "run.steps=900"), 0.0027, 90),
+        (("--preset", "5m", "--set", "model.dim=384"), 0.0013, 10),
+        (("--preset", "digits"), 0.001, 10),
+        (("--set", "optimizer.learning_rate=0.5"), 0.5, 10),
+        (("--set", "optimizer.warmup_steps=3"), 0.0027, 3),
+    ],
+)
+def test_learning_rate_and_warm_up_suit_the_model_and_what_is_set_stays(
+    tmp_path: Path, words: tuple[str, ...], rate: float, warmup: int
+):
+    path = tmp_path / "RUN.toml"
+    assert exit_code("init", str(path), "--no-measure", *words) == 0
+    optimizer = load_run_file(path).optimizer
+    assert (optimizer.learning_rate, optimizer.warmup_steps) == (rate, warmup)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarm.protocol.slots import Slots
+from swarm.protocol.slots import Slots, most_at_once
 from swarm.simulation.runs.scenario import small_settings
 
 SETTINGS = replace(small_settings(stages=4, microbatches=64, steps=2, replicas=2), slots=0)
@@ -30,3 +30,10 @@ def test_who_cannot_keep_more_graphs_works_on_no_more_but_does_not_let_the_pipel
     few = Slots(replace(SETTINGS, slots=3))
     few.no_room(0)
     assert few.count == 3
+
+
+def test_a_peer_never_keeps_more_graphs_than_it_has_slots_or_a_step_has_microbatches() -> None:
+    """Else a peer with room for them returns freed memory after each microbatch, and takes half as long again."""
+    assert most_at_once(SETTINGS) == 16 < SETTINGS.microbatches
+    assert most_at_once(replace(SETTINGS, microbatches=5)) == 5
+    assert most_at_once(replace(SETTINGS, slots=3)) == 3

@@ -1,0 +1,30 @@
+"""The learning rate and warm-up that suit a language model, by its width and its boundaries."""
+
+from __future__ import annotations
+
+from swarm.manifest import OptimizerSection, RunFile
+
+RATE_TIMES_DIM = 0.512
+"""Peak learning rate × `model.dim` of a dense model. The best rates that were measured are 4·10⁻³ at 128 and 2·10⁻³ at
+256 (docs/compression.md). Brown et al. 2020, table 2.1, has 6·10⁻⁴ at 768 and 2·10⁻⁴ at 2,048.
+"""
+NARROW = 2.0
+"""A model with narrow boundaries likes a rate so many times higher (docs/compression.md)."""
+HIGHEST = 4e-3
+"""At twice this rate, narrow models of width 128 and 256 diverged in some runs (docs/compression.md)."""
+WARMUP = 10
+"""A run warms up for one of so many parts of its steps, but no shorter than by default."""
+
+
+def suited(run: RunFile) -> OptimizerSection:
+    """The default optimizer with the rate and warm-up that suit the model of `run`. A classifier keeps the default."""
+    model, usual = run.model, OptimizerSection()
+    if model.kind != "llama":
+        return usual
+    rate = min(RATE_TIMES_DIM / model.dim * (NARROW if model.boundary_width < model.dim else 1.0), HIGHEST)
+    return usual.model_copy(
+        update={
+            "learning_rate": float(f"{rate:.2g}"),
+            "warmup_steps": max(run.run.steps // WARMUP, usual.warmup_steps),
+        }
+    )
