@@ -31,6 +31,7 @@ from swarm.models.kinds import count_parameters
 ROWS: dict[str, Row] = {
     "unlimited, none": Row("none", unlimited=True),
     "unlimited, subspace, int8": Row("int8", subspace=True, unlimited=True),
+    "unlimited, subspace, int8, averaging dither:1": Row("int8", subspace=True, averaging="dither:1", unlimited=True),
     "none": Row("none", slow=True),
     "int8": Row("int8"),
     "int8, averaging int8": Row("int8", averaging="int8"),
