@@ -277,7 +277,7 @@ class Director:
             self._striker.strike(fault)
         self._played.struck.append(Struck(fault, at, str(written) if nobody and fault.takes_back is None else ""))
         self._schedule.struck(fault, at)
-        self._tell(f"{fault.name}: {written}, which is no host now" if nobody else f"{fault.name}: {fault}")
+        self._tell(f"{fault.name}: {written}, which is not a host now" if nobody else f"{fault.name}: {fault}")
 
     def _of_now(self, fault: PlannedFault) -> PlannedFault:
         """The fault with actual hosts in place of its selectors: the leader, or the holders of a stage. A reversal

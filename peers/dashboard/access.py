@@ -39,7 +39,9 @@ class Opening:
     public: bool
     """True if everyone may read, but without seeing addresses."""
     cookie: str
-    """Name of the cookie. It differs between dashboards, since browsers send one machine's cookies to all its ports."""
+    """Name of the cookie. It differs between dashboards, because browsers send one machine's cookies to all its
+    ports.
+    """
     observed: bool = False
     """True if the dashboard has no organiser, so nobody can control the run from it."""
 

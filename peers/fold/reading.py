@@ -1,4 +1,4 @@
-"""Checks the fields of a log record. No field is trusted, since peers report many of them.
+"""Checks the fields of a log record. No field is trusted, because peers report many of them.
 
 A record with wrong fields is ignored as a whole (`Malformed`); texts and lists are cut to size.
 """

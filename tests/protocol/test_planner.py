@@ -62,7 +62,7 @@ def test_a_newcomer_takes_over_from_a_peer_on_call_where_all_stages_are_equally_
     plain, on_call = (Worker(Actor(name, 1), 1.0, on_call=name == "a2") for name in ("a", "a2"))
     lineup = Lineup(((Worker(Actor("b", 1), 1.0),), (plain,), (on_call,)), (1.0, 1.0, 1.0), replicas=1, most=1)
     found = claim(lineup, 1.0)
-    assert found == Claim(StageIndex(2), "stage 2 had 0 of 1 replicas besides a peer on call")
+    assert found == Claim(StageIndex(2), "stage 2 had 0 of 1 replicas (not counting a temporary seat)")
     without = dataclasses.replace(lineup, crews=lineup.crews[:2], costs=(1.0, 1.0))
     assert claim(without, 1.0) is None
 
