@@ -208,7 +208,7 @@ def _faults(tables: list[Table]) -> tuple[PlannedFault, ...]:
 def _hosts(table: Table, known: tuple[str, ...], up: int | None, down: int | None) -> dict[str, HostPlan]:
     for name, times in Counter(known).items():
         if times > 1:
-            raise ScenarioError(f"{times} hosts are named {name!r}: give each host a name of its own")
+            raise ScenarioError(f"{times} hosts are named {name!r}: give each host a different name")
     plans = {name: HostPlan(name, Shape(up), Shape(down)) for name in known}
     for name, raw in table.items():
         if name not in plans:

@@ -101,11 +101,11 @@ def open_archived(directory: Path, version: int | None, on_refused: OnRefused) -
     )
     found = archive.complete_versions()
     if version is None and (version := archive.newest()) is None:
-        why = f"damaged are: {', '.join(map(str, found))}" if found else "complete are: none"
+        why = f"damaged versions: {', '.join(map(str, found))}" if found else "complete versions: none"
         raise StateError(directory, f"holds no complete checkpoint of run {manifest.hash[:16]}…; {why}")
     if version not in found:
         held = ", ".join(map(str, found)) or "none"
         raise StateError(
-            directory, f"holds no complete version {version} of run {manifest.hash[:16]}…; it holds {held}"
+            directory, f"holds no complete version {version} of run {manifest.hash[:16]}…; complete versions: {held}"
         )
     return ArchivedRun(manifest, archive, version, directory / TOKENIZER_FILE)

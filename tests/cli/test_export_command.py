@@ -42,7 +42,7 @@ def test_what_the_archive_lacks_is_named(
 ):
     assert _exit_code("export", "out", "--archive", str(archive), *options) == 2
     error = capsys.readouterr().err
-    assert message in error and "complete are: none" in error
+    assert message in error and "complete versions: none" in error
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_no_other_stage_would_have_raised_the_rate_more(lineup: Lineup, speed: f
 
 def test_a_slow_stage_with_many_comes_before_a_fast_one_with_few() -> None:
     found = claim(line([1.0, 1.0, 1.0], [5.0]), 1.0)
-    assert found == Claim(0, "stage 0, with 3 peers, raises the swarm from 3 to 4 microbatches/s")
+    assert found == Claim(0, "stage 0, with 3 peers, where it raises the swarm from 3 to 4 microbatches/s")
 
 
 def test_a_stage_that_costs_more_is_slower() -> None:
@@ -106,7 +106,9 @@ def test_a_stage_of_fast_machines_on_slow_lines_is_a_slow_stage() -> None:
     assert claim(lineup, 1.0).stage == 1  # type: ignore[union-attr]
     lineup = dataclasses.replace(lineup, crews=(behind, lineup.crews[1]))
     assert lineup.rates() == [0.2, 1.0]
-    assert claim(lineup, 1.0) == Claim(0, "stage 0, with 2 peers, raises the swarm from 0.2 to 1 microbatches/s")
+    assert claim(lineup, 1.0) == Claim(
+        0, "stage 0, with 2 peers, where it raises the swarm from 0.2 to 1 microbatches/s"
+    )
 
 
 def test_a_stage_without_its_planned_replicas_comes_first() -> None:
