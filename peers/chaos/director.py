@@ -100,7 +100,7 @@ class Played:
     """The output of `swarm-peer reference --against --json`; empty if it was not asked or failed."""
 
     def actors(self, host: str) -> frozenset[str]:
-        """The actor names of a host's lives in the logs; empty if the name is not a host."""
+        """The actor names of all processes of a host in the logs; empty if the name is not a host."""
         return frozenset(self.machines[host].lives) if host in self.machines else frozenset()
 
     @property

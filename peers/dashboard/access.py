@@ -67,7 +67,7 @@ class Gate:
         return self._opening
 
     def access(self, request: Request) -> Access:
-        """What the sender of a request may do. Raises Denied for a wrong token; an expired cookie counts as none."""
+        """What the sender of a request may do. Raises Denied for a wrong token; an expired cookie is ignored."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self._by_token(request, token.strip())

@@ -364,8 +364,8 @@ class StageEngine:
     # ------------------------------------------------ the compute thread: see `Executor`
 
     def carry_out(self, action: ComputeAction) -> PeerInput | Launched | None:
-        """Execute an action. If memory runs out, free what can be freed and repeat the action, once in an engine's
-        life.
+        """Execute an action. If memory runs out, free what can be freed and repeat the action, at most once for each
+        engine.
         """
         done, error = self._attempt(action)
         if error is not None and out_of_memory(error):

@@ -62,7 +62,7 @@ class ReceivedMeans(TokenMeans):
 
 
 class SentMeans(TokenMeans):
-    """Set `crossed` before a backward."""
+    """The means at the end that sends. Set `crossed` before a backward."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__(vocabulary, width)
