@@ -34,7 +34,8 @@ def parse_rate(text: str) -> int:
     match = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([kKmMgG]?)(bit|bps|B)(?:/s)?\s*", text)
     if match is None:
         raise typer.BadParameter(
-            f"{text!r} is not a rate: write 20Mbit for megabits or 2.5MB for megabytes, with k, M or G, a second"
+            f"{text!r} is not a rate: write for example 20Mbit or 2.5MB (megabits or megabytes a second), with k, M "
+            "or G"
         )
     number, prefix, unit = match.groups()
     rate = int(float(number) * 1000 ** " kmg".index(prefix.lower() or " ") / (1 if unit == "B" else 8))
@@ -51,8 +52,8 @@ def parse_line(text: str) -> Line:
     found = re.fullmatch(r"\s*([0-9]{1,5}(?:\.[0-9]{1,5})?)\s*ms\s*", delay)
     if found is None:
         raise typer.BadParameter(
-            f"{text!r} is not a line: write 80Mbit,50ms or 80Mbit/20Mbit,50ms: what it carries down, up, and how long "
-            "to another peer"
+            f"{text!r} is not a line: write 80Mbit,50ms or 80Mbit/20Mbit,50ms, for download, upload and the delay to "
+            "another peer"
         )
     down, slash, up = rates.partition("/")
     received = parse_rate(down)

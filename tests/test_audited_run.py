@@ -102,5 +102,5 @@ def test_where_steps_cannot_be_compared_its_sums_are_refused(run, monkeypatch: p
     with monkeypatch.context() as patched:
         swarm = run(of, hook=lying(patched, LAST, "sums", -300.0, since=2))
     reasons = [event.reason for event in swarm.events if isinstance(event, StepAborted)]
-    assert reasons and all(reason.startswith(f"refused, since the sums of {LAST} are") for reason in reasons)
+    assert reasons and all(reason.startswith(f"refused, because the sums of {LAST} are") for reason in reasons)
     assert not [event for event in swarm.events if isinstance(event, PeerExpelled)]

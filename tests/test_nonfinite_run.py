@@ -160,7 +160,7 @@ def test_an_overflow_of_sums_makes_a_run_of_single_replicas_wait_and_say_why(run
     assert sorted(swarm.decisions) == list(range(STEPS)) and not halts and not any(skips(swarm))
     reasons = [event.reason for event in swarm.events if isinstance(event, RunPaused)]
     first = next(step for step in range(STEPS) if torch.equal(sample_of(of, step, 1), sample))
-    assert f"step {first} has failed 10 times with the peers that are here. It is not skipped" in reasons[-1]
+    assert f"step {first} has failed 10 times with the present peers. It is not skipped" in reasons[-1]
     assert "sums.grid_bits" in reasons[-1] and "of stage 0 failed on microbatch 1, which" in reasons[-1]
 
 

@@ -74,7 +74,9 @@ def read_churn(table: Table) -> ChurnPlan:
     if found.most < found.fewest:
         raise ScenarioError(f"churn.most = {found.most} is below churn.fewest = {found.fewest}")
     if found.lasts_s > MAX_TURNS * found.least_s:
-        raise ScenarioError(f"churn: more than {MAX_TURNS:,} turns may be taken: give it less time, or longer pauses")
+        raise ScenarioError(
+            f"churn.lasts and churn.every allow more than {MAX_TURNS:,} changes: give it less time, or longer pauses"
+        )
     return found
 
 
@@ -83,5 +85,5 @@ def _every(value: object) -> tuple[float, float]:
         raise QuantityError(f'{value!r}: write the shortest and the longest pause, ["0.5s", "2s"]')
     least, most = (quantity.span(part) for part in value)
     if not 0 < least <= most:
-        raise QuantityError(f"{value!r} does not go from less to more")
+        raise QuantityError(f"{value!r}: the shortest pause must be above 0 and at most the longest")
     return least, most

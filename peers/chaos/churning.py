@@ -14,8 +14,8 @@ _AT_ONCE = Moment()
 
 
 class Churning:
-    """The churn of one scenario. `peers`: all that are killed and started. The first pause begins at `begin`, Unix
-    seconds.
+    """The churn of one scenario. `peers`: all peers that are killed and started. The first pause begins at `begin`,
+    Unix seconds.
     """
 
     def __init__(self, churn: ChurnPlan, peers: Sequence[EmulatedMachine], begin: float) -> None:

@@ -100,7 +100,7 @@ class Played:
     """The output of `swarm-peer reference --against --json`; empty if it was not asked or failed."""
 
     def actors(self, host: str) -> frozenset[str]:
-        """The actor names of a host's lives in the logs; empty if the name is not a host."""
+        """The actor names of all processes of a host in the logs; empty if the name is not a host."""
         return frozenset(self.machines[host].lives) if host in self.machines else frozenset()
 
     @property
@@ -277,7 +277,7 @@ class Director:
             self._striker.strike(fault)
         self._played.struck.append(Struck(fault, at, str(written) if nobody and fault.takes_back is None else ""))
         self._schedule.struck(fault, at)
-        self._tell(f"{fault.name}: {written}, which is no host now" if nobody else f"{fault.name}: {fault}")
+        self._tell(f"{fault.name}: {written}, which is not a host now" if nobody else f"{fault.name}: {fault}")
 
     def _of_now(self, fault: PlannedFault) -> PlannedFault:
         """The fault with actual hosts in place of its selectors: the leader, or the holders of a stage. A reversal

@@ -104,7 +104,7 @@ def read_fault(table: Table, number: int) -> PlannedFault:
     if who and between is not None:
         raise ScenarioError(f"{table.where}: give either `who` (all links of a host) or `between` (some links)")
     if one_way and between is None:
-        raise ScenarioError(f"{table.where}.one_way needs `between`: from whom to whom")
+        raise ScenarioError(f"{table.where}.one_way needs `between`: name the sender and the receiver")
     lasts = table.take("for", quantity.span)
     if lasts is not None and kind not in UNDONE_BY:
         raise ScenarioError(f"{table.where}.for: {kind!r} cannot be undone, so it takes no duration: remove `for`")
@@ -149,7 +149,7 @@ def between(sources: tuple[str, ...], targets: tuple[str, ...], one_way: bool) -
 def _kind(value: object) -> str:
     kind = quantity.text(value)
     if kind not in KINDS:
-        raise ScenarioError(f"{value!r} cannot be done{nearest(kind, KINDS)}")
+        raise ScenarioError(f"there is no fault {value!r}{nearest(kind, KINDS)}")
     return kind
 
 

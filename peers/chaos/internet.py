@@ -142,9 +142,13 @@ def refuse_without_packets(scenario: Scenario) -> None:
     shapes |= {f"fault {fault.name!r}": fault.shape for fault in scenario.faults}
     for where, shape in shapes.items():
         if shape.loss:
-            raise ScenarioError(f"{where}.loss: a relay never loses bytes; run it as root, or leave it out")
+            raise ScenarioError(
+                f"{where}.loss: a relay never loses bytes; run the scenario as root, or remove this key"
+            )
     if scenario.network.mtu != MTU:
-        raise ScenarioError("network.mtu: a relay passes bytes, not packets; run it as root, or leave it out")
+        raise ScenarioError(
+            "network.mtu: a relay passes bytes, not packets; run the scenario as root, or remove this key"
+        )
 
 
 def _free_port() -> int:
@@ -176,7 +180,7 @@ class _Program:
         self._write(order)
         line = self._process.stdout.readline()
         if not line:
-            raise InternetError(f"{self._name} ended with {self._process.wait()} at {order}")
+            raise InternetError(f"{self._name} ended with code {self._process.wait()} at the order {order}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise InternetError(answer["error"])

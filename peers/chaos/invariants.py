@@ -54,7 +54,7 @@ def exactly_once(played: Played) -> Finding:
             lacking = [m for m in wanted if m not in found]
             if sorted(found + _of_before(shares, attempt, lacking)) != wanted:
                 broken.append(f"{attempt} added up {found}")
-    return Finding("exactly once: every decided sum holds every microbatch, and none twice", checked, tuple(broken))
+    return Finding("exactly once: every decided sum contains every microbatch exactly once", checked, tuple(broken))
 
 
 def _of_before(shares: dict[str, dict[str, list[int]]], attempt: str, lacking: list[int]) -> list[int]:
@@ -87,7 +87,7 @@ def decided_once(played: Played) -> Finding:
             if seen.event.step in standing:
                 broken.append(f"step {seen.event.step + 1} was decided twice")
             standing.add(seen.event.step)
-    return Finding("atomic: a decided step is never run again, save after a rollback", checked, tuple(broken))
+    return Finding("atomic: a decided step is run again only after a rollback", checked, tuple(broken))
 
 
 def replicas_agree(played: Played) -> Finding:
@@ -116,7 +116,7 @@ def replicas_agree(played: Played) -> Finding:
 
 
 def attempts_end(played: Played) -> Finding:
-    """Every opened training pass ends with a decision, a logged abort, or its coordinator's life."""
+    """Every opened training pass ends with a decision, with a logged abort, or with the end of its coordinator."""
     open_pass: str | None = None
     broken, checked = [], 0
     for seen in played.coordinator:

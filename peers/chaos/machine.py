@@ -68,7 +68,7 @@ class EmulatedMachine:
         self._slowing: _Slowing | None = None
 
     def start(self, argv: Sequence[str]) -> None:
-        """Run `swarm-peer ARGV… --home …`. Its last life must have ended."""
+        """Run `swarm-peer ARGV… --home …`. Its previous process must have ended."""
         assert not self.running, f"{self.name} runs already"
         self.home.path.mkdir(parents=True, exist_ok=True)
         self.argv = (*argv, "--home", str(self.home.path))
@@ -81,12 +81,12 @@ class EmulatedMachine:
 
     @property
     def pid(self) -> int:
-        """Process id of its last life; 0 if it has never run."""
+        """Process id of its last process; 0 if it has never run."""
         return 0 if self._child is None else self._child.pid
 
     @property
     def code(self) -> int | None:
-        """Exit code of its last life; None while it runs, or if it has never run."""
+        """Exit code of its last process; None while it runs, or if it has never run."""
         return None if self._child is None else self._child.code
 
     @property

@@ -30,7 +30,7 @@ class Sight:
         return self.of == COORDINATOR and host.startswith(COORDINATOR)
 
     def matches(self, event: Event, actors: Callable[[str], frozenset[str]]) -> bool:
-        """`actors(host)`: the actor names of a host's lives in logs."""
+        """`actors(host)`: the actor names of all processes of a host in logs."""
         return isinstance(event, self.kind) and all(
             _fits(getattr(event, name), wanted, actors) for name, wanted in self.where
         )

@@ -4,7 +4,7 @@
 
 Every host is reached through a port of the relay, and announces no other port. The kernel tells which process owns the
 other end of a connection, and so which host dials. Bytes of a connection pass three pipes, as packets do in the
-forwarder: delayed and limited, but never lost, since TCP carries them. A cut link carries no bytes, and does not tell
+forwarder: delayed and limited, but never lost, because TCP carries them. A cut link carries no bytes, and does not tell
 either end that the other end has closed the connection.
 """
 

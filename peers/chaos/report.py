@@ -292,11 +292,11 @@ def _failures(played: Played, report: Report) -> list[str]:
         found.append(f"the run was not finished: {report.decided} steps were decided")
     if expect.equal and report.equal is not True:
         verdict = played.verdict.get("verdict", "there is nothing to compare")
-        found.append(f"the digests are not those of the reference: {verdict}")
+        found.append(f"the digests differ from those of the reference: {verdict}")
     if expect.equal and report.finished and played.manifest is not None:
         version = played.verdict.get("version")
         if version != played.manifest.run.steps:
-            found.append(f"version {version} was compared, not the last one, {played.manifest.run.steps}")
+            found.append(f"version {version} was compared, not the last version, {played.manifest.run.steps}")
     for name, value, bound, over in (
         ("the longest gap between decisions, s", report.longest_gap_s, expect.gap_s, True),
         ("the slowest step ÷ the usual one", report.slowest, expect.slowest_step, True),
@@ -334,7 +334,7 @@ def _not_ended(played: Played, expected: ExpectedEnd) -> str | None:
     if not ends:
         return f"{what}: it did not end"
     if ends[0].at - begin > expected.within_s or ends[0].code != expected.code:
-        return f"{what}: it ended with {ends[0].code} after {ends[0].at - begin:.2f} s"
+        return f"{what}: it ended with code {ends[0].code} after {ends[0].at - begin:.2f} s"
     return None
 
 
@@ -353,7 +353,9 @@ def _missed(played: Played, expected: Expected) -> str | None:
     inside = [at for at in times if at <= end - begin]
     after = "" if expected.after is None else f" after {expected.after}"
     if expected.never:
-        return None if not inside else f"{expected.sight} was seen{after}, {inside[0]:.2f} s on, and should never be"
+        return (
+            None if not inside else f"{expected.sight} was seen{after}, at {inside[0]:.2f} s, but should never happen"
+        )
     if len(inside) >= expected.count:
         return None
     late = f"; the first came after {times[0]:.2f} s" if times and not inside else ""

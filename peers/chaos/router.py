@@ -1,6 +1,6 @@
 """The router of a home: translates addresses, and admits only replies (RFC 3022, checksums by RFC 1624).
 
-Ports stay unchanged, since one host is behind it. It admits packets only from the address and port that the host has
+Ports stay unchanged, because one host is behind it. It admits packets only from the address and port that the host has
 sent to.
 """
 
@@ -41,7 +41,7 @@ class Router:
         return _readdressed(packet, _SOURCE, self._outside)
 
     def into(self, packet: bytes, now: float) -> bytes | None:
-        """The packet that reaches the host; None: it is dropped, since the host has not asked for it."""
+        """The packet that reaches the host; None: it is dropped, because the host has not asked for it."""
         if packet[9] not in _CHECKSUM:
             return None
         there, here = _ports(packet)

@@ -208,7 +208,7 @@ def _faults(tables: list[Table]) -> tuple[PlannedFault, ...]:
 def _hosts(table: Table, known: tuple[str, ...], up: int | None, down: int | None) -> dict[str, HostPlan]:
     for name, times in Counter(known).items():
         if times > 1:
-            raise ScenarioError(f"{times} hosts are named {name!r}: give each host a name of its own")
+            raise ScenarioError(f"{times} hosts are named {name!r}: give each host a different name")
     plans = {name: HostPlan(name, Shape(up), Shape(down)) for name in known}
     for name, raw in table.items():
         if name not in plans:
@@ -301,7 +301,7 @@ def _check(scenario: Scenario) -> None:
         if fault.when.after is not None and fault.when.after not in faults:
             others = [name for name in faults if name != fault.name]
             hint = nearest(fault.when.after, others)
-            raise ScenarioError(f"fault {fault.name!r} comes after {fault.when.after!r}, which is no fault{hint}")
+            raise ScenarioError(f"fault {fault.name!r} comes after {fault.when.after!r}, which is not a fault{hint}")
         if fault.when.after == fault.name:
             raise ScenarioError(f"fault {fault.name!r} waits for itself, so it never begins")
         for host in fault.who if fault.kind == "fill" else ():
@@ -313,11 +313,11 @@ def _check(scenario: Scenario) -> None:
             _refuse_taken(fault.who, f"fault {fault.name!r}")
     for name in (*scenario.coordinators, BOOTSTRAP):
         if name in scenario.hosts and scenario.hosts[name].nat:
-            raise ScenarioError(f"hosts.{name}.nat: all peers dial it, so it must be reachable")
+            raise ScenarioError(f"hosts.{name}.nat: all peers dial this host, so it must be reachable: remove `nat`")
     afters = [expected.after for expected in scenario.expect.events] + [end.after for end in scenario.expect.ends]
     for after in afters:
         if after is not None and after not in faults:
-            raise ScenarioError(f"expect: after {after!r}, which is no fault{nearest(after, faults)}")
+            raise ScenarioError(f"expect: after = {after!r} is not a fault{nearest(after, faults)}")
 
 
 def _peers(value: object) -> tuple[str, ...]:
@@ -333,14 +333,14 @@ def _peers(value: object) -> tuple[str, ...]:
 def _refuse_taken(hosts: Collection[str], where: str) -> None:
     for host in hosts:
         if host.startswith(COORDINATOR) or host in (BOOTSTRAP, LEADER, *_FILES):
-            raise ScenarioError(f"{where}: {host!r} means something else already; choose another name")
+            raise ScenarioError(f"{where}: {host!r} is a reserved name; choose another name")
 
 
 def _coordinators(value: object) -> tuple[str, ...]:
     number = quantity.count(value)
     if number % 2 == 0 or number > MAX_COORDINATORS:
         raise ScenarioError(
-            f"coordinators = {number}: an odd number up to {MAX_COORDINATORS}, since a majority decides"
+            f"coordinators = {number}: write an odd number up to {MAX_COORDINATORS}, because a majority decides"
         )
     return (COORDINATOR, *(f"{COORDINATOR}{n}" for n in range(2, number + 1)))
 
@@ -361,7 +361,9 @@ def _disk(value: object) -> int:
 
 def _pace(value: object) -> LeastPace:
     if not isinstance(value, list) or len(value) != 2:
-        raise ScenarioError(f"pace = {value!r}: a microbatch's forward and backward, such as ['100ms', '200ms']")
+        raise ScenarioError(
+            f"pace = {value!r}: write the times of a forward and a backward, such as ['100ms', '200ms']"
+        )
     forward_s, backward_s = (quantity.span(part) for part in value)
     try:
         return LeastPace(forward_s, backward_s)
@@ -371,5 +373,5 @@ def _pace(value: object) -> LeastPace:
 
 def _rows(value: object) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(isinstance(row, int) and 1 <= row <= 18 for row in value):
-        raise ScenarioError(f"rows = {value!r}: numbers of the fault matrix, such as [2, 3]")
+        raise ScenarioError(f"rows = {value!r}: write numbers of rows of the fault matrix, such as [2, 3]")
     return tuple(value)

@@ -47,12 +47,12 @@ def _steps(report: Report, console: Console) -> None:
 
 def _rows(report: Report) -> list[tuple[str, str, str]]:
     usual = "not measured" if report.usual_step_s is None else f"{report.usual_step_s:.2f} s"
-    rows = [("steps", f"{report.decided} decided in {report.seconds:.1f} s; the usual one takes {usual}", "")]
+    rows = [("steps", f"{report.decided} decided in {report.seconds:.1f} s; a usual step takes {usual}", "")]
     if report.goodput is not None:
-        told = f"{report.goodput:.2f} of that before the first fault"
+        told = f"{report.goodput:.2f} of the goodput before the first fault"
         if report.survivors:
-            survived = f"{report.goodput / report.survivors:.2f} of what the peers that lived do"
-            told += f", when {report.survivors:.2f} of the peers lived on average: {survived}"
+            survived = f"{report.goodput / report.survivors:.2f} of what these peers can do"
+            told += f"; on average {report.survivors:.2f} of the peers were alive: {survived}"
         rows.append(("goodput", told, ""))
     if report.slowest is not None:
         rows.append(("slowest step", f"{report.slowest:.2f} × the usual one", ""))

@@ -45,7 +45,7 @@ def command(
         if as_json:
             print(json.dumps({"addresses": addresses}), flush=True)
             return
-        console.print("others enter by\n", soft_wrap=True)
+        console.print("others join through this node with\n", soft_wrap=True)
         for address in addresses:
             console.print(f"--bootstrap {address}", style="bold", soft_wrap=True)
 

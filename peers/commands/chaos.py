@@ -60,7 +60,7 @@ def command(
     console = Console(highlight=False, stderr=as_json)
     missing = why_not() if network is not EmulatedNetwork.relay else None
     if missing is not None and network is EmulatedNetwork.namespaces:
-        raise typer.BadParameter(f"{missing}; --network relay works without", param_hint="--network")
+        raise typer.BadParameter(f"{missing}; --network relay works without it", param_hint="--network")
     if missing is not None:
         console.print(f"{missing}: a relay is used instead", markup=False, soft_wrap=True)
     internet = Relays if missing is not None or network is EmulatedNetwork.relay else Namespaces

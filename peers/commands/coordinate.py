@@ -71,7 +71,8 @@ def command(
         typer.Option(
             "--gpu",
             metavar="CARD:COUNT,…",
-            help="With --dry-run: estimate a step on these cards, such as rtx4090:4,rtx3060:8; mine: this processor.",
+            help="With --dry-run: estimate a step on these cards, such as rtx4090:4,rtx3060:8. `mine` is this "
+            "processor.",
         ),
     ] = None,
     line: Annotated[
@@ -80,7 +81,7 @@ def command(
             "--line",
             parser=parse_line,
             metavar="DOWN[/UP],DELAY",
-            help="With --gpu: the line of each card, such as 80Mbit/20Mbit,50ms. Default: links cost no time.",
+            help="With --gpu: the internet line of each card, such as 80Mbit/20Mbit,50ms. Default: links cost no time.",
         ),
     ] = None,
     as_json: Json = False,
@@ -132,8 +133,8 @@ def command(
     show = print_json if as_json else Progress(console, steps=run.manifest.run.steps, data=run.manifest.data)
     if not as_json and run.manifest.audit.every and (why := run.manifest.prevents_audits):
         console.print(
-            f"Steps are not audited: with {why}, other peers get a different result for the same step. Each "
-            "contribution is compared with its siblings' (docs/trust.md).",
+            f"Steps are not audited: with {why}, two peers may get different results for the same step. Instead, the "
+            "coordinator compares the contributions of a stage's replicas with each other (docs/trust.md).",
             soft_wrap=True,
         )
     options = CoordinateOptions(

@@ -18,7 +18,8 @@ def command(
         typer.Argument(
             metavar="HOME...|INVITE",
             envvar="SWARM_PEER_HOME",
-            help="Homes of one run, running, finished or copied; the first is the organiser's. Or an observer's "
+            help="Homes of one run: of running or ended processes, or copies. Name the organiser's first. Or an "
+            "observer's "
             "invite, from `swarm-peer invite --role observe`: its text, @FILE, or - for standard input. Default: the "
             "home of this user with the latest activity.",
         ),
@@ -28,13 +29,15 @@ def command(
         typer.Option(
             "--address",
             metavar="ADDRESS:PORT",
-            help="Where to serve it. Default: 127.0.0.1:7070, or the next free port. Beyond loopback "
-            "reading needs a token too.",
+            help="Where to serve it. Default: 127.0.0.1:7070, or the next free port. At any address "
+            "but loopback, reading needs a token too.",
         ),
     ] = None,
     host: Annotated[
         list[str] | None,
-        typer.Option("--host", metavar="NAME", help="Another name of this server, for example of a proxy; repeatable."),
+        typer.Option(
+            "--host", metavar="NAME", help="Another host name of this server, such as a proxy's; may be repeated."
+        ),
     ] = None,
     public: Annotated[
         bool, typer.Option("--public", help="Everyone may read, but sees no addresses. Control needs the token.")
@@ -79,7 +82,7 @@ def command(
         _observe(str(homes[0]), keep_in, words, open_browser, as_json)
     if keep_in is not None:
         raise typer.BadParameter(
-            "it has an effect only with an invite: leave it out to name a home", param_hint="--home"
+            "it has an effect only with an invite: leave it out when you name homes", param_hint="--home"
         )
     found = tuple(homes) if homes else (logged_home(None).path,)
     for home in found:
@@ -97,7 +100,7 @@ def command(
             return
         print(f"dashboard: {addresses.organiser or addresses.reader or addresses.plain}", flush=True)
         if addresses.reader is not None:
-            print(f"to read only: {addresses.reader}", flush=True)
+            print(f"for reading only: {addresses.reader}", flush=True)
         if public:
             print(f"for everybody: {addresses.plain}", flush=True)
         if open_browser:

@@ -39,7 +39,7 @@ def command(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder: homes, logs, model.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show a whole swarm on this machine: it trains, loses a peer to kill -9, and equals one machine.
+    """Show a whole swarm on this machine: it trains, one peer is killed, and the result equals that of one machine.
 
     A coordinator and eight peers start as separate processes, with separate homes; they share nothing but libp2p. Takes
     a few minutes on two cores. Exit codes: 0 everything was shown, 1 something was not, 3 the swarm's result differs
@@ -81,7 +81,7 @@ def command(
                 _stay(console)
     except (DemoFailed, ChildDied, LaunchFailed, TimeoutError) as error:
         console.print(f"the demo failed: {error}", style="red", markup=False, soft_wrap=True)
-        console.print(f"everything it left is in {folder}", markup=False, soft_wrap=True)
+        console.print(f"its homes and logs are in {folder}", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
     except BaseException:
         if temporary and not keep:

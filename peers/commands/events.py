@@ -68,7 +68,7 @@ def _check_kinds(kinds: frozenset[str]) -> None:
 
 
 def _lines(path: Path, follow: bool) -> Iterator[bytes]:
-    """The whole lines of all parts of the log. A torn last line is read again each time, since a restarted writer
+    """The whole lines of all parts of the log. A torn last line is read again each time, because a restarted writer
     replaces it.
     """
     if not path.exists() and not parts_of(path):

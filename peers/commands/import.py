@@ -33,7 +33,7 @@ def command(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write: parameters, tokenizer.json, RUN.toml.")],
     stages: Annotated[int, typer.Option("--stages", min=1, help="Number of stages.")] = 2,
     tokenizer: Annotated[
-        Path | None, typer.Option("--tokenizer", help="Its tokenizer.json, if SOURCE has no usable one.")
+        Path | None, typer.Option("--tokenizer", help="The model's tokenizer.json, if SOURCE has no usable one.")
     ] = None,
     untie: Annotated[
         bool,

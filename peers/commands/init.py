@@ -33,7 +33,11 @@ class Boundary(enum.StrEnum):
 def command(
     path: Annotated[Path, typer.Argument(metavar="[RUN.toml]", help="File to write.")] = Path("RUN.toml"),
     preset: Annotated[
-        str, typer.Option("--preset", help="Size of the model: 1m, 5m, 15m, 40m, 125m, 350m, 1b; or digits: images.")
+        str,
+        typer.Option(
+            "--preset",
+            help="A language model of this size: 1m, 5m, 15m, 40m, 125m, 350m, 1b. Or digits, a classifier of images.",
+        ),
     ] = "5m",
     stages: Annotated[int, typer.Option("--stages", min=1, help="Number of stages.")] = 4,
     subspace_dim: Annotated[
@@ -53,7 +57,10 @@ def command(
         typer.Option("--compress", help="One codec for activations, their gradients and sums (docs/averaging.md)."),
     ] = None,
     measure: Annotated[
-        bool, typer.Option("--measure/--no-measure", help="Balance measured seconds, or counted operations.")
+        bool,
+        typer.Option(
+            "--measure/--no-measure", help="Balance the stages by measured seconds, or by counted operations."
+        ),
     ] = True,
     name: Annotated[str, typer.Option("--name", help="Name of the run.")] = "swarm",
     data: Annotated[Path, typer.Option("--data", help="Folder of the prepared corpus, relative to the file.")] = Path(
@@ -65,8 +72,8 @@ def command(
             "--line",
             parser=parse_line,
             metavar="DOWN[/UP],DELAY",
-            help="Choose width, codec and averaging for the peers' lines, such as 80Mbit/20Mbit,50ms, by time to the "
-            "same loss (docs/averaging.md).",
+            help="Choose width, codec and averaging for the peers' internet lines, such as 80Mbit/20Mbit,50ms: those "
+            "that reach the same loss first (docs/averaging.md).",
         ),
     ] = None,
     gpu: Annotated[
@@ -83,7 +90,7 @@ def command(
         typer.Option(
             "--set",
             metavar="TABLE.KEY=VALUE",
-            help="Write another value than the preset's; may be repeated. Cuts are proposed for the result.",
+            help="Replace a value of the preset; may be repeated. The cuts are computed for the changed model.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
@@ -128,7 +135,9 @@ def _narrowed(boundary: Boundary | None, boundary_dim: int | None, subspace_dim:
     if boundary_dim is None:
         raise ManifestError(f"--boundary {boundary} needs a width: add --boundary-dim, such as model.dim ÷ 16")
     if subspace_dim is not None:
-        raise ManifestError(f"--boundary {boundary} and --subspace-dim {subspace_dim} exclude each other: drop one")
+        raise ManifestError(
+            f"--boundary {boundary} and --subspace-dim {subspace_dim} exclude each other: leave one out"
+        )
     return {"boundary": boundary.value, "boundary_dim": boundary_dim}
 
 

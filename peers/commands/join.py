@@ -65,7 +65,8 @@ def command(
         typer.Option(
             "--slots",
             min=1,
-            help="Maximum number of microbatches in work at once. Default: by the pipeline's depth and memory.",
+            help="Maximum number of microbatches in work at once. Default: what the pipeline's depth needs and the "
+            "memory allows.",
         ),
     ] = None,
     graph_budget: Annotated[
@@ -139,9 +140,9 @@ def command(
             "--seats",
             min=1,
             max=16,
-            help="Peers in this process, each with a separate stage. They share its memory, rate and speed; each "
-            "takes a port, from --port on. Default: one, and more while stages have no other peer and --max-memory "
-            "has room.",
+            help="Number of peers in this process, each with a separate stage. They share its memory, rate and speed. "
+            "They use --port and the ports after it. Default: one; the coordinator may ask for more while a stage has "
+            "no peer and --max-memory has room.",
         ),
     ] = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="TCP port to listen on. 0: any.")] = 0,
@@ -165,7 +166,7 @@ def command(
         typer.Option(
             "--pace",
             parser=parse_pace,
-            help="For rehearsals: least seconds of a microbatch's forward and backward, such as 0.1,0.2.",
+            help="For rehearsals: minimum seconds of a microbatch's forward and backward, such as 0.1,0.2.",
             hidden=True,
         ),
     ] = None,

@@ -65,7 +65,8 @@ def command(
         typer.Option(
             "--images",
             metavar="FILE.csv|digits",
-            help="Images instead of text: a line per image, its levels and then its class; digits: scikit-learn's.",
+            help="Images instead of text: a CSV file, each line the levels of an image and its class; or digits, "
+            "from scikit-learn.",
         ),
     ] = None,
     heldout: Annotated[
@@ -177,7 +178,7 @@ def _show(section: DataSection, out: Path, sight: Sight, passed_over: Sequence[P
     if passed_over:
         kinds = Counter(path.suffix or path.name for path in passed_over)
         told = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(8))
-        print(f"  ignored, since such files hold no text: {told}")
+        print(f"  ignored, because such files hold no text: {told}")
     print(f"  {train:,} training and {heldout:,} held-out tokens, {amount(size)}")
     print(f"  tokenizer of {section.vocab_size:,} tokens, {section.bytes_per_token:.2f} bytes per token")
     print(f"  unigram entropy {section.unigram_entropy:.4f} nats per token: a model must get below it")

@@ -26,7 +26,8 @@ def command(
         ),
     ] = 1,
     device: Annotated[
-        str, typer.Option("--device", help="Device to compute on: cpu, cuda, cuda:1 …; of the kind that peers used.")
+        str,
+        typer.Option("--device", help="Device to compute on: cpu, cuda, cuda:1 …; use the kind that the peers used."),
     ] = "cpu",
     precision: Precision = "auto",
     compiled: Annotated[
@@ -57,7 +58,9 @@ def command(
     arithmetic = Arithmetic.of(picked.name, threads, picked.precision, compiled)
     run = resolve_run(path, overrides or ())
     if steps is not None and steps > run.manifest.run.steps:
-        raise typer.BadParameter(f"--steps {steps}: this run has {run.manifest.run.steps}, see run.steps in {path}")
+        raise typer.BadParameter(
+            f"--steps {steps}: this run has {run.manifest.run.steps} steps, see run.steps in {path}"
+        )
     refused = Refused()
     version, archived = archived_digests(against, run.manifest, refused) if against is not None else (steps, None)
     replay = read_replay(Home(against), run.manifest.hash) if against is not None else None

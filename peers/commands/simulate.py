@@ -25,8 +25,8 @@ def command(
         typer.Option(
             "--scenario",
             help="mixed, calm, storm, imported, delta, averaging, auto, tied, group, election, joining, moves, "
-            "audited, seats, controls, unlike, insiders, passes, alone, diverging, or a kind of fault (a wrong name: "
-            "all).",
+            "audited, seats, controls, unlike, insiders, passes, alone, diverging, or a kind of fault. The error for "
+            "a wrong name lists all.",
         ),
     ] = "mixed",
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of processes to use.")] = 1,
@@ -124,7 +124,10 @@ def _many(scenario: str, seeds: range, jobs: int, as_json: bool, log: Path | Non
         if done >= ENOUGH_SEEDS or not empty:
             print(f"empty cells: {', '.join(map(str, empty)) or 'none'}")
         else:
-            print(f"empty cells: {len(empty)}, as {ENOUGH_SEEDS} seeds are needed to strike all (--json names them)")
+            print(
+                f"empty cells: {len(empty)}; at least {ENOUGH_SEEDS} seeds are needed to strike all "
+                "(--json names the empty ones)"
+            )
         print(
             f"{done} seeds in {seconds:.1f} s ({done / seconds:.0f} seeds/s), {events} events, "
             f"{coverage.counts.total()} faults, {rollbacks} rollbacks, {len(failures)} broken"

@@ -55,7 +55,9 @@ def command(
     """
     if invite is not None:
         if contributions:
-            raise typer.BadParameter("it is for a home: `swarm-peer dashboard INVITE` shows contributions")
+            raise typer.BadParameter(
+                "it needs a home, not an invite: `swarm-peer dashboard INVITE` shows contributions"
+            )
         _show_state_of_run(invite, home, as_json)
         return
     folder = logged_home(home)

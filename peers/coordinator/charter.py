@@ -79,7 +79,7 @@ async def signed_manifest(
         raise CharterError(
             f"RUN.toml and its data describe run {manifest.hash[:16]}…, but the invite is for run "
             f"{invite.run_hash[:16]}…: all coordinators of a group need the same RUN.toml, the same --set and the same "
-            "prepared data; copy them"
+            "prepared data: copy them from one machine"
         )
     guest = Introduction(manifest.hash, Actor(host.peer_id, 0), Role.GUEST, None, Channel.BULK)
     signed = await fetch_from_any(host, invite, guest)

@@ -18,7 +18,7 @@ LOOK_S = 0.5
 LAST_WORD_S = 2.0
 """Seconds between telling the peers and dropping connections, so that a banned member learns the reason first."""
 AGAIN_S = 20.0
-"""Seconds until all peers are told again, since a message may be lost with its connection."""
+"""Seconds until all peers are told again, because a message may be lost with its connection."""
 
 
 class Doorman:

@@ -41,7 +41,9 @@ class PassBook:
                 ticket = Ticket(base64.b64decode(fields["pass"]), base64.b64decode(fields["seed"]))
                 ticket.check()
             except (ValueError, KeyError, TypeError) as error:
-                raise PassBookError(f"{path} is damaged ({error}): restore it, or delete it and revoke it") from None
+                raise PassBookError(
+                    f"{path} is damaged ({error}): restore the file, or delete it and revoke the pass"
+                ) from None
             if ticket.given.run_hash == self._run_hash:
                 found.append(ticket)
         return sorted(found, key=lambda ticket: (ticket.given.name, ticket.given.expires_at))

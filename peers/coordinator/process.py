@@ -297,7 +297,7 @@ def _printed(book: PassBook, key: Ed25519PrivateKey, options: CoordinateOptions)
 async def _start_host(
     home: OpenHome, options: CoordinateOptions, key: RunKey, entries: tuple[str, ...], several: bool
 ) -> Host:
-    """Start the host. A coordinator of a group also starts while the others are away, since it remembers their
+    """Start the host. A coordinator of a group also starts while the others are away, because it remembers their
     addresses.
     """
     bootstrap = (*options.bootstrap, *entries)

@@ -141,8 +141,8 @@ def read_commands(path: Path, run_hash: str) -> list[Command]:
 
 @contextlib.contextmanager
 def _reading(path: Path, run_hash: str) -> Iterator[sqlite3.Connection]:
-    # Without a log file beside it, no process has the record open. It is then read as it is, since SQLite would create
-    # such a log.
+    # Without a log file beside it, no process has the record open. It is then read as it is, because SQLite would
+    # create such a log.
     log = path.with_name(f"{path.name}-wal")
     mode = "mode=ro" if log.exists() else "mode=ro&immutable=1"
     with refusing(path), contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)) as db:
@@ -202,14 +202,15 @@ def refusing(path: Path) -> Iterator[None]:
         yield
     except sqlite3.OperationalError as error:
         raise RecordError(
-            f"{path} cannot be used now: {error}; look whether another program has it open, whether it may be "
-            "written, whether its disk is full or fails, and start again: nothing is lost"
+            f"{path} cannot be used now: {error}; check whether another program has it open, whether you may "
+            "write to it, and whether its disk is full or broken. Then start again: nothing is lost"
         ) from None
     except sqlite3.IntegrityError:
         raise
     except sqlite3.DatabaseError as error:
         raise RecordError(
-            f"{path} is not a decision record: {error}; move it and archive/ away to start the run anew"
+            f"{path} is not a decision record: {error}; to start the run from the beginning, move this file and "
+            "archive/ away"
         ) from None
 
 

@@ -23,7 +23,7 @@ from swarm.protocol.coordinator.io import AnswerControl, ControlRequested
 LONGEST_S = 45.0
 """Seconds within which the leading coordinator must answer; after that, the device asks again."""
 MOST_ADMITTED = 100_000
-"""Maximum number of admissions in the record of an open run, since the whole record is read at every start."""
+"""Maximum number of admissions in the record of an open run, because the whole record is read at every start."""
 
 
 class Registrar:

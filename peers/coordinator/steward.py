@@ -68,7 +68,7 @@ class Steward:
 
 def _told(state: dict[str, Any]) -> str:
     here = state["paused_text"] or state["phase"]
-    parts = [here if state["leads"] else f"follows {state['leader'] or 'no coordinator, since none leads'}"]
+    parts = [here if state["leads"] else f"follows {state['leader'] or 'no coordinator, because none leads'}"]
     parts.append(f"{state['steps_decided']} of {state['steps']} steps decided")
     if state["rate"] != 1.0:
         parts.append(f"learning rate × {state['rate']:g}")

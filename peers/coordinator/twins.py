@@ -7,11 +7,11 @@ from collections.abc import Callable
 from swarm.protocol.ids import Actor
 
 _MOST = 1024
-"""Maximum number of remembered older processes, since a stranger can make keys at no cost."""
+"""Maximum number of remembered older processes, because a stranger can make keys at no cost."""
 
 
 class Twins:
-    """Reports each older process once, at its first refusal, since that process then leaves.
+    """Reports each older process once, at its first refusal, because that process then leaves.
 
     The newer process may not have joined yet: it has said hello, and its Join is on the way.
     """

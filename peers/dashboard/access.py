@@ -39,7 +39,9 @@ class Opening:
     public: bool
     """True if everyone may read, but without seeing addresses."""
     cookie: str
-    """Name of the cookie. It differs between dashboards, since browsers send one machine's cookies to all its ports."""
+    """Name of the cookie. It differs between dashboards, because browsers send one machine's cookies to all its
+    ports.
+    """
     observed: bool = False
     """True if the dashboard has no organiser, so nobody can control the run from it."""
 
@@ -65,7 +67,7 @@ class Gate:
         return self._opening
 
     def access(self, request: Request) -> Access:
-        """What the sender of a request may do. Raises Denied for a wrong token; an expired cookie counts as none."""
+        """What the sender of a request may do. Raises Denied for a wrong token; an expired cookie is ignored."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self._by_token(request, token.strip())

@@ -62,7 +62,7 @@ def takes_gzip(request: Request) -> bool:
 
 
 def to_json(value: Any) -> bytes:
-    """ASCII JSON; numbers that are not finite become null, since browsers cannot read them."""
+    """ASCII JSON; numbers that are not finite become null, because browsers cannot read them."""
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
     except ValueError:

@@ -25,7 +25,7 @@ def checkpoint(archive: Path, version: int, stage: int) -> Response:
 
 
 def folder(path: Path, name: str) -> Response:
-    """All files of a folder as an uncompressed tar, since weights hardly compress."""
+    """All files of a folder as an uncompressed tar, because weights hardly compress."""
     files = sorted(file for file in path.iterdir() if file.is_file() and not file.is_symlink())
     entries = [(file, _header(file, name)) for file in files]
     length = sum(len(header) + _padded(file.stat().st_size) for file, header in entries) + _TAR_RECORD

@@ -1,4 +1,4 @@
-"""Returns freed memory to the system, since the allocator would keep it.
+"""Returns freed memory to the system, because the allocator would keep it.
 
 The state of ten thousand peers is read from 10 MB of text, in pieces of all sizes. That memory is not needed again.
 """

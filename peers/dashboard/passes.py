@@ -1,7 +1,7 @@
 """Lists, makes and revokes the passes of a run, as `swarm-peer invites`, `invite` and `revoke` do.
 
-To list and to make passes, the dashboard runs these commands in a separate process, since signing needs libraries that
-the dashboard does not load. A revocation is a command to the coordinator, like all others.
+To list and to make passes, the dashboard runs these commands in a separate process, because signing needs libraries
+that the dashboard does not load. A revocation is a command to the coordinator, like all others.
 """
 
 from __future__ import annotations

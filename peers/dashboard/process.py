@@ -145,7 +145,7 @@ def listen(place: Place) -> socket.socket:
                 f"cannot serve on {place}: {why}; give another ADDRESS:PORT, or port 0 for any"
             ) from None
         return listener
-    raise DashboardError(f"no port from {place.port} to {ports[-1]} is free: give one, or port 0 for any")
+    raise DashboardError(f"no port from {place.port} to {ports[-1]} is free: give another port, or port 0 for any")
 
 
 def _parts(options: DashboardOptions, database: Path, gate: Gate) -> Parts:

@@ -37,7 +37,7 @@ async def write_scalars(reader: Reader, board: TensorBoard) -> None:
 
 _Rows = list[tuple[Any, ...]]
 _ALWAYS, _HELDOUT = "step", "heldout_loss"
-"""Names of figures. `step` is written for every step, even if its other figures are not finite, since it marks the
+"""Names of figures. `step` is written for every step, even if its other figures are not finite, because it marks the
 progress of the file.
 """
 _TAGS = ("loss", "gradient_norm", "tokens_per_second", "step_seconds", "efficiency")

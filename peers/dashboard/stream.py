@@ -87,7 +87,7 @@ class Hub:
         packer = zlib.compressobj(6, zlib.DEFLATED, 31, 6) if takes_gzip(request) else None
         viewer = _Viewer(self, wanted, self._known(last_id, wanted), packer, access)
         headers = {"content-encoding": "gzip"} if packer is not None else {}
-        # the stream makes its own pings, since they must pass through the packer
+        # the stream makes its own pings, because they must pass through the packer
         return _Stream(viewer.messages(), headers=headers, ping=0, send_timeout=_SEND_TIMEOUT_S)
 
     async def _refresh(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Writes TensorBoard event files, for people who already use TensorBoard. It needs no library, since the format is
+"""Writes TensorBoard event files, for people who already use TensorBoard. It needs no library, because the format is
 small.
 
 A file is a sequence of records `length u64 | masked CRC-32C of it u32 | data | masked CRC-32C of data u32`,

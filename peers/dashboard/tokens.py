@@ -101,7 +101,7 @@ class Attempts:
     """Limits how often a client may send a wrong token: ten times, and then once every six seconds.
 
     Between these attempts, the client is told to wait; it may be a program with an old token. A right token never has
-    to wait, since all users of a machine count as one client, and so do all viewers behind a proxy.
+    to wait, because all users of a machine count as one client, and so do all viewers behind a proxy.
     """
 
     _MOST, _EVERY_S, _CLIENTS = 10.0, 6.0, 1024

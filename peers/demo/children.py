@@ -23,8 +23,8 @@ class ChildDied(RuntimeError):
 
 
 class Child:
-    """A running command. `expected`: True if its end is no accident. Otherwise only an end with code 0 is none, if
-    `ends` is set.
+    """A running command. `expected`: True if its end is expected. Otherwise its end is an accident, unless `ends` is
+    set and the exit code is 0.
     """
 
     def __init__(self, name: str, process: Process, output: Path, ends: bool) -> None:

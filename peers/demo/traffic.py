@@ -19,7 +19,8 @@ class Traffic:
 
     @classmethod
     def of(cls, coordinator: Path, peers: Iterable[Path]) -> Traffic:
-        """Sum the event logs at these paths. A killed process counts up to its last report, at most 10 s older."""
+        """Sum the event logs at these paths. A killed process counts up to its last report, at most 10 s before its "
+        "end."""
         between = Counter[str]()
         for path in peers:
             between.update(_sent(path))

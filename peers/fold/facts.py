@@ -52,7 +52,7 @@ def facts_of(manifest: RunManifest) -> RunFacts:
 def facts_in(home: Path) -> RunFacts | None:
     """The facts from a coordinator's home, whose archive contains the manifest. None: it is missing or unreadable.
 
-    A run of another release is shown too, since the facts do not depend on the wire format.
+    A run of another release is shown too, because the facts do not depend on the wire format.
     """
     from swarm.manifest import RunManifest  # it takes ten megabytes, which `facts_apart` avoids
     from swarm.manifest.run_manifest import PROTOCOL_VERSION

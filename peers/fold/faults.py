@@ -226,7 +226,7 @@ def aborted(state: RunState, record: Record, at: float, source: str) -> None:
 
 
 def evaluation_dropped(state: RunState, record: Record, at: float, source: str) -> None:
-    """Record a dropped evaluation. It is over at once, since no step is repeated for it."""
+    """Record a dropped evaluation. It is over at once, because no step is repeated for it."""
     version, who = reading.count(record, "version"), reading.names(record, "who", MOST_ROSTER)
     actor = who[0] if len(who) == 1 else ""
     stage = state.members.stage_of(actor) if actor else None
@@ -251,7 +251,7 @@ def out_of_memory(state: RunState, record: Record, at: float, source: str) -> No
 
 
 def rolled_back(state: RunState, record: Record, at: float, source: str) -> None:
-    """Record a rollback. Call it before the steps are forgotten, since their time and tokens are lost."""
+    """Record a rollback. Call it before the steps are forgotten, because their time and tokens are lost."""
     version, reason = reading.count(record, "version"), reading.text(record, "reason")
     if version > state.run.step:
         return

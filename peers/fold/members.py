@@ -81,7 +81,7 @@ class Members:
     machines: dict[str, dict[str, str | float]] = field(default_factory=dict)
     """For each of the most recent former members, the data of its machine."""
     overlooked: int = 0
-    """Number of members that were not recorded, since there were too many."""
+    """Number of members that were not recorded, because there were too many."""
 
     def stage_of(self, actor: str) -> int | None:
         """The stage of an actor; for a former member, its last stage."""
@@ -192,7 +192,7 @@ def own_report(state: RunState, source: str) -> bool:
 
 
 def reset(state: RunState, at: float, reason: str) -> None:
-    """A coordinator has started again. Forget the members, since all present peers introduce themselves again."""
+    """A coordinator has started again. Forget the members, because all present peers introduce themselves again."""
     for actor in list(state.members.here):
         end(state, actor, reason, at)
     state.pipeline.forget()

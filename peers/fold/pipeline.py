@@ -88,7 +88,7 @@ class Pipeline:
         return [rate for rate in found if rate is not None] if found and None not in found else None
 
     def forget(self) -> None:
-        """The coordinator has started again. Forget all tables, since it will report them again."""
+        """The coordinator has started again. Forget all tables, because it will report them again."""
         self.decided()
         for stage in self.stages:
             stage.roster, stage.weights, stage.rates = [], [], []

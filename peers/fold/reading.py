@@ -1,4 +1,4 @@
-"""Checks the fields of a log record. No field is trusted, since peers report many of them.
+"""Checks the fields of a log record. No field is trusted, because peers report many of them.
 
 A record with wrong fields is ignored as a whole (`Malformed`); texts and lists are cut to size.
 """
@@ -33,7 +33,7 @@ def text(record: Record, key: str, most: int = MOST_TEXT) -> str:
 
 
 def name(record: Record, key: str) -> str:
-    """Read the name of an actor, a pass or a key. Longer texts are refused."""
+    """Read the name of an actor, a pass or a key. Texts that are too long for a name are refused."""
     value = record.get(key)
     if type(value) is not str or len(value) > MOST_NAME:
         raise Malformed(key)

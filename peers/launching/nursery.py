@@ -112,7 +112,7 @@ class Nursery(Launcher):
             "environment": dict(environment or {}),
         }
         try:
-            os.close(open_output(str(output)))  # create the file now, since the process opens it only later
+            os.close(open_output(str(output)))  # create the file now, because the process opens it only later
         except OSError as error:
             raise LaunchFailed(f"cannot write {output}: {error}") from None
         with self._changed:

@@ -100,7 +100,7 @@ def _chosen(facts: dict[str, Any], version: int | None, archive: Archive) -> tup
     wanted = max(found) if version is None else version
     if wanted not in found:
         held = ", ".join(map(str, sorted(found)))
-        raise StateError(where, f"it holds no version {wanted}; complete are: {held}")
+        raise StateError(where, f"it holds no complete version {wanted}; complete versions: {held}")
     return wanted, found[wanted]
 
 

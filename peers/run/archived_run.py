@@ -51,7 +51,7 @@ def check_archive(directory: Path, run_hash: str) -> None:
     """Refuse an archive that contains training of another run, whose checkpoints would be pruned. Raises StateError,
     OSError.
 
-    Version 0 alone does not count, since it contains no training.
+    Version 0 alone does not count, because it contains no training.
     """
     path = directory / MANIFEST_FILE
     if not path.exists() or not any(VersionFolder(directory, run_hash).versions()):
@@ -101,9 +101,11 @@ def open_archived(directory: Path, version: int | None, on_refused: OnRefused) -
     )
     found = archive.complete_versions()
     if version is None and (version := archive.newest()) is None:
-        why = f"damaged are: {', '.join(map(str, found))}" if found else "complete are: none"
+        why = f"damaged versions: {', '.join(map(str, found))}" if found else "complete versions: none"
         raise StateError(directory, f"holds no complete checkpoint of run {manifest.hash[:16]}…; {why}")
     if version not in found:
         held = ", ".join(map(str, found)) or "none"
-        raise StateError(directory, f"holds no version {version} of run {manifest.hash[:16]}…; complete are: {held}")
+        raise StateError(
+            directory, f"holds no complete version {version} of run {manifest.hash[:16]}…; complete versions: {held}"
+        )
     return ArchivedRun(manifest, archive, version, directory / TOKENIZER_FILE)

@@ -107,7 +107,7 @@ class Home:
 
     @property
     def returns(self) -> bool:
-        """True if a peer with this home has held a stage, since a checkpoint of it exists."""
+        """True if a peer with this home has held a stage, because a checkpoint of it exists."""
         return any(self.checkpoints.glob("*"))
 
     @property
@@ -216,7 +216,7 @@ class OpenHome(Home):
             raise
 
     def keep_port(self, port: int) -> None:
-        """Keep this port for the next start, since others look for this process there. Raises OSError."""
+        """Keep this port for the next start, because others look for this process there. Raises OSError."""
         with atomic_file(self.path / "port") as file:
             write_whole(file, f"{port}\n".encode())
 

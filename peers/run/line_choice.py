@@ -61,7 +61,7 @@ class Choice:
 
 
 def choose(new: NewRun, line: Line, cards: str | None) -> Choice:
-    """Choose for peers with this line. What `new` sets itself, stays.
+    """Choose for peers with this line. Values that `new` sets are not changed.
 
     `cards`: those of all peers, as in cards.py. None: as many processors like this one as the run wants peers; this one
     is measured. Imports torch. Raises ManifestError, UnknownCard.
@@ -80,8 +80,10 @@ def choose(new: NewRun, line: Line, cards: str | None) -> Choice:
     best = soonest(each.way for each in found)
     if best is None:
         raise ManifestError(
-            f"--line needs a loss, but none was measured for codec {dense.codec.forward}, {dense.codec.backward} with "
-            f"averaging {dense.sums.averaging} and this kind of boundary (docs/compression.md): leave one of them open"
+            f"--line compares measured losses, but none was measured for codec {dense.codec.forward}, "
+            f"{dense.codec.backward} with "
+            f"averaging {dense.sums.averaging} and this kind of boundary (docs/compression.md): let --line choose "
+            "one of them"
         )
     chosen = next(each for each in found if each.way is best)
     free = fleets[0][1].unlimited() * dense.run.steps / 3600
@@ -153,11 +155,11 @@ def _reasons(
         f"Width, codec and averaging are chosen for {cards} and lines of {_in_words(line)}:",
         f"with these, the run reaches a loss first. They cost {percent(loss.gap)} of loss after the same tokens.",
         f"The loss that the model has after {steps} steps without codecs takes {loss.tokens:.2f} times the tokens:",
-        f"{hours:.3g} hours, where uncoded and on unlimited links it takes {free:.3g}.",
+        f"{hours:.3g} hours. Without codecs and on unlimited links, it would take {free:.3g} hours.",
         *table,
         "Width: values per token at a boundary. Kept: what is left of a boundary's worth; –: not measured. Times",
         "are computed; losses were measured with small models, each against the same model without codecs",
-        "(docs/compression.md, docs/averaging.md). How large steps must be to be efficient is told by",
+        "(docs/compression.md, docs/averaging.md). To see how large steps must be to be efficient, run",
         f"`swarm-peer coordinate RUN.toml --dry-run --gpu {cards} --line {_in_words(line)}`.",
     )
 

@@ -74,7 +74,8 @@ class NewRun:
         cut, shares = _cut(run, stages, measure, whole_tail)
         if run.model.cuts not in (shape.cuts, cut.cuts):
             raise ManifestError(
-                f"--set model.cuts={list(run.model.cuts)}: init proposes the cuts itself, change them in {self.where}"
+                f"--set model.cuts={list(run.model.cuts)}: init computes the cuts itself; change them in "
+                f"{self.where} afterwards"
             )
         suits = suited(run).model_dump(include={"learning_rate", "warmup_steps"})
         mine = {key: value for key, value in suits.items() if f"optimizer.{key}" not in self.set_keys}
@@ -98,7 +99,7 @@ def _shape(
     if subspace_dim is None:
         return model
     if model.kind != "llama":
-        raise ManifestError(f"--subspace-dim {subspace_dim}: preset {preset} is not a language model, leave it out")
+        raise ManifestError(f"--subspace-dim {subspace_dim}: preset {preset} is not a language model; leave this out")
     # one layer of tail during the cutting: it becomes the whole last stage
     return model.model_copy(update={"residual": "subspace", "subspace_dim": subspace_dim, "tail_layers": 1})
 
@@ -109,7 +110,9 @@ def _check_shape(model: dict[str, Any], preset: str, stages: int, subspace_dim: 
     if isinstance(layers, int) and stages > layers > 0:
         raise ManifestError(f"--stages {stages}: preset {preset} has {layers} layers, a stage needs at least one")
     if isinstance(dim, int) and subspace_dim is not None and subspace_dim >= dim:
-        raise ManifestError(f"--subspace-dim {subspace_dim}: preset {preset} has model.dim = {dim}, stay below")
+        raise ManifestError(
+            f"--subspace-dim {subspace_dim}: preset {preset} has model.dim = {dim}; give a smaller number"
+        )
 
 
 def _cut(run: RunFile, stages: int, measure: bool, whole_tail: bool) -> tuple[ModelSection, list[float]]:

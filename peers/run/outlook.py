@@ -47,7 +47,7 @@ class Placement:
     graphs: int
     """The number of graphs that fit at once."""
     again: bool
-    """True if it recomputes layer by layer, since a whole graph does not fit."""
+    """True if it recomputes layer by layer, because a whole graph does not fit."""
     offload_host: int | None = None
     """Bytes of the host's memory with which the stage fits if the peer joins with --offload. None: it fits without, or
     not at all.
@@ -122,7 +122,7 @@ def outlook(manifest: RunManifest, cards: str, line: Line | None) -> Outlook:
 
 
 class Fleet:
-    """The cards of a run, in their places."""
+    """The cards of a run, each assigned to a stage."""
 
     def __init__(self, manifest: RunManifest, cards: str, line: Line | None, speed: Speed | None = None) -> None:
         """As `outlook`. `speed`: that of this machine with a layer of the model; None: it is measured if needed."""

@@ -88,26 +88,27 @@ MEANINGS: dict[str, str] = {
     "sums.averaging": 'what replicas exchange: "none": exact sums; dither:1: exact sums in few bits; int8, int4, '
     "topk:0.1, …: compressed, with the loss added to the next step (docs/averaging.md)",
     "timing.step_budget_s": "seconds that a step may take; the deadlines of peers are fractions of it",
-    "timing.recruit_after_s": "seconds to wait for the last peer of a stage before a standby takes its place",
+    "timing.recruit_after_s": "seconds to wait for a stage's last peer to come back before a standby takes its place",
     "checkpoint.every": "steps between checkpoints",
     "checkpoint.keep": "number of checkpoints to keep",
     "divergence.skips": "number of consecutive skipped steps that count as divergence",
     "divergence.action": '"stop": the run ends with exit code 4; "go_back": it resumes from the last good checkpoint '
     "with a lower rate",
     "divergence.rate": '"go_back" only: factor of the learning rate, applied each time',
-    "divergence.times": '"go_back" only: how many times, before the run ends',
+    "divergence.times": '"go_back" only: how many times the run may go back before it ends',
     "evaluation.every": "steps between evaluations; 0: never",
     "evaluation.microbatches": "held-out microbatches per evaluation",
     "evaluation.sample_tokens": "tokens to generate after an evaluation; 0: none",
     "evaluation.prompt": "start of the sample",
     "swarm.replicas": "peers that each stage needs before the first step",
-    "swarm.max_replicas": "most peers per stage, others stand by; 0: as many as are useful, by measurement",
-    "swarm.start_timeout_s": "seconds; then the run starts with the peers that are there, and peers take on empty "
-    "stages",
-    "audit.every": "microbatches of one peer; once in this number, other peers compute a step again; also the first "
-    "step of newcomers, and what differs from siblings; auto: 300, but one step in 128 at most; 0: nothing is compared",
-    "audit.tolerance": "largest relative difference of a stage's gradient norm; 0: every bit must be equal, if all "
-    "machines are alike",
+    "swarm.max_replicas": "maximum number of peers per stage, others stand by; 0: as many as measurably help",
+    "swarm.start_timeout_s": "seconds to wait for these peers; then the run starts without the missing ones, and peers "
+    "also take on empty stages",
+    "audit.every": "a peer's steps are audited (computed again by others) about once per this number of its "
+    "microbatches; "
+    "also a newcomer's first step, and unusual sums; auto: 300, but at most one step in 128; 0: nothing is compared",
+    "audit.tolerance": "largest relative difference of a stage's gradient norm that is accepted; 0: every bit must be "
+    "equal, for machines of one kind",
     "coordinator.group": "peer ids of the organiser's machines, an odd number of them (swarm-peer id)",
     "data.directory": "folder written by swarm-peer prepare, relative to this file",
     "initial.sha256": "hash of imported parameters (swarm-peer import); empty: new parameters, from run.seed",
@@ -133,7 +134,9 @@ def write_run_file(path: Path, run: RunFile, why: Sequence[str] = ()) -> None:
     except UnicodeEncodeError as error:
         line = error.object.count("\n", 0, error.start)
         key, _, value = error.object.splitlines()[line].partition("  # ")[0].partition(" = ")
-        raise ManifestError(f"{path}: {key} = {value!r} is not text in UTF-8, as TOML must be: name another") from None
+        raise ManifestError(
+            f"{path}: {key} = {value!r} cannot be written as UTF-8, which TOML needs: choose another value"
+        ) from None
     with atomic_file(path) as file:
         write_whole(file, raw)
 

@@ -128,7 +128,7 @@ def _lacks_compiler(device: str) -> str:
 def memory_budget(limit: int | None, device: str) -> int:
     """Bytes of the memory of `device` that this process may plan with: `limit`, or half of the free memory.
 
-    In a container it is never more than the container's limit leaves, even if `limit` is larger, since the kernel
+    In a container it is never more than the container's limit leaves, even if `limit` is larger, because the kernel
     kills a process that takes more. On a graphics card, the default is the free memory minus a reserve.
     """
     if Mode(device).own_memory:

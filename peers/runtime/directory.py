@@ -291,7 +291,11 @@ class Directory:
             fresh.write_text(json.dumps(self._known))
             fresh.replace(self._notebook)
         except OSError as error:
-            _log.warning("%s cannot be written, peers will dial by themselves: %s", self._notebook, error)
+            _log.warning(
+                "%s cannot be written, so after a restart this process waits until peers dial it: %s",
+                self._notebook,
+                error,
+            )
 
 
 def _read(notebook: Path) -> dict[str, tuple[int, tuple[str, ...]]]:
@@ -305,5 +309,5 @@ def _read(notebook: Path) -> dict[str, tuple[int, tuple[str, ...]]]:
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, AttributeError, RecursionError):
-        _log.warning("%s is damaged; peers will dial by themselves", notebook)
+        _log.warning("%s is damaged, so this process waits until peers dial it", notebook)
         return {}

@@ -67,7 +67,7 @@ async def received_rate(transfer: Transfer, limit_s: float = LIMIT_S) -> float:
 async def probe_link(network: Fetcher, coordinator: Actor, *, up: bool) -> tuple[float | None, float | None]:
     """(up, down) in bytes/s, to and from the coordinator; None for a direction that could not be measured.
 
-    `up` False: do not measure the direction to the coordinator, since the owner has set a limit.
+    `up` False: do not measure the direction to the coordinator, because the owner has set a limit.
     """
     down_rate = up_rate = None
     try:

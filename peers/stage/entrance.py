@@ -1,6 +1,6 @@
 """Starts a peer's libp2p host and connects it to the run through the organiser's addresses.
 
-If a new peer reaches nobody, it fails at once, since the address may be wrong. If it reaches a host that does not
+If a new peer reaches nobody, it fails at once, because the address may be wrong. If it reaches a host that does not
 answer, that host is busy, for example because many peers join at once: the peer tries again for a minute. A peer that
 was in the run before waits in both cases, as long as it would wait for a coordinator that disappears during the run:
 after a power cut, a volunteer's machine often starts before the organiser's.

@@ -36,7 +36,7 @@ RUN_S = 1.0
 """Seconds that a run should take."""
 _FIRST_RATE = 1 << 20
 _PACKED_BELOW = 32 << 20
-"""Bytes/s. On a faster link, a state is not compressed, since compression takes the donor longer than it saves."""
+"""Bytes/s. On a faster link, a state is not compressed, because compression takes the donor longer than it saves."""
 _TAKE_OVER = 1.5
 """An idle donor takes over a part of another donor's run if the rest of that run takes longer than the idle donor needs
 for this many pieces.

@@ -1,7 +1,7 @@
 """Asks all donors of a state or of a step's sums for its index, and decides which index to believe.
 
 The index of a state is believed if the donors of more than half of all people send it, or of most of the people whose
-donors answer in time (`verdict`). For sums, the first useful answers suffice, since the sums are compared with the
+donors answer in time (`verdict`). For sums, the first useful answers suffice, because the sums are compared with the
 decided digest.
 """
 
@@ -129,12 +129,11 @@ class IndexInquiry:
 
     def _decided(self, donors: Sequence[Donor], told: Mapping[Actor, bytes], found: Verdict) -> Index:
         """Return the believed index. Donors that sent a different index are not asked again."""
-        reason = "its index differs from that of most people's donors"
+        reason = "its index differs from the index that the donors of most people sent"
         first = next(donor.actor for donor in donors if donor.actor in found.tellers)
         if found.is_tied:
-            reason = (
-                f"its index differs; there is no majority, so {first}, which has been in the stage longer, is believed"
-            )
+            reason = f"its index differs from that of {first}; there is no majority, and {first} has been in the "
+            "stage longer"
         for actor in told.keys() - found.tellers:
             self.donors.refuse(actor, reason)
         return Index.decode(told[first], self.limit, "the donors")

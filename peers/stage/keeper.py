@@ -153,7 +153,10 @@ class Keeper:
         if order.version:
             raise StateError("the coordinator", f"names no source of version {order.version} of stage {order.stage}")
         if self._manifest.initial.sha256:
-            raise StateError("the coordinator", f"orders new parameters for stage {order.stage}; they are imported")
+            raise StateError(
+                "the coordinator",
+                f"orders new initial parameters for stage {order.stage}, but those of this run are imported",
+            )
 
     async def _fetched(self, order: LoadState) -> tuple[Shard, str]:
         """Fetch the state of an order. Return it, and its source in words."""

@@ -70,8 +70,8 @@ def updates_here(device: str, log: EventLog) -> bool:
         return True
     if device == "cpu" or not rounds_alike("cpu"):
         raise MachineError(
-            "this machine's results differ from those of all other machines in some bits, so its replicas would "
-            "differ; it may be broken, or flush small numbers to zero"
+            "this machine's results differ from those of all other machines in some bits, so a replica on it would "
+            "differ from its siblings; the machine may be broken, or may round very small numbers to zero"
         )
     log.append(RoundsOtherwise(device))
     return False

@@ -18,8 +18,8 @@ CALM_S = 5.0
 BUSY_S = 3.0
 """Other programs are ignored until they have computed for this number of seconds."""
 SILENT_S = 10.0
-"""If a sensor does not answer for this number of seconds, the peer pauses, since nobody knows whether the device is too
-hot.
+"""If a sensor does not answer for this number of seconds, the peer pauses, because nobody knows whether the device is
+too hot.
 """
 
 

@@ -356,8 +356,8 @@ class PeerProcess:
     # ------------------------------------------------------------ beside the core
 
     async def _fail_when_daemon_dies(self) -> None:
-        """End the process if the libp2p daemon dies, since the peer can reach nobody without it. A supervisor restarts
-        the process.
+        """End the process if the libp2p daemon dies, because the peer can reach nobody without it. A supervisor
+        restarts the process.
         """
         self.driver.loop.fail(await self._host.died)
 

@@ -18,7 +18,7 @@ from swarm.net.wire_bounds import MAX_LABEL
 from swarm.protocol.messages import Figure, Trait
 
 _TEMPERATURE_EVERY_S = 5.0
-"""Sensors are read at this interval only, since some take milliseconds."""
+"""Sensors are read at this interval only, because some take milliseconds."""
 
 
 class Usage:

@@ -87,7 +87,8 @@ class Codec(abc.ABC):
     """True if a model that was trained with this codec on its activations performs clearly worse without the codec."""
 
     def beside(self, forward: Buffer) -> Codec:
-        """The codec for the gradient of the activation in the encoded frame `forward`, which is kept, not copied.
+        """The codec for the gradient of the activation in the encoded frame `forward`. It keeps the frame without a
+        copy.
 
         The frame is read only when it is needed; one that does not fit is then refused with WRONG_FORWARD.
         """

@@ -90,8 +90,8 @@ def is_discarded(action: object, order: Discard) -> bool:
 
 
 def is_cancelled(action: object, cancelled: Attempt) -> bool:
-    """Return True if cancelling that attempt makes the action useless. A part may have been ordered under an older
-    table.
+    """Return True if the action is useless once that attempt is cancelled. This includes a part that was ordered under
+    an older table.
     """
     if isinstance(action, EncodePart):
         return cancelled.ends(action.attempt)

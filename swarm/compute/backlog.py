@@ -51,9 +51,10 @@ class Backlog(Generic[Task]):
             return True
 
     def pop(self, until: Callable[[], bool] = lambda: False) -> Task | None:
-        """Remove and return the most urgent task. Wait for one until the queue is closed or `until` is true: then None.
+        """Remove and return the most urgent task. If the queue is empty, wait for a task. Return None when the queue is
+        closed, or when it is empty and `until` is true.
 
-        Call `wake` when `until` may have become true. A task that is here already comes first.
+        Call `wake` when `until` may have become true.
         """
         with self._changed:
             while not self._heap and not self._closed and not until():

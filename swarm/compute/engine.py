@@ -183,7 +183,7 @@ class StageEngine:
         return self._thread.call(self._initialise)
 
     def prepare(self) -> None:
-        """Allocate the stage's tensors while a state is being received, since to allocate them takes longer than to
+        """Allocate the stage's tensors while a state is being received, because to allocate them takes longer than to
         fill them.
 
         If it fails, `load_state` fails too.
@@ -364,8 +364,8 @@ class StageEngine:
     # ------------------------------------------------ the compute thread: see `Executor`
 
     def carry_out(self, action: ComputeAction) -> PeerInput | Launched | None:
-        """Execute an action. If memory runs out, free what can be freed and repeat the action, once in an engine's
-        life.
+        """Execute an action. If memory runs out, free what can be freed and repeat the action, at most once for each
+        engine.
         """
         done, error = self._attempt(action)
         if error is not None and out_of_memory(error):
@@ -383,7 +383,7 @@ class StageEngine:
         return None if self._stage is None else self._stage.turned
 
     def _attempt(self, action: ComputeAction) -> tuple[PeerInput | Launched | None, Exception | None]:
-        """Return the result or the error. The error has no traceback, since its frames would keep memory alive."""
+        """Return the result or the error. The error has no traceback, because its frames would keep memory alive."""
         try:
             return self._carry_out(action), None
         except Exception as error:

@@ -67,7 +67,7 @@ class Packed:
 
 @torch.no_grad()
 def pack(numbers: Tensor, places: Sequence[slice], grid_bits: int) -> Packed:
-    """Pack buckets. numbers: (count,) int64 on a device, in units of the grid; places: the buckets in it.
+    """Pack buckets. numbers: (count,) int64 on a device, in units of the grid; places: the slice of each bucket.
 
     This only starts kernels, and does not wait for them.
     """

@@ -32,7 +32,9 @@ class KnownCounts:
         """Called with a line of at most 200 bytes for each new count. `learn` reads it."""
 
     def of(self, subject: tuple[str | int | bool, ...], count: Callable[[], GraphCounts]) -> GraphCounts:
-        """What is known of a subject, or else the result of `count`. `subject` names all on which the count depends."""
+        """The known counts of a subject; if there are none, the result of `count`. `subject`: everything on which the
+        counts depend.
+        """
         key = hashlib.sha256(json.dumps(subject).encode()).hexdigest()
         if key not in self._known:
             self._known[key] = count()
@@ -41,7 +43,7 @@ class KnownCounts:
         return self._known[key]
 
     def learn(self, line: bytes) -> None:
-        """Add a count that another process has told."""
+        """Add a count that another process has made."""
         key, *sizes = json.loads(line)
         self._known[key] = GraphCounts(*sizes)
 

@@ -50,8 +50,8 @@ REFUSED = {
     ".htm": _TAGS,
     ".xhtml": _TAGS,
     ".xml": _TAGS,
-    ".warc": "it holds web pages as they were sent: take the text out first",
-    ".wet": "it holds records of a crawl: take the text out first",
+    ".warc": "it contains web pages in HTTP form: extract the text first",
+    ".wet": "it contains records of a web crawl: extract the text first",
     ".pdf": "take the text out first, such as with `pdftotext FILE`",
     ".ps": "take the text out first",
     ".doc": "save it as plain text first",
@@ -133,12 +133,12 @@ def kind_of(path: Path) -> str:
     if (found is not None) != (packed is not None):
         if found is not None:
             raise CorpusError(f"{path} is compressed, but its suffix is missing: rename it to {path.name}{found}")
-        raise CorpusError(f"{path} has a suffix of compression, but is not compressed: rename it to {path.stem}")
+        raise CorpusError(f"{path} is named like a compressed file, but is not compressed: rename it to {path.stem}")
     if packed is not None:
         with opened(path) as inner:
             start = inner.read(_LOOK)
     if start.startswith(_PARQUET_MAGIC) != (kind in PARQUET):
-        is_it = "is a Parquet file, but has another suffix: rename it to" if kind not in PARQUET else ""
+        is_it = "is a Parquet file, but its name does not end in .parquet: rename it to" if kind not in PARQUET else ""
         raise CorpusError(f"{path} {is_it} {path.stem}.parquet" if is_it else f"{path} is not a Parquet file")
     if kind in PARQUET:
         return kind
@@ -192,7 +192,9 @@ def _refuse_foreign(path: Path, start: bytes) -> None:
     if start[_TAR_AT : _TAR_AT + 5] == b"ustar":
         raise CorpusError(f"{path}: {REFUSED['.tar']}")
     if b"\0" in start:
-        raise CorpusError(f"{path}: it contains zero bytes, so it is not text (or UTF-16, which `iconv` converts)")
+        raise CorpusError(
+            f"{path}: it contains zero bytes, so it is not UTF-8 text; if it is UTF-16, convert it with `iconv`"
+        )
 
 
 def _refuse_markup_and_json(path: Path, start: str) -> None:

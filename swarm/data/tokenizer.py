@@ -99,7 +99,9 @@ class Tokenizer:
     def train(cls, texts: Iterable[str], vocab_size: int) -> Tokenizer:
         """Byte-level BPE with at most `vocab_size` tokens: 256 bytes, end of text, merges. Raises CorpusError."""
         if vocab_size <= _BYTES:
-            raise CorpusError(f"vocab_size = {vocab_size}: 256 bytes and an end-of-text token need {_BYTES + 1}")
+            raise CorpusError(
+                f"vocab_size = {vocab_size}: too small; 256 bytes and an end-of-text token need at least {_BYTES + 1}"
+            )
         inner = tokenizers.Tokenizer(models.BPE())
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         inner.decoder = decoders.ByteLevel()

@@ -163,8 +163,8 @@ class MemberSlowed(Event):
 
     def sentence(self) -> str:
         return (
-            f"{self.actor} and the other devices of its pass send too many messages ({self.count} waits so far): "
-            f"one stream was not read for {self.wait_s:.2g} s"
+            f"{self.actor} and the other devices of its pass send too many messages: this process did not read one of "
+            f"its streams for {self.wait_s:.2g} s ({self.count} such pauses so far)"
         )
 
 

@@ -238,8 +238,8 @@ class OffloadLimited(Event):
 
     def sentence(self) -> str:
         return (
-            f"with --offload, {amount(self.host)} of the host's memory allow stages of {amount(self.states)} on the "
-            f"card, which has {amount(self.memory)}"
+            f"with --offload, a stage also needs memory of the host. This peer may use {amount(self.host)} there, "
+            f"which suffices for stages of {amount(self.states)} on the card; the card has {amount(self.memory)}"
         )
 
 

@@ -104,7 +104,7 @@ class ModelSection(Section):
         if self.classes < 2 or self.vocab_size < 2:
             raise ValueError(
                 f'model.classes = {self.classes} and model.vocab_size = {self.vocab_size}: model.kind = "resnet" needs '
-                "two classes and two levels of a pixel at least"
+                "at least two classes and two levels of a pixel"
             )
         if self.dim % self.norm_groups:
             raise ValueError(

@@ -76,7 +76,10 @@ class RunManifest(Tables):
         need = self.batch.ids_per_microbatch
         have = sum(shard.tokens for shard in self.data.train)
         if have < need:
-            raise ValueError(f"the training split has {have} tokens; one microbatch needs {need}")
+            raise ValueError(
+                f"the training split has {have} tokens; one microbatch needs {need}: prepare more text, or lower "
+                "batch.sequences"
+            )
         if self.batch.order == "steps" and self.step_blocks < 1:
             raise ValueError(
                 f'batch.order = "steps": the training split has {self.windows} samples, one step takes '

@@ -218,7 +218,7 @@ class CoordinatorSection(Section):
         if count and (count % 2 == 0 or count > MAX_COORDINATORS):
             raise ValueError(
                 f"coordinator.group has {count} members: use an odd number up to {MAX_COORDINATORS}, such as 3. "
-                "A majority decides, so one more member than an odd number does not tolerate more failures"
+                "A majority decides, so an even number survives no more failures than the odd number below it"
             )
         return self
 

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 AT_ONCE = 1 << 25
-"""Largest number of logits that are computed at once: 128 MiB in fp32. The result depends on it in the last bits, since
-it determines where sums are split.
+"""Largest number of logits that are computed at once: 128 MiB in fp32. The result depends on it in the last bits,
+because it determines where sums are split.
 """
 
 

@@ -28,7 +28,8 @@ class RankError(ArithmeticError):
 def retract(weight: Tensor) -> Tensor:
     """The nearest matrix with orthonormal columns (rows, if it is wide), as a new tensor; fp32 in and out.
 
-    The result has |XᵀX − I| < 2^-20. An orthonormal matrix only is rounded to multiples of 2^-24. Raises RankError.
+    The result has |XᵀX − I| < 2^-20. A matrix that is orthonormal already is only rounded to multiples of 2^-24. Raises
+    RankError.
     """
     if weight.shape[0] < weight.shape[1]:
         return retract(weight.mT).mT.contiguous()

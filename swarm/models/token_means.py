@@ -43,7 +43,9 @@ def is_token_means(name: str) -> bool:
 
 
 class TokenMeans(nn.Module):
-    """The table of one end of a boundary: (vocabulary, width + 1) fp32, the means and the occurrences remembered."""
+    """The table of one end of a boundary: (vocabulary, width + 1) fp32. Each row is a token's mean and its number of
+    remembered occurrences.
+    """
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
@@ -54,13 +56,13 @@ class TokenMeans(nn.Module):
 
 class ReceivedMeans(TokenMeans):
     def forward(self, crossed: Tensor, tokens: Tensor) -> Tensor:
-        """x, (batch, time, width) fp32, from what crossed. tokens: (batch, time) int64."""
+        """Compute x, (batch, time, width) fp32, from the received difference. tokens: (batch, time) int64."""
         out: Tensor = _Added.apply(crossed, self.token_means, tokens, self)  # type: ignore[no-untyped-call]
         return out
 
 
 class SentMeans(TokenMeans):
-    """Set `crossed` before a backward."""
+    """The means at the end that sends. Set `crossed` before a backward."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__(vocabulary, width)
@@ -68,7 +70,7 @@ class SentMeans(TokenMeans):
         """What arrived of the microbatch: (batch, time, width) fp32."""
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
-        """What is sent of x, (batch, time, width). tokens: (batch, time) int64."""
+        """The part of x that is sent, (batch, time, width). tokens: (batch, time) int64."""
         out: Tensor = _Subtracted.apply(x, self.token_means, tokens, self)  # type: ignore[no-untyped-call]
         return out
 

@@ -91,7 +91,9 @@ def check_announced(announce: Sequence[str], peer_id: str) -> tuple[str, ...]:
         checked.append(plain)
     found = tuple(dict.fromkeys(checked))
     if len(found) > MAX_ADDRESSES:
-        raise AddressError(f"--announce is given {len(found)} times; at most {MAX_ADDRESSES} are given to others")
+        raise AddressError(
+            f"--announce is given {len(found)} times; at most {MAX_ADDRESSES} addresses are announced: leave some out"
+        )
     return found
 
 

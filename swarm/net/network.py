@@ -2,7 +2,7 @@
 
 Every message travels from peer to peer on the stream of its channel. `send` never blocks. The observer may delay the
 reading of a stream (see `NetworkObserver.message`); this blocks the writing task of the sender, not the sender itself.
-The drivers of a run never do this, since peers are sent only what they have requested. Incoming messages are checked
+The drivers of a run never do this, because peers are sent only what they have requested. Incoming messages are checked
 before they are delivered. A refused message is counted against its sender, and this process continues.
 """
 

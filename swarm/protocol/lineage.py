@@ -131,7 +131,7 @@ class Crossings:
 
 
 def total(receipts: Iterable[Receipt | None]) -> Receipt | None:
-    """The receipt of the union of disjoint sets of microbatches."""
+    """The receipt of the union of disjoint sets of microbatches, from the receipts of the sets."""
     known = [receipt for receipt in receipts if receipt is not None]
     if not known:
         return None

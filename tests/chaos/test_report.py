@@ -110,5 +110,6 @@ def test_goodput_is_also_told_of_those_that_lived(tmp_path: Path) -> None:
     out = io.StringIO()
     show(report, Console(file=out, width=200))
     assert (
-        "0.94 of that before the first fault, when 0.94 of the peers lived on average: 1.00 of what" in out.getvalue()
+        "0.94 of the goodput before the first fault; on average 0.94 of the peers were alive: 1.00 of what these peers"
+        in out.getvalue()
     )

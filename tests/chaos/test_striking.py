@@ -73,7 +73,7 @@ def test_a_link_of_whoever_leads_is_cut_and_healed(tmp_path: Path) -> None:
 def test_a_stage_that_nobody_holds_cuts_nobody_off(tmp_path: Path) -> None:
     played, links, lines = struck(tmp_path, "nobody")
     assert not links.done
-    assert lines[0] == "nobody: cut stage:7, which is no host now"
+    assert lines[0] == "nobody: cut stage:7, which is not a host now"
     assert [each.nobody for each in played.struck] == ["cut stage:7", ""]
 
 

@@ -35,14 +35,14 @@ def test_a_home_without_archive_is_named(command: list[str], tmp_path: Path, cap
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [([], "holds no complete checkpoint of run "), (["--version", "7"], "holds no version 7 of run ")],
+    [([], "holds no complete checkpoint of run "), (["--version", "7"], "holds no complete version 7 of run ")],
 )
 def test_what_the_archive_lacks_is_named(
     options: list[str], message: str, archive: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert _exit_code("export", "out", "--archive", str(archive), *options) == 2
     error = capsys.readouterr().err
-    assert message in error and "complete are: none" in error
+    assert message in error and "complete versions: none" in error
 
 
 @pytest.mark.parametrize(

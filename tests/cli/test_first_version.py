@@ -176,7 +176,9 @@ async def test_a_peer_takes_up_version_0_and_nothing_else_as_version_0(
     told: list[PeerInput] = []
     keeper = Keeper(manifest, tmp_path / "peer", lambda stage, post: engine, told.append, fetch, events.append)  # type: ignore
     stage = StageIndex(0)
-    with pytest.raises(StateError, match="orders new parameters for stage 0; they are imported"):
+    with pytest.raises(
+        StateError, match="orders new initial parameters for stage 0, but those of this run are imported"
+    ):
         await keeper.load(LoadState(stage, 0))
     for number in (0, 1):
         with pytest.raises(StateError, match="1 replica: version 0 of stage 0 differs from the run's"):

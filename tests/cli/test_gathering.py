@@ -190,7 +190,7 @@ async def test_who_differs_from_the_one_donor_that_is_there_longest_is_named_as_
     fetching, events = gathering(donors, tmp_path, ONE, TWO)
     assert (await fetching.run()).read_bytes() == WHOLE
     (refused,) = [event for event in events if isinstance(event, PieceRefused)]
-    assert refused.donor == str(TWO) and "there is no majority, so one" in refused.reason
+    assert refused.donor == str(TWO) and "there is no majority, and one" in refused.reason
 
 
 async def test_a_donor_that_will_not_have_it_is_not_waited_for_and_dead_ones_end_it(

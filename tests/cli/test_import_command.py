@@ -198,7 +198,7 @@ def test_a_damaged_checkpoint_is_told_wherever_it_is_passed_over(
     shard.write_bytes(raw)
     assert run("generate", "--home", home) == 2
     error = capsys.readouterr().err
-    assert "holds no complete checkpoint" in error and "damaged are: 0" in error and str(shard) in error
+    assert "holds no complete checkpoint" in error and "damaged versions: 0" in error and str(shard) in error
 
 
 @pytest.mark.hf

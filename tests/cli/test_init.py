@@ -155,10 +155,10 @@ def test_a_file_is_overwritten_only_by_force(tmp_path: Path, capsys: pytest.Capt
         (["--boundary", "projector", "--boundary-dim", "8", "--stages", "1"], "has no effect without a cut"),
         (["--boundary", "projector", "--boundary-dim", "8", "--subspace-dim", "8"], "exclude each other"),
         (["--set", "model.width=8"], "unknown key model.width; the nearest known key is model."),
-        (["--set", "model.cuts=[1]"], "init proposes the cuts itself"),
+        (["--set", "model.cuts=[1]"], "init computes the cuts itself"),
         (["--set", "model.layers=3"], "--stages 4: preset 5m has 3 layers"),
         (["--set", "model.layers=-3"], "model.layers: Input should be greater than 0"),
-        (["--data", "d\udcff"], "directory = '\"d\\udcff\"' is not text in UTF-8"),
+        (["--data", "d\udcff"], "directory = '\"d\\udcff\"' cannot be written as UTF-8"),
         (["--subspace-dim", "16", "--set", "model.tail_layers=6"], "model.tail_layers = 6 must lie in the last stage"),
     ],
 )
@@ -289,7 +289,7 @@ def test_what_is_set_by_hand_is_not_chosen(tmp_path: Path):
     [
         (["--line", "banana"], "'banana' is not a line: write 80Mbit,50ms or 80Mbit/20Mbit,50ms"),
         (["--line", "0Mbit,50ms"], "'0Mbit' is less than 64kbit: too little even for heartbeats"),
-        (["--line", "80Mbit/0,50ms"], "'0' is not a rate: write 20Mbit"),
+        (["--line", "80Mbit/0,50ms"], "'0' is not a rate: write for example 20Mbit"),
         (["--line", ""], "'' is not a line"),
         (["--gpu", "rtx3060:8"], "it has an effect only with --line"),
         (["--line", "80Mbit,50ms", "--gpu", "rtx306"], "did you mean 'rtx3060'"),

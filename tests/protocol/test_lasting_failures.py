@@ -113,7 +113,7 @@ def test_a_lone_replica_that_fails_again_and_again_makes_the_run_wait_and_say_wh
     assert MOST_REST_S <= rests[-1] < MOST_REST_S + 2 * heartbeat, "not for ever"
     last = run.paused[-1]
     what = "" if microbatch is None else " on microbatch 0"
-    assert last.startswith("step 0 has failed 16 times with the peers that are here.")
+    assert last.startswith("step 0 has failed 16 times with the present peers.")
     assert f"one of stage 0 failed{what}: no memory, 15" in last and "add a peer for stage 0" in last
     run.prepare(ONE)
     assert len(run.decisions) == 1

@@ -208,7 +208,7 @@ def test_between_steps_the_run_waits_and_says_for_whom() -> None:
     for actor, done in ((ONE, 5), (TWO, 10)):
         run.report(actor, done=done, paused=HOT)
     orders = run.decide(ONE, TWO)
-    words = f"stage 0 waits, since {ONE} is paused: {HOT}; {TWO} is paused: {HOT}"
+    words = f"stage 0 waits, because {ONE} is paused: {HOT}; {TWO} is paused: {HOT}"
     assert StateChanged("waiting", words) in told(orders, StateChanged) and not said(orders, m.Open)
     run.now += run.settings.heartbeat_s
     (opening, *_) = said(run.report(TWO, version=1, pass_id=None), m.Open)

@@ -69,7 +69,7 @@ def test_states_of_most_people_are_believed_and_not_those_of_most_devices() -> N
     states = {member.actor: "wrong" if member.actor.peer in MANY else "right" for member in members}
     found = drift_of(0, states, members)
     assert found is not None and {actor.peer for actor in found.reload} == set(MANY)
-    assert found.reason == "2 of 5 replicas hold the same state, those of most of the 3 people"
+    assert found.reason == "2 of 5 replicas hold the same state, which are those of most of the 3 people"
     one_pass = members_of(m="m1 m2 m3 alice bob")
     found = drift_of(0, states, one_pass)
     assert found is not None and {actor.peer for actor in found.reload} == {"alice", "bob"}

@@ -62,7 +62,7 @@ def test_a_newcomer_takes_over_from_a_peer_on_call_where_all_stages_are_equally_
     plain, on_call = (Worker(Actor(name, 1), 1.0, on_call=name == "a2") for name in ("a", "a2"))
     lineup = Lineup(((Worker(Actor("b", 1), 1.0),), (plain,), (on_call,)), (1.0, 1.0, 1.0), replicas=1, most=1)
     found = claim(lineup, 1.0)
-    assert found == Claim(StageIndex(2), "stage 2 had 0 of 1 replicas besides a peer on call")
+    assert found == Claim(StageIndex(2), "stage 2 had 0 of 1 replicas (not counting a temporary seat)")
     without = dataclasses.replace(lineup, crews=lineup.crews[:2], costs=(1.0, 1.0))
     assert claim(without, 1.0) is None
 
@@ -83,7 +83,7 @@ def test_no_other_stage_would_have_raised_the_rate_more(lineup: Lineup, speed: f
 
 def test_a_slow_stage_with_many_comes_before_a_fast_one_with_few() -> None:
     found = claim(line([1.0, 1.0, 1.0], [5.0]), 1.0)
-    assert found == Claim(0, "stage 0, with 3 peers, raises the swarm from 3 to 4 microbatches/s")
+    assert found == Claim(0, "stage 0, with 3 peers, where it raises the swarm from 3 to 4 microbatches/s")
 
 
 def test_a_stage_that_costs_more_is_slower() -> None:
@@ -106,7 +106,9 @@ def test_a_stage_of_fast_machines_on_slow_lines_is_a_slow_stage() -> None:
     assert claim(lineup, 1.0).stage == 1  # type: ignore[union-attr]
     lineup = dataclasses.replace(lineup, crews=(behind, lineup.crews[1]))
     assert lineup.rates() == [0.2, 1.0]
-    assert claim(lineup, 1.0) == Claim(0, "stage 0, with 2 peers, raises the swarm from 0.2 to 1 microbatches/s")
+    assert claim(lineup, 1.0) == Claim(
+        0, "stage 0, with 2 peers, where it raises the swarm from 0.2 to 1 microbatches/s"
+    )
 
 
 def test_a_stage_without_its_planned_replicas_comes_first() -> None:

@@ -39,7 +39,7 @@ def change(folder: Path, **changes: object) -> None:
 @pytest.mark.parametrize("tied", [False, True])
 def test_both_compute_the_same(folder: Path, tied: bool) -> None:
     change(folder, tie_word_embeddings=tied)  # with a head of its own, which both keep
-    assert "the logits are equal" in compare_logits(folder, open_pretrained(folder), PLENTY)
+    assert "the logits differ by at most" in compare_logits(folder, open_pretrained(folder), PLENTY)
 
 
 def test_what_reading_has_missed_is_found(folder: Path) -> None:

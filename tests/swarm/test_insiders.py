@@ -28,7 +28,7 @@ REASONS = {
 }
 NOBODY = (
     "stage 1 has no trusted peer. {} is left out: {}. Add another peer for this stage. If the run has diverged, "
-    "a lower `swarm-peer control rate` sends it back to its last good checkpoint"
+    "give a lower `swarm-peer control rate`: the run then goes back to its last good checkpoint"
 )
 
 

@@ -91,7 +91,7 @@ def critical_path(reports: list[Report]) -> list[dict[str, Any]]:
     """The critical path of the step, oldest part first. It is followed from the end of the step back to its beginning:
     a waiting peer waits for the latest work that ended before.
 
-    The result is a guess if transfers of frames took long, since only `Open` aligns the peers' clocks.
+    The result is a guess if transfers of frames took long, because only `Open` aligns the peers' clocks.
     """
     work = [
         [span for span in sorted(report.spans, key=lambda span: span[2]) if span[0] != "waiting" and span[3] > 0]

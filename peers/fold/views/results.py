@@ -8,7 +8,7 @@ from peers.fold.state import RunState
 
 
 def checkpoints_view(state: RunState) -> dict[str, Any]:
-    """Checkpoints, newest first. The server adds `exports`, since these are files that the log does not mention."""
+    """Checkpoints, newest first. The server adds `exports`, because these are files that the log does not mention."""
     return {
         "checkpoints": [
             {

@@ -12,7 +12,7 @@ from peers.fold.state import RunState
 from peers.fold.views.words import display_name
 
 FORWARD_SHARE = 1 / 3
-"""Fraction of the forward in the work on a microbatch, since a backward takes about twice as long."""
+"""Fraction of the forward in the work on a microbatch, because a backward takes about twice as long."""
 
 
 def what_if(state: RunState, actor: str, at: float | None = None) -> dict[str, Any] | None:

@@ -184,7 +184,7 @@ class CoordinatorCore:
     def handle(self, event: CoordinatorInput, now: float) -> list[CoordinatorAction]:
         """Process an input and return the actions to carry out, in order."""
         if not self.state[0]:
-            self._tell_state()  # first of all, since a new life of the coordinator begins
+            self._tell_state()  # first of all, because a new life of the coordinator begins
         self._cycle.start()
         self._dispatch(event, now)
         if self._cycle.started and self._commands.waiting:

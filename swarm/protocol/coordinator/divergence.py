@@ -109,8 +109,8 @@ class Divergence:
         return Doubted(stage, tuple(m.actor for m in claims[stage]), f"{nobody} that {self._what(claims)}")
 
     def objection(self, pass_state: PassState, without: frozenset[Actor]) -> Doubted | GiveUp | None:
-        """The reason why a non-finite step must not be skipped: skipping it would count as a divergence. None: skip
-        it.
+        """The reason why a non-finite step must not be skipped, namely that it would count as a divergence. None: it
+        may be skipped.
         """
         settings, skipped = self._settings, self._history.soundness.skipped + 1
         if skipped < settings.divergence.skips:
@@ -128,7 +128,7 @@ class Divergence:
             return None
         what = f"{_in_a_row(skipped)} not finite, and a single peer may be the cause"
         self.suspect(what)
-        return GiveUp(f"{what}: no two stages hold parameters that explain it. {IF_DIVERGED}")
+        return GiveUp(f"{what}: fewer than two stages hold parameters that explain it. {IF_DIVERGED}")
 
     @property
     def _may_retreat(self) -> bool:
@@ -176,7 +176,7 @@ class Divergence:
         if skipped < self._settings.divergence.skips:
             return ""
         steps = "a step was" if skipped == 1 else f"{skipped} steps in a row were"
-        return f"{steps} skipped up to step {history.version - 1}, since gradients were not finite"
+        return f"{steps} skipped up to step {history.version - 1}, because gradients were not finite"
 
     def _holders(self, stage: int) -> list[Member]:
         """The holders of a stage's current version. Peers that are left out do not count."""

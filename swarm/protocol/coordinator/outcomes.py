@@ -105,7 +105,7 @@ class Outcomes:
         """The statements of one stage about itself are in doubt: its peers load their state again, or other peers
         replace them.
 
-        A new term must follow, since it voids what these peers received under an older one.
+        A new term must follow, because it voids what these peers received under an older one.
         """
         reload = self._failure_history.doubts.doubt(doubted)
         left_out = [str(actor) for actor in doubted.who if actor not in reload]

@@ -208,7 +208,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """`other` does not answer the sender, which sends its messages through a replica of `other`'s stage instead."""
+    """`other` does not answer the sender. The sender uses a replica of `other`'s stage to forward its messages."""
 
     pass_id: PassId
     other: Actor

@@ -300,7 +300,7 @@ class AllReduce:
         """The actors for which this peer waits, as in Status. A reducer whose sum is missing may itself wait for a
         part.
 
-        While this peer's own computation is missing, it names itself, since all others wait for it.
+        While this peer's own computation is missing, it names itself, because all others wait for it.
         """
         if self._computing:
             return (self._me,)

@@ -54,7 +54,7 @@ class ComputeTime:
         self.backward(self._halves.pop(m, 0.0) + seconds)
 
     def new_pass(self, stage: int) -> None:
-        """Start a pass. Times measured in another stage are dropped, since they do not hold for this one."""
+        """Start a pass. Times measured in another stage are dropped, because they do not hold for this one."""
         if stage != self._stage:
             self._forward, self._backward = _Seconds(), _Seconds()
         self._stage = stage

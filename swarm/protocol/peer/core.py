@@ -217,8 +217,8 @@ class PeerCore:
                 self._leave(reason, now)
 
     def _report(self, now: float) -> None:
-        """Send a report if one is due: to all coordinators at a heartbeat, since each may become the leader, otherwise
-        only to the leader.
+        """Send a report if one is due: to all coordinators at a heartbeat, because each may become the leader,
+        otherwise only to the leader.
         """
         beat, steps = now >= self._status_reports.next_at, self._steps
         report = self._status_reports.report(self.held_stage, self.pass_run, steps.catch_up, steps.pace, now)
@@ -280,7 +280,7 @@ class PeerCore:
             self.pass_run.on_reduced(event)
 
     def _on_memory_short(self, event: MemoryShort, now: float) -> None:
-        """Memory ran out. The first time, keep less. The second time, leave, since each failure delays the other
+        """Memory ran out. The first time, keep less. The second time, leave, because each failure delays the other
         peers.
         """
         self._shortages += 1

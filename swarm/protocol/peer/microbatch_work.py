@@ -33,8 +33,8 @@ class MicrobatchWork:
     gradient is sent only on a WANT.
     """
     ask: bool = False
-    """True if this peer must ask for its gradient: no peer sends it unasked, since the microbatch moved here or in the
-    next stage.
+    """True if this peer must ask for its gradient: no peer sends it unasked, because the microbatch moved here or in
+    the next stage.
     """
     asked_again: bool = False
     input: Payload | None = field(default=None, repr=False)

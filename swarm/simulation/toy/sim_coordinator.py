@@ -113,7 +113,7 @@ class SimCoordinator(Process):
         """Check that audits expel only peers that lie."""
         those = [p for p in self.world.processes if isinstance(p, PeerBody) and str(p.actor) == event.actor]
         if not event.reason.startswith(SENT_AWAY) and any(p.lie is None for p in those):
-            raise Violation("honest stay", f"{event.actor} is expelled, since {event.reason}")
+            raise Violation("honest stay", f"{event.actor} is expelled, because {event.reason}")
 
     def _stop(self, action: io.Stop) -> None:
         self.tell(ProcessStopped(action.reason))

@@ -45,7 +45,9 @@ def mix(*values: int) -> int:
 
 
 def tokens_payload(kind: int, step: int, microbatch: int) -> int:
-    """The coordinator's tokens. `kind` 0: training; otherwise the index of the forward-only pass."""
+    """The coordinator's tokens for a microbatch. `kind` 0: for training; otherwise the index of the forward-only
+    pass.
+    """
     return mix(11, kind, step, microbatch)
 
 
@@ -263,7 +265,8 @@ def ideal_run(
     * `codecs`: for each step, if they are chosen automatically.
     * `ends_share`: True if the first and the last of several stages share parameters.
     * `rates`: for each step, as in Decision; empty: always 1.
-    * `taken`: for each step, the wrong sums of each stage that were decided; empty, or None for a step: the right ones.
+    * `taken`: for each step, the wrong sums of each stage that were decided. Empty, or None for a step: all sums are
+    right.
     """
     states = [tuple(initial_state(s) for s in range(stages))]
     done = []

@@ -68,7 +68,7 @@ def read_gguf(path: Path) -> Gguf:
     heads = [_tensor_head(cursor) for _ in range(count)]
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment < 1:
-        raise StateError(path, f"general.alignment is {alignment!r}")
+        raise StateError(path, f"general.alignment is {alignment!r}, expected a whole number above 0")
     start = -(-cursor.position // alignment) * alignment
     tensors: dict[str, GgufTensor] = {}
     for name, shape, kind, offset in heads:

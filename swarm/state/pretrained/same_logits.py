@@ -46,10 +46,10 @@ def compare_logits(source: Path, found: PretrainedModel, free_bytes: int) -> str
     if not worst <= TOLERANCE:
         raise StateError(
             source,
-            f"transformers computes other logits than this program (the difference is {worst:.2g} of the largest): the "
-            "model has a property that this program's Llama does not support",
+            f"transformers computes other logits than this program (they differ by {worst:.2g} times the largest "
+            "logit): the model has a property that this program's Llama does not support",
         )
-    return f"compared with transformers: the logits are equal, except for {worst:.1g} of the largest"
+    return f"compared with transformers: the logits differ by at most {worst:.1g} times the largest logit"
 
 
 def _ids(vocab_size: int, length: int) -> torch.Tensor:

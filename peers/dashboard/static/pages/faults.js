@@ -30,7 +30,7 @@ export function FaultsPage() {
     <dl class="tiles">
       <${Tile} label="Faults" value=${count(data.total)} help="Peers that were lost, fenced, expelled or too slow, and steps aborted, as the coordinator decided." />
       <${Tile} label="Time lost" value=${duration(data.lost.seconds)} help="The sum of the costs: seconds that disturbed steps took beyond the usual." />
-      <${Tile} label="Tokens lost" value=${count(data.lost.tokens)} help="That would have been trained in that time." />
+      <${Tile} label="Tokens lost" value=${count(data.lost.tokens)} help="The tokens that would have been trained in that time." />
     </dl>
     <section class="card" aria-label="Faults">
       <${Table} caption="Faults, newest first" columns=${columns} rows=${data.faults} rowKey=${(f) => f.id} empty="No fault so far. Nothing had to be done again." />

@@ -58,7 +58,7 @@ function Matrix({ data, measure }) {
         const pair = pairs.get(a.actor + "\n" + b.actor);
         if (!pair) return html`<td class=${a === b ? "self" : "none"}></td>`;
         const value = measure.of(pair);
-        return html`<td class=${"tint-" + tint(value)} title=${pairWords(pair, data)}>${Number.isFinite(value) ? measure.short(value) : "·"}${pair.via ? html` <span title="passed on">⤳</span>` : ""}</td>`;
+        return html`<td class=${"tint-" + tint(value)} title=${pairWords(pair, data)}>${Number.isFinite(value) ? measure.short(value) : "·"}${pair.via ? html` <span title="passed on by another peer">⤳</span>` : ""}</td>`;
       })}</tr>`,
     )}</tbody></table></div>`;
 }

@@ -20,8 +20,8 @@ export function PeerPage({ id }) {
     <p class="lead"><${State} ...${peer} /> ${stageName(peer.stage)} · joined <${When} at=${peer.joined_at} />${peer.left_at ? html` · left <${When} at=${peer.left_at} />` : ""}
       <span class="quiet"> · actor <${Foreign} text=${peer.actor} /></span></p>
     <dl class="tiles">
-      <${Tile} label="Share of its stage" value=${percent(peer.share)} help="Of its stage's microbatches, by weight. The replicas of one stage add up to 100 %." />
-      <${Tile} label="Tokens" value=${count(peer.tokens)} help="Of microbatches that it added to decided steps." />
+      <${Tile} label="Share of its stage" value=${percent(peer.share)} help="Its share of its stage's microbatches, by weight. The shares of one stage's replicas add up to 100 %." />
+      <${Tile} label="Tokens" value=${count(peer.tokens)} help="The tokens of the microbatches that it added to decided steps." />
       <${Tile} label="Time here" value=${duration(3600 * peer.hours)} />
       <${Tile} label="Sent" value=${bytes(peer.bytes_sent)} />
       <${Tile} label="Faults" value=${count(peer.faults_count ?? (Array.isArray(peer.faults) ? peer.faults.length : peer.faults))} />

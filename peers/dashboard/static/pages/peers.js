@@ -24,7 +24,7 @@ export function PeersPage() {
     { label: "peer", sort: "name", cell: (p) => html`<${PeerLink} ...${p} />` },
     { label: "state", sort: "word", cell: (p) => html`<${State} ...${p} />` },
     { label: "stage", sort: "stage", number: true, cell: (p) => p.stage ?? NONE },
-    { label: "share", sort: "share", number: true, help: "Of its stage's microbatches, by weight: replicas of one stage add up to 100 %", cell: (p) => percent(p.share) },
+    { label: "share", sort: "share", number: true, help: "Its share of its stage's microbatches, by weight. The shares of one stage's replicas add up to 100 %", cell: (p) => percent(p.share) },
     { label: "tokens", sort: "tokens", number: true, help: "Of the microbatches that it added to decided steps", cell: (p) => count(p.tokens) },
     { label: "here for", sort: "hours", number: true, cell: (p) => duration(3600 * p.hours) },
     { label: "sent", sort: "bytes_sent", number: true, cell: (p) => bytes(p.bytes_sent) },

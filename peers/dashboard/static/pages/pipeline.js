@@ -66,7 +66,7 @@ function StageHead({ stage }) {
 function Boundary({ stage }) {
   if (stage.stage === 0) return null;
   const codec = stage.codec_in;
-  return html`<div class="boundary" title="What crosses the boundary: packed by this codec">
+  return html`<div class="boundary" title="The codec that packs what crosses the boundary">
     <span aria-hidden="true" class="arrow"></span>
     <span class="only-read">Between stages ${stage.stage - 1} and ${stage.stage}: </span>
     <span class="codec"><span aria-hidden="true">→</span><span class="only-read">forward</span> ${tame(codec?.forward ?? "", 30)}</span>

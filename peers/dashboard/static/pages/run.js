@@ -31,7 +31,7 @@ export function RunPage() {
     <div class="grid two">
       <${Chart} id="chart-loss" title="Loss" span=${span} help="Nats per token, lower is better. Training loss is that of each step's own batch; held-out loss is measured on text that is never trained on."
         curves=${[{ name: "loss", label: "training", show: (v) => plain(v, 3), tick: (v) => String(Number(v.toPrecision(3))) }, { name: "heldout_loss", label: "held-out", show: (v) => plain(v, 3) }]} />
-      <${Chart} id="chart-speed" title="Speed" span=${span} help="Tokens trained a second in each step, beside what the peers of that time would do if none ever waited, failed or had to send anything."
+      <${Chart} id="chart-speed" title="Speed" span=${span} help="Tokens trained per second in each step. For comparison: the speed of the same peers if none ever waited, failed or had to send anything."
         curves=${[{ name: "tokens_per_second", label: "tokens/s", show: count }, { name: "ideal_tokens_per_second", label: "ideal of these peers", show: count }]} />
     </div>
     <${MoreCurves} span=${span} />
@@ -118,11 +118,11 @@ function Numbers({ run }) {
   const moved = run.bytes ?? {};
   return html`<dl class="tiles" aria-label="Numbers of the run">
     <${Tile} label="Speed" value=${count(run.tokens_per_second)} unit="tokens/s" note=${`of ${count(run.ideal_tokens_per_second)} ideal`}
-      help="Tokens trained a second in the last step, beside the ideal: the slowest stage's peers at full speed, no waiting.">
+      help="Tokens trained per second in the last step. For comparison, the ideal: the peers of the slowest stage at full speed, without waiting.">
       <${Meter} share=${run.tokens_per_second / run.ideal_tokens_per_second} label="share of the ideal" /><//>
     <${Tile} label="Efficiency" value=${percent(run.efficiency)} note="of the peers' time computes" help="Share of the replicas' time in the last step that went into microbatches. From StepMeasured in the coordinator's log." />
     <${Tile} label="Goodput" value=${percent(run.goodput?.[over])} unit="of the ideal"
-      help="Tokens that count, as a share of what the peers of the time would have trained at the ideal: pauses, faults and waiting all lower it.">
+      help="Tokens that count, divided by the tokens that the peers present at each time could have trained without pauses, faults and waiting.">
       <label class="inline"><span class="only-read">Goodput over </span><select onChange=${(e) => setOver(e.target.value)}>
         ${[["60", "last minute"], ["3600", "last hour"], ["all", "whole run"]].map(([k, l]) => html`<option value=${k} selected=${k === over}>${l}</option>`)}</select></label><//>
     <${Tile} label="Training loss" value=${plain(run.loss, 3)} note=${"gradient norm " + (Number.isFinite(run.gradient_norm) ? run.gradient_norm.toPrecision(3) : NONE)} help="Nats per token in the last decided step; the norm is that of the mean gradient before clipping." />

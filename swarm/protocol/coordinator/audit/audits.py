@@ -180,7 +180,7 @@ class Audits:
             inquiry.begin_anew()
             who = " and ".join(suspects)
             return Ruling(
-                again=f"audited: only without {who} the result was always the same: the step is repeated without it"
+                again=f"audited: all attempts without {who} gave the same result: the step is repeated without it"
             )
         if inquiry.truth is not None:
             return self._check(found, inquiry.truth, decision)
@@ -204,7 +204,7 @@ class Audits:
             told_apart = len(those) > 2 or len(here) == 1 or (here and here[0].what == "long")
             if here and len(those) > 1 and not inquiry.away and told_apart:
                 inquiry.away.add(here[0].actor.peer)
-                again = f"refused, since {here[0].reason}: other peers compute its part"
+                again = f"refused, because {here[0].reason}: other peers compute its part"
                 return Ruling(again=again, refused=(here[0].actor,))
         self._selection.screen.decided(own_sums)
         self._inquiry = Inquiry(-1)
@@ -225,7 +225,7 @@ class Audits:
         inquiry.first = found
         if (decision.skip or not found.adds_up) and not inquiry.searches and not self._waits(found):
             return self._search_for(found, found.answers)  # the step has been computed by other peers too
-        return Ruling(again=f"audited, since {why}: other replicas compute the step again")
+        return Ruling(again=f"audited, because {why}: other replicas compute the step again")
 
     def _checkable(self, found: CulpritSearch) -> set[str]:
         """Peers that worked, and whose part a sibling can do in the next attempt."""
@@ -297,7 +297,7 @@ class Audits:
         unchecked, inquiry.unchecked = inquiry.unchecked, inquiry.unchecked - left_out
         if inquiry.unchecked and inquiry.unchecked != unchecked:
             inquiry.suspects = set(inquiry.unchecked)
-            return Ruling(again="audited: the step is repeated without the other peers")
+            return Ruling(again="audited: the step is repeated without the peers that are not checked yet")
         if inquiry.doubted or (inquiry.for_new and new and not self._selection.has_checked(inquiry.checkable)):
             return Ruling(again="audited: the step is repeated without the other peers")
         if inquiry.for_new and inquiry.drawn:

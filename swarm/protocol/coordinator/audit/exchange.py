@@ -1,6 +1,6 @@
 """An audit that leaves no peer out: each replica's part of the step is computed again by a sibling.
 
-It takes as long as a step, since all replicas take part. Leaving out half of them takes at least twice as long. Each
+It takes as long as a step, because all replicas take part. Leaving out half of them takes at least twice as long. Each
 replica sends a sketch of its own sums, whose signs follow from the digest of the reduced bytes. So if a step gives the
 same bytes again, both sketches of a part use the same signs, and they are equal if the part is equal. A replica that
 adds the same wrong numbers in both attempts changes the sketches of two parts, although it does not change the sum.

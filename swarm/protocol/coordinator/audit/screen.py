@@ -23,7 +23,7 @@ from swarm.protocol.sketch import added, dot, length
 RANGES = {"size": 5.0, "direction": 4.0, "growth": 8.0}
 """A contribution is doubted if one of its values is this number of interquartile ranges outside the quartiles.
 
-`growth` allows more, since some batches give all peers much longer gradients.
+`growth` allows more, because some batches give all peers much longer gradients.
 """
 KNOWN = 24
 """Number of values from contributions to a stage after which the screen knows what is usual there."""

@@ -66,7 +66,7 @@ class Selection:
             drawn = doubts[0].reason
             inquiry.suspects = {doubts[0].actor.peer}
         elif watched := self._watched.keys() & found.workers:
-            drawn = f"{' and '.join(sorted(watched))} may have reported false sums before"
+            drawn = f"{' and '.join(sorted(watched))} may have reported wrong sums in an earlier step"
             inquiry.suspects = set(watched)
         elif len(self._norms) == USUAL_STEPS and norm > JUMP * median(self._norms):
             drawn = f"its gradient norm {norm:.3g} is more than {JUMP:g} times the usual one"

@@ -1,7 +1,7 @@
 """Doubts: peers whose report of a non-finite result is not believed, because no other stage confirms it.
 
 Otherwise, a peer that is alone in its stage could end a run with such reports, or cause rollbacks again and again. A
-doubted peer first loads its state anew, since memory errors happen. If it reports the same again, it is left out, and
+doubted peer first loads its state anew, because memory errors happen. If it reports the same again, it is left out, and
 another peer takes its stage.
 """
 
@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.ids import Actor
 
-IF_DIVERGED = "If the run has diverged, a lower `swarm-peer control rate` sends it back to its last good checkpoint"
+IF_DIVERGED = (
+    "If the run has diverged, give a lower `swarm-peer control rate`: "
+    "the run then goes back to its last good checkpoint"
+)
 REMEMBERED = 4096
 """Number of doubted peers that are kept: those doubted last."""
 

@@ -2,7 +2,7 @@
 (`timeouts`).
 
 If many members fall silent together, the coordinator itself may be cut off, so it waits longer for them. "Many" means
-at least two people and a quarter of all people (`People`), since the devices of one person may lose their connection
+at least two people and a quarter of all people (`People`), because the devices of one person may lose their connection
 together. Once some of these members are heard again, the coordinator is not cut off. Then the others get their usual
 deadline from that moment.
 """

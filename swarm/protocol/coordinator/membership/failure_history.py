@@ -84,7 +84,7 @@ class FailureHistory:
     def leaves_half_out(self, rosters: Sequence[Sequence[Actor]], step: int) -> bool:
         """Return True if the step, which was not finite with `rosters`, should be done again without half of the peers.
 
-        False if a microbatch was not finite with every peer that could compute or send it, since then the cause is
+        False if a microbatch was not finite with every peer that could compute or send it, because then the cause is
         known.
         """
         halves = self.halves
@@ -123,8 +123,8 @@ class FailureHistory:
         stages = sorted({stage for each in failures.values() for stage in (each.stage, *each.near)})
         where = f" for stage {' or '.join(map(str, stages))}" if stages else ""
         return (
-            f"step {step} has failed {self._times(cast)} times with the peers that are here. It is not skipped. "
-            f"{told}. The same peers try again after longer and longer pauses, other peers at once: "
+            f"step {step} has failed {self._times(cast)} times with the present peers. It is not skipped. "
+            f"{told}. The same peers try again after longer and longer pauses. Other peers would try at once: "
             f"add a peer{where}, or expel one with `swarm-peer control`"
         )
 

@@ -72,7 +72,7 @@ class Member:
     """True if it took part in a pass in its stage."""
     standing_by: bool = False
     introduced: bool = False
-    """True if it has reported its state (Join or Status). Until then it gets no stage, since it may already hold one.
+    """True if it has reported its state (Join or Status). Until then it gets no stage, because it may already hold one.
     """
     recalled_at: float | None = None
     """The time when this record was made from a report to an earlier leader. None once the member has reported again,
@@ -83,8 +83,8 @@ class Member:
     assigned: tuple[int, int] | None = None
     """(stage, version) that the member was told to load. None once it has reported that it loads or holds them."""
     prepared: Prepared | None = None
-    """The newest Prepared of the open or last training pass. It comes from a Prepared or a Status message, since either
-    message may be lost.
+    """The newest Prepared of the open or last training pass. It comes from a Prepared or a Status message, because
+    either message may be lost.
     """
     moving: bool = False
     """True if it was told to move to `stage` and has not arrived. Otherwise the stage that it reports counts."""

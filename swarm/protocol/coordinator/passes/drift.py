@@ -43,7 +43,7 @@ def drift_of(stage: int, states: Mapping[Actor, Hashable], members: Members) -> 
     candidates = [group for group, count in zip(groups.values(), counts, strict=True) if count == max(counts)]
     believed = min(candidates, key=lambda group: min((rank(actor), actor) for actor in group))
     if len(candidates) == 1:
-        whose = f", those of most of the {sum(counts)} people" if 1 < sum(counts) < len(states) else ""
+        whose = f", which are those of most of the {sum(counts)} people" if 1 < sum(counts) < len(states) else ""
         reason = f"{len(believed)} of {len(states)} replicas hold the same state{whose}"
     else:
         first = min(believed, key=lambda actor: (rank(actor), actor))

@@ -23,7 +23,7 @@ class Partitions:
         """The islands as found last. A single one: all peers reach each other."""
 
     def unreachable(self, one: Actor, other: Actor, pass_state: PassState) -> None:
-        """Two actors of the open pass cannot connect. Report it if the peers now fall apart in another way."""
+        """Two actors of the open pass cannot connect. Report it if the peers are now divided into other groups."""
         version = self._history.version
         self._failure_history.unreachable(one, other, version)
         actors = (actor for table in pass_state.tables for actor in table.roster)

@@ -43,9 +43,9 @@ class Promotion:
     def has_room(self, stage: int, now: float) -> bool:
         """Return True if a stage may take in another member now.
 
-        Normally no replica of the stage may have finished, since a finished replica has begun to add up gradients and
+        Normally no replica of the stage may have finished, because a finished replica has begun to add up gradients and
         would have to begin again. If no replica continues with the remaining work, a member may always come in. Members
-        come in one at a time, at most one per heartbeat, since the stage and its neighbours must be told of each.
+        come in one at a time, at most one per heartbeat, because the stage and its neighbours must be told of each.
         """
         pass_state = self._pass_state
         if now - self._asked_at.get(stage, -math.inf) < self._settings.heartbeat_s:

@@ -290,7 +290,7 @@ class Repair:
     def _reduce_stuck(self, stage: int) -> Suspect | None:
         if self._try_again(stage, "the sums are not complete in time: the stage adds up its gradients once more"):
             return None
-        return self._without_who_holds_up(stage, "the sums do not become complete with it")
+        return self._without_who_holds_up(stage, "the reduction waits for it, and a second attempt did not help")
 
     def _without_who_holds_up(self, stage: int, reason: str) -> Suspect | None:
         """Exclude the actor for which a reduction waits.
@@ -306,7 +306,7 @@ class Repair:
         for each in accused:
             waited = pass_state.kept_waiting.setdefault(each, set())
             if people.count({*waited, actor.peer}) > people.count(waited) > 0:
-                return Suspect(each, "the reductions of several siblings wait for it and for few others")
+                return Suspect(each, "several of its siblings wait for it in their reductions")
             waited.add(actor.peer)
         return Suspect(actor, reason, accused=accused)
 

@@ -30,7 +30,7 @@ EVEN = 1.1
 FASTEST = 16.0
 """Upper bound of a speed, as a multiple of the median. The lower bound is a fourth of its inverse."""
 FIRST, FIRST_STEPS = 4.0, 3
-"""Upper bound of a relative speed during a replica's first steps after its first measurement, since first passes are
+"""Upper bound of a relative speed during a replica's first steps after its first measurement, because first passes are
 slow.
 """
 RECOVERY = 1.03

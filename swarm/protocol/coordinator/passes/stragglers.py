@@ -243,8 +243,8 @@ class Stragglers:
         return [s for s, table in enumerate(pass_state.tables) if len(reports[s]) < len(table.roster)]
 
     def holds_up(self, members: Members, pass_state: PassState, stage: int) -> Actor | None:
-        """The actor for which most members of a stage's reduction wait. None if this actor, or any actor, cannot be
-        spared.
+        """The actor for which most members of a stage's reduction wait. None if it is the last replica of its stage, or
+        if every stage has one replica.
 
         Each person has one vote (`People`), divided among the actors that its members name. So two honest voters
         outvote one that lies or has a slow link. A prepared member waits for all that are not prepared. If several

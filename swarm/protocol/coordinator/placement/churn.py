@@ -20,7 +20,7 @@ again.
 
 class Churn:
     """The number of departures divided by the time for which peers were present, as the coordinator has seen both. A
-    restart counts as a departure, since it costs as much.
+    restart counts as a departure, because it costs as much.
     """
 
     def __init__(self) -> None:

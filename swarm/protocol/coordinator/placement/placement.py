@@ -297,7 +297,7 @@ class Placement:
         after all.
         """
         who = "; ".join(f"{member.actor} is paused: {member.paused}" for member in paused)
-        found.wait(f"stage {stage} waits, since {who}")
+        found.wait(f"stage {stage} waits, because {who}")
         others = any(not (m.given_up or m.paused) for m in needy)
         return not others and all(member.absent for member in paused)
 

@@ -81,11 +81,11 @@ def claim(
         return None
     ((lacking, _), after), stage = best
     if lacking:
-        on_call = " besides a peer on call" if len(lineup.crews[stage]) > held[stage] else ""
+        on_call = " (not counting a temporary seat)" if len(lineup.crews[stage]) > held[stage] else ""
         return Claim(StageIndex(stage), f"stage {stage} had {held[stage]} of {lineup.replicas} replicas{on_call}")
     before = min(rates)
-    gains = f"raises the swarm from {before:.3g} to {after[0]:.3g} microbatches/s"
-    reason = gains if after[0] > before * (1 + _EQUAL) else "is one of the slowest"
+    gains = f"where it raises the swarm from {before:.3g} to {after[0]:.3g} microbatches/s"
+    reason = gains if after[0] > before * (1 + _EQUAL) else "which is one of the slowest stages"
     return Claim(StageIndex(stage), f"stage {stage}, with {held[stage]} peers, {reason}")
 
 
@@ -149,12 +149,12 @@ def plan_move(
     if first is None:
         return Stay("no move helps the slowest stage")
     if best <= WORTH * start * horizon_s:
-        return Stay(f"moves would gain {best:.3g} microbatches in {horizon_s:.0f} s, too few")
+        return Stay(f"moves would gain only {best:.3g} microbatches in {horizon_s:.0f} s")
     worker, source, stage = first
     reason = (
         f"stage {stage} is the slowest: {start:.3g} → {final:.3g} microbatches/s"
-        f"{f' after {steps} moves' if steps > 1 else ''}; in {horizon_s:.0f} s that gains {gain:.3g} microbatches, and "
-        f"{download_s:.0f} s of download cost {cost:.3g}"
+        f"{f' after {steps} moves' if steps > 1 else ''}; in {horizon_s:.0f} s the move gains {gain:.3g} "
+        f"microbatches, and its download of {download_s:.0f} s costs {cost:.3g}"
     )
     return Move(worker.actor, StageIndex(source), StageIndex(stage), gain, cost, reason)
 

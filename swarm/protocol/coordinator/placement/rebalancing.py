@@ -185,7 +185,7 @@ class Rebalancing:
         if lacking and barred.issuperset(free) and member.memory is not None:
             beside = f", {sum(others.values()) / 1e9:.3g} GB of it for other peers in its process" if others else ""
             return (
-                f"it has {member.memory / 1e9:.3g} GB of memory to plan with{beside}, and a stage that is free "
+                f"it has {member.memory / 1e9:.3g} GB of memory to plan with{beside}, but the smallest free stage "
                 f"needs {min(lacking) / 1e9:.3g} GB on {member.kind.value}: stands by"
             )
         if free:
