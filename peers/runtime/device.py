@@ -26,7 +26,7 @@ is for the libp2p daemon and unplanned use. On a graphics card, it is for librar
 
 MOST_DEVICES = MAX_SEATS
 _SIDE = 64
-_TIMED_SIDE = 512
+_TIMED_SIDE = 256
 _TIMED = 3
 _MUCH_SLOWER = 1.5
 
@@ -135,9 +135,9 @@ def slower(picked: Picked) -> str:
     times = _product_s(picked) / _product_s(replace(picked, precision=Precision.FP32))
     if times < _MUCH_SLOWER:
         return ""
-    name = picked.precision.value
+    name, factor = picked.precision.value, f"{times:.1f}" if times < 10 else f"{times:.0f}"
     return (
-        f"--precision {name}: this processor multiplies matrices in {name} {times:.2g} times slower than in fp32; "
+        f"--precision {name}: this processor multiplies matrices in {name} {factor} times slower than in fp32; "
         "leave this out to compute in fp32"
     )
 

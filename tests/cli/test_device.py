@@ -99,6 +99,8 @@ def test_a_precision_in_which_the_processor_is_slow_is_told_with_the_factor(monk
     monkeypatch.setattr(device, "_product_s", lambda picked: seconds[picked.precision])
     said = device.slower(Picked("cpu", Precision.BF16))
     assert said.startswith("--precision bf16: ") and " 21 times slower than in fp32" in said
+    seconds[Precision.BF16] = 3.2
+    assert " 320 times slower" in device.slower(Picked("cpu", Precision.BF16))
     assert device.slower(Picked("cpu", Precision.FP16)) == "", "a tenth more is no reason to say anything"
     assert device.slower(Picked("cpu", Precision.FP32)) == ""
     assert device.slower(Picked("cuda", Precision.BF16)) == ""
