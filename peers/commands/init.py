@@ -153,11 +153,17 @@ def _chosen(new: NewRun, line: Line, cards: str | None) -> Choice:
 
 
 def _show(path: Path, preset: str, run: RunFile, shares: list[float], measured: bool) -> None:
+    from swarm.data.folder import CORPUS_FILE
+
     model = run.model
     how = "measured" if measured else "counted"
     print(f"wrote {path}: preset {preset} in {model.stages} stages, {how} cost")
     for stage, share in enumerate(shares):
         layers = model.layer_range(stage)
         print(f"  stage {stage}: layers {layers.start}–{layers.stop - 1}, {share:.0%} of the work")
+    corpus = path.parent / run.data.directory
+    if (corpus / CORPUS_FILE).exists():
+        print(f"next: swarm-peer coordinate {path} --dry-run")
+        return
     what = f"--vocab-size {model.vocab_size}" if model.kind == "llama" else "--images digits"
-    print(f"next: swarm-peer prepare {what} --out {path.parent / run.data.directory}")
+    print(f"next: swarm-peer prepare {what} --out {corpus}")

@@ -189,7 +189,7 @@ def command(
     from peers.run.home import Home
     from peers.run.invite_text import read_invite
     from peers.runtime.core_loop import exit_code
-    from peers.runtime.device import check_offload, pick_devices
+    from peers.runtime.device import check_offload, pick_devices, slower
     from peers.runtime.fault import Fault
     from peers.runtime.sensors import pick_sensor
     from peers.stage.budgets import budgets
@@ -200,7 +200,7 @@ def command(
     from swarm.compute.memory_table import Mode
     from swarm.net.listening import listen_on
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, stderr=as_json)
     where = read_invite(invite)
     if where.observes:
         raise typer.BadParameter(
@@ -220,6 +220,9 @@ def command(
     for picked in devices:
         if picked.why:
             console.print(f"this peer computes on the CPU: {picked.why}", markup=False)
+    for said in dict.fromkeys(map(slower, devices)):
+        if said:
+            console.print(said, markup=False, soft_wrap=True)
     if offload:
         check_offload(devices)
     watches = max_temp is not None or when_busy

@@ -22,6 +22,7 @@ from peers.fold.apply import NOISE
 from peers.fold.facts import facts_in
 from peers.fold.views import people_view, status_view
 from peers.options import AnyHome, Json
+from peers.report.whole_table import print_whole
 from peers.run.home import logged_home
 from swarm.events import LogTail
 from swarm.events.wording import amount, printable, rate, replicas
@@ -120,7 +121,7 @@ def _show(status: dict[str, Any], process: int | None) -> None:
     table = Table.grid(padding=(0, 2))
     for name, value in _rows(status, process):
         table.add_row(Text(name, "bold"), Text(printable(value)))
-    Console(highlight=False, soft_wrap=True).print(table)
+    print_whole(table, Console(highlight=False))
 
 
 def _rows(status: dict[str, Any], process: int | None) -> list[tuple[str, str]]:
@@ -178,7 +179,7 @@ def _show_contributions(state: RunState, facts: RunFacts | None, as_json: bool) 
             Text(printable(", ".join(each["devices"]))),
         )
     console = Console(highlight=False, soft_wrap=True)
-    console.print(table)
+    print_whole(table, console)
     console.print(view["formula"])
 
 

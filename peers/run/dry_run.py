@@ -18,6 +18,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from peers.report.whole_table import print_whole
 from swarm.compute.memory_table import ON_CPU, Mode, StageCounts, StageMemory, packed, stage_memory
 from swarm.events.wording import amount
 from swarm.manifest import RunManifest
@@ -229,7 +230,7 @@ def show(plan: DryRun, console: Console) -> None:
         sums = each.accumulator + each.reduced + each.residuals + each.grids + each.host_grids
         sizes = (each.weights + each.copies, each.moments, sums, each.working, need.retention, need.whole)
         memory.add_row(str(stage), f"{need.parameters:,}", *map(amount, sizes), amount(need.reduce_sent))
-    console.print(memory)
+    print_whole(memory, console)
     say("memory of one peer; in hand: a microbatch in its backward, or what a reduce sends and receives")
     say("frames: of a step, if one replica is left; sums sent: at most, in a step")
     links = table("stages", "forward", "backward", "forward, by link", "backward, by link")
@@ -237,7 +238,7 @@ def show(plan: DryRun, console: Console) -> None:
         crossing = (link.forward, link.backward, link.forward / link.links, link.backward / link.links)
         links.add_row(f"{link.boundary - 1} → {link.boundary}", *map(amount, crossing))
     if plan.boundaries:
-        console.print(links)
+        print_whole(links, console)
         at_most = " at most" if plan.choices else ""
         say(f"bytes in a step{at_most}, with codecs {manifest.codec.forward} and {manifest.codec.backward}")
     for direction in ("forward", "backward") if plan.boundaries and plan.choices else ():

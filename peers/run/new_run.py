@@ -71,6 +71,7 @@ class NewRun:
         whole_tail = self.subspace_dim is not None and "tail_layers" not in tree["model"]
         tree["model"].setdefault("tail_layers", tail)
         run = read_run_tree(tree, self.where)
+        _check_codecs(run)
         cut, shares = _cut(run, stages, measure, whole_tail)
         if run.model.cuts not in (shape.cuts, cut.cuts):
             raise ManifestError(
@@ -113,6 +114,18 @@ def _check_shape(model: dict[str, Any], preset: str, stages: int, subspace_dim: 
         raise ManifestError(
             f"--subspace-dim {subspace_dim}: preset {preset} has model.dim = {dim}; give a smaller number"
         )
+
+
+def _check_codecs(run: RunFile) -> None:
+    """Refuse codecs that no peer has, before anyone waits for a measurement."""
+    from swarm import codecs
+    from swarm.codecs import ladder
+
+    try:
+        forward, backward = ladder.names(run)
+        codecs.pair(forward[0], backward[0])
+    except codecs.UnknownCodec as error:
+        raise ManifestError(str(error)) from None
 
 
 def _cut(run: RunFile, stages: int, measure: bool, whole_tail: bool) -> tuple[ModelSection, list[float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from peers.report.whole_table import print_whole
 from peers.run.cards import MINE
 from peers.run.dry_run import table
 from peers.run.forecast import GOOD_EFFICIENCY
@@ -25,7 +26,7 @@ def show(found: Outlook, console: Console) -> None:
         seconds = f"{each.forward_s:.3g} + {each.backward_s:.3g}"
         sizes = amount(each.needs), amount(each.has)
         cards.add_row(str(each.stage), f"{each.count} × {each.card}", seconds, *sizes, fits, str(each.graphs))
-    console.print(cards)
+    print_whole(cards, console)
     if found.capacities:
         _show_capacities(found, console)
     own = found.own.forecast
@@ -36,7 +37,7 @@ def show(found: Outlook, console: Console) -> None:
         times = f"{way.forecast.step_s:.3g} s", f"{way.forecast.efficiency:.2f}"
         enough = "never" if way.enough is None else str(way.enough)
         ways.add_row(way.codec, way.averaging, *times, enough, *_cost(way, found.steps))
-    console.print(ways)
+    print_whole(ways, console)
     _say(console, _advice(found))
     _say(console, _soonest(found))
     _say(
@@ -56,7 +57,7 @@ def _show_capacities(found: Outlook, console: Console) -> None:
         way = ("--offload" if each.offload else "") + (", layers again" if each.again else ", whole graphs")
         sizes = str(each.layers), f"{each.parameters:,}", amount(each.host)
         rows.add_row(f"{each.gib} GB", way.removeprefix(", "), *sizes)
-    console.print(rows)
+    print_whole(rows, console)
     _say(console, "largest stage: of this run's layers, in the middle; it fits on a card of this size (docs/gpu.md)")
 
 

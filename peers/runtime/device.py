@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -25,6 +26,9 @@ is for the libp2p daemon and unplanned use. On a graphics card, it is for librar
 
 MOST_DEVICES = MAX_SEATS
 _SIDE = 64
+_TIMED_SIDE = 256
+_TIMED = 3
+_MUCH_SLOWER = 1.5
 
 
 class DeviceError(ValueError):
@@ -116,6 +120,40 @@ def _broken(picked: Picked) -> str:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         return str(error).partition("\n")[0]
     return "" if total == _SIDE**3 else f"a product came to {total:g} instead of {_SIDE**3}"
+
+
+def slower(picked: Picked) -> str:
+    """A sentence for people if the CPU multiplies much slower in this precision than in fp32, else empty.
+
+    Processors without instructions for bf16 or fp16 convert every number. Takes milliseconds in fp32, and as many times
+    more as it reports.
+    """
+    from swarm.compute.precision import Precision
+
+    if picked.name != "cpu" or picked.precision is Precision.FP32:
+        return ""
+    times = _product_s(picked) / _product_s(replace(picked, precision=Precision.FP32))
+    if times < _MUCH_SLOWER:
+        return ""
+    name, factor = picked.precision.value, f"{times:.1f}" if times < 10 else f"{times:.0f}"
+    return (
+        f"--precision {name}: this processor multiplies matrices in {name} {factor} times slower than in fp32; "
+        "leave this out to compute in fp32"
+    )
+
+
+def _product_s(picked: Picked) -> float:
+    """Seconds of a product of two matrices on the device, the least of a few."""
+    import torch
+
+    ones = torch.ones(_TIMED_SIDE, _TIMED_SIDE, device=picked.name)
+    taken = []
+    with picked.precision.autocast(torch.device(picked.name)):
+        for _ in range(_TIMED + 1):  # the first one warms up
+            start = time.perf_counter()
+            ones @ ones
+            taken.append(time.perf_counter() - start)
+    return min(taken[1:])
 
 
 def _lacks_compiler(device: str) -> str:

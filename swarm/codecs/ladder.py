@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from swarm.codecs import UnknownCodec
 from swarm.codecs.topk import TopKShared
-from swarm.manifest import AUTO, RunManifest
+from swarm.manifest import AUTO, RunFile, RunManifest
 
 FORWARD = ("none", "bf16", "int8", "int6", "int5", "int4")
 BACKWARD = ("none", "bf16", "int8", "int6", "log4")
@@ -25,7 +25,7 @@ token, scales per block cost many bits.
 """
 
 
-def names(manifest: RunManifest) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def names(manifest: RunManifest | RunFile) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The codecs that this run may use for activations and for gradients; only the named one if the manifest names one.
 
     Raises UnknownCodec.
@@ -48,5 +48,5 @@ def start(manifest: RunManifest) -> tuple[str, str]:
     return forward, backward
 
 
-def _narrow(manifest: RunManifest) -> bool:
+def _narrow(manifest: RunManifest | RunFile) -> bool:
     return manifest.model.boundary_width < manifest.model.dim

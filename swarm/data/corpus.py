@@ -29,6 +29,11 @@ DOCUMENT_CHARACTERS = 4096
 """
 
 
+_NAMES_SHOWN = 8
+_NAME_SHOWN = 40
+"""Characters of a name in a message: a table without a line of names has texts in its first line."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """Documents with their name and licence. Each call of `documents()` yields all documents, in the same order."""
@@ -294,5 +299,13 @@ def _string(value: Any, place: str) -> str:
 
 
 def _nearest(name: str, known: Sequence[str] | dict[str, Any]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)
-    return f"; the nearest one is {near[0]!r}" if near else ""
+    """The nearest known name, or the first known names if none is near."""
+    names = list(known)
+    if near := difflib.get_close_matches(name, names, n=1):
+        return f"; the nearest one is {_short(near[0])}"
+    more = ", …" if len(names) > _NAMES_SHOWN else ""
+    return f"; there are {', '.join(map(_short, names[:_NAMES_SHOWN]))}{more}" if names else ""
+
+
+def _short(name: str) -> str:
+    return repr(name if len(name) <= _NAME_SHOWN else f"{name[:_NAME_SHOWN]}…")

@@ -150,7 +150,7 @@ def _encode(
         if not shards:
             raise CorpusError(
                 f"the {split} split is empty: {source.name} has {done} documents and the held-out fraction is "
-                f"{heldout_fraction}; add documents or change --heldout"
+                f"{heldout_fraction}; {_mend(split, done)}"
             )
     seen = counts[False] + counts[True]
     unknown = 0 if tokenizer.unknown is None else int(seen[tokenizer.unknown])
@@ -167,6 +167,13 @@ def _encode(
         unigram_entropy=unigram_entropy(counts[True], counts[False]),
         bytes_per_token=round(heldout_bytes / _tokens(heldout), 6),
     )
+
+
+def _mend(empty: str, documents: int) -> str:
+    """What to do about an empty split."""
+    if documents < 2:
+        return "each split needs a document: add some. A long text is split only at the ends of its lines"
+    return f"add documents or {'lower' if empty == 'training' else 'raise'} --heldout"
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -92,3 +92,19 @@ def test_only_a_card_has_something_to_offload() -> None:
     check_offload([cpu, card])
     with pytest.raises(DeviceError, match=r"--offload: cpu, cpu already uses .* leave this out, or name a CUDA"):
         check_offload([cpu, cpu])
+
+
+def test_a_precision_in_which_the_processor_is_slow_is_told_with_the_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {Precision.FP32: 0.01, Precision.BF16: 0.21, Precision.FP16: 0.011}
+    monkeypatch.setattr(device, "_product_s", lambda picked: seconds[picked.precision])
+    said = device.slower(Picked("cpu", Precision.BF16))
+    assert said.startswith("--precision bf16: ") and " 21 times slower than in fp32" in said
+    seconds[Precision.BF16] = 3.2
+    assert " 320 times slower" in device.slower(Picked("cpu", Precision.BF16))
+    assert device.slower(Picked("cpu", Precision.FP16)) == "", "a tenth more is no reason to say anything"
+    assert device.slower(Picked("cpu", Precision.FP32)) == ""
+    assert device.slower(Picked("cuda", Precision.BF16)) == ""
+
+
+def test_a_product_takes_time_in_every_precision() -> None:
+    assert all(device._product_s(Picked("cpu", precision)) > 0 for precision in Precision)

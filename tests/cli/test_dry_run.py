@@ -189,6 +189,16 @@ def test_what_may_be_chosen_is_shown_with_its_bytes_and_counted_as_the_gentlest(
     assert not plain.choices and "at most" not in to_text(plain)
 
 
+def test_no_figure_is_cut_off_on_a_narrow_terminal():
+    printed = io.StringIO()
+    run = manifest(model={"cuts": [4]})
+    plan = estimate(run, counts(123_456_789, 3000), forward_frame=10**9, backward_frame=200)
+    show(plan, Console(file=printed, width=40))
+    assert "…" not in printed.getvalue()
+    for said in ("123,456,789", "sums sent", "backward, by link"):
+        assert said in printed.getvalue()
+
+
 def to_text(plan) -> str:
     printed = io.StringIO()
     show(plan, Console(file=printed, width=120))

@@ -160,12 +160,25 @@ def test_a_file_is_overwritten_only_by_force(tmp_path: Path, capsys: pytest.Capt
         (["--set", "model.layers=-3"], "model.layers: Input should be greater than 0"),
         (["--data", "d\udcff"], "directory = '\"d\\udcff\"' cannot be written as UTF-8"),
         (["--subspace-dim", "16", "--set", "model.tail_layers=6"], "model.tail_layers = 6 must lie in the last stage"),
+        (["--set", "codec.forward=entropy:0"], "codec.forward: codec 'entropy:0': a step of 0 is not from 0.05 to 16"),
+        (["--set", "codec.backward=topk:0.1"], "codec.backward = 'topk:0.1'"),
     ],
 )
 def test_bad_options_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str):
     assert exit_code("init", str(tmp_path / "RUN.toml"), "--no-measure", *options) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "RUN.toml").exists()
+
+
+def test_the_next_command_is_the_one_that_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    options = ("init", str(tmp_path / "RUN.toml"), "--no-measure", "--preset", "1m", "--force")
+    assert exit_code(*options) == 0
+    assert f"next: swarm-peer prepare --vocab-size 2048 --out {tmp_path / 'data'}" in capsys.readouterr().out
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "corpus.json").write_text("{}")
+    assert exit_code(*options) == 0
+    said = capsys.readouterr().out
+    assert f"next: swarm-peer coordinate {tmp_path / 'RUN.toml'} --dry-run" in said and "prepare" not in said
 
 
 def load(tmp_path: Path, text: str, *overrides: str) -> RunFile:

@@ -64,6 +64,14 @@ def test_a_process_that_died_is_told_from_one_that_stopped(tmp_path: Path, capsy
     assert json.loads(capsys.readouterr().out)["doing"] == "stopped: Ctrl-C"
 
 
+def test_a_hash_and_a_trouble_are_not_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    why = "no step can start: " + "stage 0 has no peer, " * 8
+    write(tmp_path, e.ProcessStarted("coordinator", "abc.1", "f" * 64, "0.1"), e.RunPaused(why))
+    assert exit_code("status", "--home", str(tmp_path)) == 0
+    said = capsys.readouterr().out
+    assert "f" * 64 in said and why.strip() in said and "…" not in said
+
+
 def test_a_restart_clears_the_stop():
     state = RunState()
     for event in (*LOG, e.ProcessStopped("x")):

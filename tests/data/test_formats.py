@@ -124,7 +124,7 @@ def test_what_is_not_read_is_refused_by_name(suffix: str, honest: bool, tmp_path
         ("a.json", b'[{"id": 1}]', "no field 'text'"),
         ("a.json", b"[1]", "expected an object"),
         ("a.json", b"no json", "not JSON"),
-        ("a.csv", b"id,body\n1,x\n", "no column 'text'.*nearest one is"),
+        ("a.csv", b"id,body\n1,x\n", "no column 'text'.*there are 'id', 'body'"),
         ("a.csv", b"id,text\n1\n", "line 2: has 1 cells"),
         ("a.csv", b"id,text\n1,\xff\n", "not UTF-8"),
         ("a.csv", b'id,text\n1,"open\n', "not valid CSV or TSV"),

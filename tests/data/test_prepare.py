@@ -161,8 +161,13 @@ def test_other_peoples_files_are_not_touched(tmp_path: Path):
 
 def test_an_empty_split_and_a_bad_fraction_are_errors(tmp_path: Path):
     tiny = Source("tiny", "", lambda: iter(TEXTS[:2]))
-    with pytest.raises(CorpusError, match="the held-out split is empty: tiny has 2 documents"):
+    with pytest.raises(CorpusError, match=r"the held-out split is empty: tiny has 2 documents .*raise --heldout"):
         prepare(tiny, tmp_path / "a", vocab_size=300, heldout_fraction=1e-9)
+    with pytest.raises(CorpusError, match=r"the training split is empty.*lower --heldout"):
+        prepare(tiny, tmp_path / "a", vocab_size=300, heldout_fraction=1 - 1e-9)
+    alone = Source("alone", "", lambda: iter(TEXTS[:1]))
+    with pytest.raises(CorpusError, match=r"has 1 documents .*each split needs a document: add some"):
+        prepare(alone, tmp_path / "a", vocab_size=300)
     with pytest.raises(CorpusError, match=r"fraction 1\.5 is not between 0 and 1"):
         prepare(tiny, tmp_path / "a", vocab_size=300, heldout_fraction=1.5)
 
