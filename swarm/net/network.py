@@ -17,7 +17,7 @@ from functools import partial
 
 from swarm.buffer import Buffer
 from swarm.manifest import SignedManifest
-from swarm.net import bulk, message_allowance
+from swarm.net import bulk, message_allowance, relay_signature
 from swarm.net.bulk import (
     MAX_ADDRESS_ANSWERS,
     MAX_DETOURS,
@@ -167,6 +167,12 @@ class Network:
             if message.origin != self.me and self._link(actor).waiting(message) >= MAX_PASSED_ON:
                 self._drop(actor, 1, "too many relayed messages are queued for it")
                 return
+            if message.origin == self.me:
+                try:
+                    message = relay_signature.signed(message, self._host.identity, self.admission.door.run_hash)
+                except WireError as error:
+                    self._refuse(self.me, f"to {message.destination}: {error}")
+                    return
         self._link(actor).send(message)
 
     def ping(self, actor: Actor) -> None:
@@ -515,8 +521,10 @@ class Network:
         claimed = _in_whose_name(sender, message, self.me)
         if claimed != sender:
             raise WireError(f"a {type(message).__name__} was sent in the name of another actor, {claimed}")
-        if isinstance(message, m.Relay) and message.destination != self.me:
-            return  # its destination checks the payload
+        if isinstance(message, m.Relay):
+            if message.destination != self.me:
+                return  # its destination checks the signature and the payload
+            relay_signature.check(message, self.admission.door.run_hash)
         if payload_of(message) is not None:
             inner = message.message if isinstance(message, m.Relay) else message
             assert isinstance(inner, m.WithPayload)
@@ -544,7 +552,7 @@ _BY_KIND = (Channel.ACTIVATION, Channel.GRADIENT, Channel.REDUCE, Channel.BULK, 
 
 def _in_whose_name(sender: Actor, message: m.Message, me: Actor) -> Actor:
     """The actor that a message names as its author. A relayed message to `me` counts as a message of the actor that
-    relays it.
+    relays it; `relay_signature` shows who its author is.
     """
     match message:
         case m.Join(actor=actor) | m.Status(actor=actor) | m.Leave(actor=actor) | m.Telemetry(actor=actor):

@@ -21,7 +21,9 @@ from hypothesis import strategies as st
 from swarm.net.bulk import PROTOCOL, Transfer
 from swarm.net.handshake import Channel, Introduction, Refused, Role, introduce
 from swarm.net.host import Host
+from swarm.net.identity import Identity
 from swarm.net.network import Network
+from swarm.net.relay_signature import signed
 from swarm.net.stream import _PREFIX, StreamClosed
 from swarm.net.wire import Encoder
 from swarm.protocol import messages as m
@@ -63,14 +65,14 @@ def frame(microbatch: int, direction: Direction = Direction.FORWARD, size: int =
     return m.Frame(FrameKey(PASS, 1, direction, Microbatch(microbatch)), bytes([microbatch % 256]) * size)
 
 
-async def test_messages_arrive_whole_and_in_order_on_every_channel(pair: Pair) -> None:
+async def test_messages_arrive_whole_and_in_order_on_every_channel(pair: Pair, third_party: ThirdParty) -> None:
     a, b = await pair.start()
     sent = [
         m.Released(PASS, 3, ()),
         frame(104, Direction.FORWARD, 3 << 20),
         frame(5, Direction.BACKWARD, 1),
         m.ReducedPart(SumKey(Attempt(PASS, StageIndex(0), 1), 2), b"sum"),
-        m.Relay(Actor("origin", 1), b.me, frame(6)),
+        third_party.relay(b.me, frame(6)),
         *(frame(k) for k in range(50)),
     ]
     for message in sent:
@@ -156,9 +158,25 @@ async def test_malformed_frames_are_refused_by_name_and_the_stream_goes_on(pair:
     await network.close()
 
 
-async def test_nobody_speaks_in_the_name_of_another(pair: Pair) -> None:
+class ThirdParty:
+    """An actor without a host, which signs what others pass on for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._identity = Identity.load(folder / "third")
+        self.actor = Actor(self._identity.peer_id, 1)
+
+    def relay(self, to: Actor, message: Any, run: str = RUN) -> m.Relay:
+        return signed(m.Relay(self.actor, to, message), self._identity, run)
+
+
+@pytest.fixture
+def third_party(tmp_path: Path) -> ThirdParty:
+    return ThirdParty(tmp_path)
+
+
+async def test_nobody_speaks_in_the_name_of_another(pair: Pair, third_party: ThirdParty) -> None:
     a, b = await pair.start()
-    third, attempt = Actor("third", 1), Attempt(PASS, StageIndex(0), 1)
+    third, attempt = third_party.actor, Attempt(PASS, StageIndex(0), 1)
     part = m.ReducePart(PartKey(attempt, 0, third), 1, b"x")
     forged: list[m.Message] = [
         m.Leave(third, "bye"),
@@ -174,10 +192,34 @@ async def test_nobody_speaks_in_the_name_of_another(pair: Pair) -> None:
             a.me,
             f"a {type(message).__name__} was sent in the name of another actor, {third}",
         )
-    honest = [m.Leave(a.me, "bye"), m.Relay(third, b.me, part), m.Relay(a.me, third, m.Want(()))]
+    honest = [m.Leave(a.me, "bye"), third_party.relay(b.me, part), m.Relay(a.me, third, m.Want(()))]
     for message in honest:
         a.send(b.me, message)
         assert await pair.two.next_of(pair.two.messages) == (a.me, message)
+
+
+async def test_who_passes_a_message_on_can_neither_invent_nor_change_it(pair: Pair, third_party: ThirdParty) -> None:
+    """It would be a sibling's sum, or a part of it, that the sibling never sent."""
+    a, b = await pair.start()
+    third, attempt = third_party.actor, Attempt(PASS, StageIndex(0), 1)
+    total = m.ReducedPart(SumKey(attempt, 2), b"sum")
+    sound = third_party.relay(b.me, total)
+    forged = [
+        m.Relay(third, b.me, total),
+        replace(sound, message=replace(total, payload=b"mus")),
+        replace(sound, message=replace(total, key=replace(total.key, bucket=3))),
+        replace(sound, origin=replace(third, incarnation=2)),
+        replace(third_party.relay(Actor("another", 1), total), destination=b.me),
+        third_party.relay(b.me, total, run="cd" * 32),
+        m.Relay(third, b.me, m.Want((total.key,))),
+        m.Relay(Actor("third", 1), b.me, total),
+    ]
+    for message in forged:
+        a.send(b.me, message)
+        sender, reason = await pair.two.next_of(pair.two.refused_frames)
+        assert sender == a.me and f"is not signed by {message.origin}" in reason
+    a.send(b.me, sound)
+    assert await pair.two.next_of(pair.two.messages) == (a.me, sound)
 
 
 async def test_a_payload_that_is_only_passed_on_is_not_judged_here(pair: Pair) -> None:
@@ -191,19 +233,19 @@ async def test_a_payload_that_is_only_passed_on_is_not_judged_here(pair: Pair) -
     assert await pair.two.next_of(pair.two.messages) == (a.me, through)
     a.send(b.me, replace(part, key=replace(part.key, bucket=1)))
     assert await pair.two.next_of(pair.two.refused_frames) == (a.me, "of another stage")
-    a.send(b.me, replace(to_b, origin=Actor("third", 1), message=replace(part, microbatches=3)))
-    assert (await pair.two.next_of(pair.two.refused_frames))[0] == a.me
+    a.send(b.me, replace(to_b, message=replace(part, microbatches=3)))
+    assert await pair.two.next_of(pair.two.refused_frames) == (a.me, "of another stage")
 
 
 async def test_only_so_much_is_held_of_what_is_passed_on_for_others(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, third_party: ThirdParty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("swarm.net.network.MAX_PASSED_ON", 2)
     a, b = await pair.start()
-    third = Actor("third", 1)
+    third = third_party.actor
     parts = [m.ReducePart(PartKey(Attempt(PASS, StageIndex(0), 1), n, third), 1, b"x") for n in range(5)]
     for part in parts:
-        a.send(b.me, m.Relay(third, b.me, part))
+        a.send(b.me, third_party.relay(b.me, part))
     assert a.dropped[b.me] == 3
     mine = [replace(part, key=replace(part.key, contributor=a.me)) for part in parts]
     for part in mine:
