@@ -98,7 +98,8 @@ class Network:
         """The manifest for requesters that have a pass; None: not known yet."""
         self.dropped: Counter[Actor] = Counter()
         """Number of messages that were dropped because the actor could not be reached."""
-        self.refused_frames: Counter[Actor] = Counter()
+        self.refused_frames: Counter[str] = Counter()
+        """Number of refused frames of each peer id, whatever incarnations it claims."""
         self.admission = Admission(me, door, role)
         """Checks handshakes; `admission.refused` counts the refused ones by reason."""
         self.link_rates = LinkRates()
@@ -378,6 +379,8 @@ class Network:
                     self._observer.peer_refused(remote_peer, refused)
                 return
             await self._use(verdict, message_allowance.OPENED)
+            if verdict.restarted:
+                await self._wait(verdict, self._allowance.restart(remote_peer, verdict.serial, self._now))
             if verdict.channel is Channel.CONTROL:
                 self._host.protect(remote_peer)
             self._admitted.setdefault(remote_peer, set()).add(stream)
@@ -454,7 +457,13 @@ class Network:
 
     async def _use(self, opener: Introduction, points: float) -> None:
         """Charge points to the opener and its pass, and wait while the allowance of either is used up."""
-        wait_s = self._allowance.use(opener.sender.peer, opener.serial, points, asyncio.get_running_loop().time())
+        await self._wait(opener, self._allowance.use(opener.sender.peer, opener.serial, points, self._now))
+
+    @property
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def _wait(self, opener: Introduction, wait_s: float) -> None:
         if wait_s:
             self._observer.member_slowed(opener.sender, wait_s)
             await asyncio.sleep(wait_s)
@@ -542,8 +551,8 @@ class Network:
             self._incoming.pop(key).abort()
 
     def _refuse(self, sender: Actor, reason: str) -> None:
-        self.refused_frames[sender] += 1
-        self._observer.frame_refused(sender, reason, self.refused_frames[sender])
+        self.refused_frames[sender.peer] += 1
+        self._observer.frame_refused(sender, reason, self.refused_frames[sender.peer])
 
 
 _BY_KIND = (Channel.ACTIVATION, Channel.GRADIENT, Channel.REDUCE, Channel.BULK, Channel.CONTROL)

@@ -151,7 +151,7 @@ async def test_malformed_frames_are_refused_by_name_and_the_stream_goes_on(pair:
     assert "Released is not allowed on the activation channel" in reasons[1]
     assert reasons[2] == "non-finite values"
     assert "a Frame is not allowed on the activation channel" in reasons[3]
-    assert network.refused_frames[me] == 4
+    assert network.refused_frames[me.peer] == 4
     await stream.write_frame(*encoder.encode(frame(9)))
     assert await pair.two.next_of(pair.two.messages) == (me, frame(9))
     stream.abort()
@@ -311,10 +311,26 @@ def test_random_bytes_thrown_at_a_network_never_harm_it(tmp_path: Path, make_rec
 
         try:
             fuzz()
-            assert network.refused_frames[me] > 0
+            assert network.refused_frames[me.peer] > 0
         finally:
             for thing in (network, one, two):
                 runner.run(thing.close())
+
+
+async def test_many_lives_of_one_peer_count_as_one_and_come_slowly(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each life could have its own refusals in the log, and its own introduction in the coordinator's."""
+    monkeypatch.setattr("swarm.net.message_allowance.SAVED_S", 6.0)
+    one, two = pair.hosts
+    network = pair.two.network(two)
+    await network.start()
+    for incarnation in (1, 2, 3, 4):
+        stream = await raw_stream(one, two, Channel.ACTIVATION, Actor(one.peer_id, incarnation))
+        await stream.write_frame(b"\xff\xff\xff", b"rubbish")
+        assert (await pair.two.next_of(pair.two.refused_frames))[0].incarnation == incarnation
+        assert list(network.refused_frames.values()) == [incarnation]
+    slowed, wait_s = await pair.two.next_of(pair.two.slowed)
+    assert slowed.incarnation == 3 and 3.0 < wait_s < 5.0, "two new lives cost more than six seconds' allowance"
+    await network.close()
 
 
 async def test_an_actor_that_refuses_us_is_lost_for_good_with_its_reason(pair: Pair) -> None:

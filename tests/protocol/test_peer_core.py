@@ -24,6 +24,7 @@ from swarm.protocol.ids import (
 )
 from swarm.protocol.io import Emit, LinkLost, LinkUp, Received, Send, Stop, Tick
 from swarm.protocol.outbox import Outbox
+from swarm.protocol.peer import answers as answering
 from swarm.protocol.peer import early_messages as early
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.early_messages import EarlyMessages
@@ -36,6 +37,7 @@ from swarm.protocol.peer.io import (
     Forward,
     ForwardDone,
     MemoryShort,
+    PartEncoded,
     PeerInput,
     SaveCheckpoint,
     StateFailed,
@@ -414,6 +416,44 @@ def test_who_is_asked_again_says_what_is_yet_to_be_made() -> None:
     assert not pending(m.Relay(LAST, ME, m.Want((mine,), again=True)), OTHER), "which says nothing of the direct way"
     peer.told(m.Release(PASS, 0, (Microbatch(0),)))
     assert not pending(m.Want((mine,), again=True)), "somebody else will make it"
+
+
+def test_nobody_gets_the_same_frame_for_ever() -> None:
+    """Each answer takes the uplink that all others need."""
+    peer = Peer()
+    peer.open((ME, OTHER), (LAST, LATER))
+    peer.told(m.Frame(FrameKey(PASS, 0, Direction.FORWARD, Microbatch(0)), b""))
+    peer.take(ForwardDone(PASS, Microbatch(0), b"frame"))
+    want = m.Want((FrameKey(PASS, 1, Direction.FORWARD, Microbatch(0)),))
+
+    def answers(sender: Actor) -> int:
+        return len([a for a in peer.take(Received(sender, want)) if isinstance(a, Send) and a.to == sender])
+
+    assert sum(answers(LATER) for _ in range(3 * answering.MOST)) == answering.MOST
+    assert answers(LAST) == 1, "the limit is for each peer"
+
+
+def reducing() -> Peer:
+    """A peer that has encoded its part of the only bucket, which the first member of the roster sums."""
+    peer = Peer()
+    idle = tuple(m.StageTable(0, roster, (len(roster) - 1,) * 2) for roster in ((OTHER, ME, LATER), (LAST,)))
+    idle = (replace(idle[0], assignment=(0, 2)), idle[1])
+    orders = peer.told(m.Open(PASS, PassKind.TRAIN, idle, None))
+    assert events(orders, ReduceStarted)
+    peer.take(PartEncoded(Attempt(PASS, StageIndex(0), 0), 0, b"part"))
+    return peer
+
+
+def test_parts_go_to_the_actor_that_sums_them_and_not_for_ever() -> None:
+    peer = reducing()
+
+    def answers(sender: Actor, contributor: Actor = ME) -> int:
+        want = m.Want((PartKey(Attempt(PASS, StageIndex(0), 0), 0, contributor),))
+        return len([a for a in peer.take(Received(sender, want)) if isinstance(a, Send) and a.to == sender])
+
+    assert answers(LATER) == answers(LAST) == 0, "it is not theirs to sum"
+    assert sum(answers(OTHER) for _ in range(answering.MOST)) == answering.MOST
+    assert answers(OTHER) == answers(OTHER, LATER) == 0
 
 
 def test_a_peer_without_room_for_graphs_asks_for_less_at_once() -> None:
