@@ -59,6 +59,10 @@ MOST_COUNTED = 4096
 """Largest number of actors whose bytes are counted separately between two calls of `take_sent`."""
 MAX_PASSED_ON = 256
 """A relayed message is dropped if this many messages are queued on its channel to the receiver."""
+MAX_PASSED_ON_BYTES = 64 << 20
+"""Largest size of the payloads that are queued for one origin, whoever their receivers are."""
+MAX_ALL_PASSED_ON_BYTES = 256 << 20
+"""Largest size of the payloads that are queued for all origins together."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,8 @@ class Network:
 
         It is dropped if the actor is lost for longer than the grace period. A relayed message is not sent if the same
         message is already queued on the direct link to its destination. At most MAX_PASSED_ON messages of others are
-        queued for an actor; further ones are dropped, and are requested again.
+        queued for an actor, and at most MAX_PASSED_ON_BYTES from one actor; further ones are dropped, and are requested
+        again.
         """
         if actor.peer in self.admission.door.banned:
             self._drop(actor, 1, "it was banned from the run")
@@ -165,8 +170,8 @@ class Network:
             straight = self._links.get(message.destination)
             if straight is not None and straight.is_sending(message.message):
                 return
-            if message.origin != self.me and self._link(actor).waiting(message) >= MAX_PASSED_ON:
-                self._drop(actor, 1, "too many relayed messages are queued for it")
+            if message.origin != self.me and not self._has_room_for(actor, message):
+                self._drop(actor, 1, "too many relayed messages are queued")
                 return
             if message.origin == self.me:
                 try:
@@ -175,6 +180,19 @@ class Network:
                     self._refuse(self.me, f"to {message.destination}: {error}")
                     return
         self._link(actor).send(message)
+
+    def _has_room_for(self, actor: Actor, relay: m.Relay) -> bool:
+        """Whether a message of others may be queued. One message of each origin is queued whatever its size."""
+        if self._link(actor).waiting(relay) >= MAX_PASSED_ON:
+            return False
+        size: Counter[Actor] = Counter()
+        for link in self._links.values():
+            for each in link.passed_on():
+                size[each.origin] += _payload_bytes(each)
+        size[relay.origin] += (more := _payload_bytes(relay))
+        if size[relay.origin] == more:
+            return True
+        return size[relay.origin] <= MAX_PASSED_ON_BYTES and size.total() <= MAX_ALL_PASSED_ON_BYTES
 
     def ping(self, actor: Actor) -> None:
         """Measure the round-trip time to an actor, if a stream to it is open; see `round_trips`."""
@@ -557,6 +575,11 @@ class Network:
 
 _BY_KIND = (Channel.ACTIVATION, Channel.GRADIENT, Channel.REDUCE, Channel.BULK, Channel.CONTROL)
 """The channels, in the order in which LINK_KINDS names their traffic."""
+
+
+def _payload_bytes(message: m.Message) -> int:
+    payload = payload_of(message)
+    return 0 if payload is None else memoryview(payload).nbytes
 
 
 def _in_whose_name(sender: Actor, message: m.Message, me: Actor) -> Actor:

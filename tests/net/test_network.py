@@ -159,7 +159,7 @@ async def test_malformed_frames_are_refused_by_name_and_the_stream_goes_on(pair:
 
 
 class ThirdParty:
-    """An actor without a host, which signs what others pass on for it."""
+    """An actor without a host, which signs what others pass on for it. `folder`: for its key."""
 
     def __init__(self, folder: Path) -> None:
         self._identity = Identity.load(folder / "third")
@@ -253,6 +253,27 @@ async def test_only_so_much_is_held_of_what_is_passed_on_for_others(
     assert a.dropped[b.me] == 3, "what is its own is not limited"
     arrived = [(await pair.two.next_of(pair.two.messages))[1].message for _ in range(7)]
     assert arrived == [*parts[:2], *mine]
+
+
+async def test_what_is_passed_on_takes_little_memory_whoever_it_is_for(
+    pair: Pair, tmp_path: Path, third_party: ThirdParty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two insiders, one of which does not read, would fill a coordinator's memory."""
+    monkeypatch.setattr("swarm.net.network.MAX_PASSED_ON_BYTES", 100)
+    monkeypatch.setattr("swarm.net.network.MAX_ALL_PASSED_ON_BYTES", 150)
+    a, b = await pair.start()
+    away, other = Actor("away", 1), ThirdParty(tmp_path / "other")
+
+    def pass_on(whose: ThirdParty, to: Actor, number: int, size: int) -> None:
+        a.send(to, whose.relay(to, m.ReducedPart(SumKey(Attempt(PASS, StageIndex(0), 1), number), bytes(size))))
+
+    for number, to in enumerate((away, b.me, away, b.me)):
+        pass_on(third_party, to, number, 40)
+    assert a.dropped == {away: 1, b.me: 1}, "two of 40 bytes fit into 100"
+    pass_on(other, away, 0, 500)
+    assert a.dropped.total() == 2, "one of each origin, however large it is, and whoever sent one of the same name"
+    pass_on(other, away, 1, 1)
+    assert a.dropped.total() == 3
 
 
 @pytest.mark.parametrize(("header", "payload"), [(2**32 - 1, 0), (0, 2**32 - 1), (10, (64 << 20) + 1), (1 << 17, 0)])
