@@ -47,6 +47,7 @@ def command(
     """Continue a text with a trained model, from the coordinator's archive or from an export."""
     from peers.run.archived_run import Refused, open_archived
     from swarm.data.tokenizer import Tokenizer
+    from swarm.events.wording import printable_lines
     from swarm.state.exported import open_native
     from swarm.state.generate import generate
     from swarm.state.whole import Source
@@ -71,4 +72,4 @@ def command(
     if as_json:
         print(json.dumps({"version": version, "prompt": prompt, "text": text, "refused": refused.texts}))
     else:
-        print(text)
+        print(printable_lines(text))

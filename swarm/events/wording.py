@@ -13,6 +13,14 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(text.split()))
 
 
+def printable_lines(text: str) -> str:
+    """`text` with its lines and tabs, and with U+FFFD in place of every other character that is not printable.
+
+    For texts of a model: whoever trains it can teach it to write what controls terminals.
+    """
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
+
+
 def replicas(counts: Sequence[int]) -> str:
     """Peers per stage, such as 2·2·1·2."""
     return "·".join(map(str, counts))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from dataclasses import dataclass
 
 from swarm.net.courtesy import Courtesy
@@ -123,6 +123,10 @@ class Outgoing:
     def waiting(self) -> int:
         """Number of queued messages."""
         return len(self._queue)
+
+    def passed_on(self) -> Iterator[m.Relay]:
+        """The queued messages of others."""
+        return (each for each in self._queue if isinstance(each, m.Relay) and each.origin != self._me)
 
     def is_sending(self, message: m.Message) -> bool:
         """Whether this frame or part is queued or being written, on an open stream whose receiver reads."""
@@ -245,12 +249,12 @@ class Outgoing:
 
 
 def _identity(message: m.Message) -> Hashable:
-    """A key that is equal for two messages with the same content and receiver. None if messages of this kind may differ
-    in content.
+    """A key that is equal for two messages with the same content, origin and receiver. None if messages of this kind
+    may differ in content.
     """
     match message:
-        case m.Relay(destination=destination, message=m.Frame() | m.ReducePart() | m.ReducedPart() as inner):
-            return destination, inner.key
+        case m.Relay(origin=origin, destination=to, message=m.Frame() | m.ReducePart() | m.ReducedPart() as inner):
+            return origin, to, inner.key
         case m.Frame(key=key) | m.ReducePart(key=key) | m.ReducedPart(key=key):
             return key
         case _:

@@ -98,6 +98,8 @@ class Introduction:
     """Filled in by the receiver: the verified pass of a guest that has sent an enrolment."""
     serial: bytes = b""
     """Filled in by the receiver: the serial of the opener's verified pass; empty for a coordinator."""
+    restarted: bool = False
+    """Filled in by the receiver: an older incarnation of the opener has connected before."""
 
 
 async def introduce(stream: Stream, me: Introduction, peer_id: str) -> Actor:
@@ -224,17 +226,21 @@ class Admission:
         if target is not None and target != self._me.incarnation:
             reason = f"you are looking for incarnation {target}, I am {self._me.incarnation}"
             return Refusal.WRONG_INCARNATION, reason
+        restarted = False
         if role not in (Role.GUEST, Role.OBSERVER):
             newest = self._newest.get(sender.peer, -1)
             if sender.incarnation < newest:
                 self.on_stale(sender, Actor(sender.peer, newest))
                 return Refusal.STALE_INCARNATION, f"you are incarnation {sender.incarnation}; {newest} has connected"
+            restarted = -1 < newest < sender.incarnation
             self._newest.pop(sender.peer, None)
             if len(self._newest) >= _MAX_KNOWN_PEERS:
                 del self._newest[next(iter(self._newest))]  # the peer whose last Hello is the oldest
             self._newest[sender.peer] = sender.incarnation
         serial = b"" if shown is None else shown.serial
-        return Introduction(run_hash, sender, role, stage, channel, target, enrols=enrols, serial=serial)
+        return Introduction(
+            run_hash, sender, role, stage, channel, target, enrols=enrols, serial=serial, restarted=restarted
+        )
 
 
 OF_STRANGERS = (Refusal.NO_PASS, Refusal.OTHER_VERSION)

@@ -13,8 +13,9 @@ while the control channel is open, the actor is alive.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from swarm.net.channel import Outgoing, Reports, channel_of
@@ -95,6 +96,10 @@ class Link:
         """Number of messages that are queued on the channel of this message."""
         outgoing = self._channels.get(channel_of(message))
         return 0 if outgoing is None else outgoing.waiting
+
+    def passed_on(self) -> Iterator[m.Relay]:
+        """The queued messages of others, on all channels."""
+        return itertools.chain.from_iterable(outgoing.passed_on() for outgoing in self._channels.values())
 
     def withdraw(self, void: Callable[[m.Message], bool]) -> None:
         """Drop the queued messages for which `void` is true."""

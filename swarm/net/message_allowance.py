@@ -21,6 +21,10 @@ REFUSED = 10.0
 """Points that a refused frame costs."""
 OPENED = 10.0
 """Points that opening a stream costs."""
+RESTARTED = 1000.0
+"""Points that a device pays, and not its pass, when it comes back as another process: each process is introduced,
+described and reported as lost in the event logs. So one device can do this once every five seconds in the long run.
+"""
 MAX_COUNTED = 4096
 """Largest number of counted devices, and of counted passes; the least recently active one is forgotten first."""
 
@@ -40,6 +44,10 @@ class MessageAllowance:
         if not serial:
             return 0.0
         return max(self._devices.use(peer, points, now), self._passes.use(serial, points, now))
+
+    def restart(self, peer: str, serial: bytes, now: float) -> float:
+        """Charge a device for coming back as another process. Returns the same as `use`."""
+        return self._devices.use(peer, RESTARTED, now) if serial else 0.0
 
 
 class _Buckets:

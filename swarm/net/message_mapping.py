@@ -43,6 +43,7 @@ from swarm.net.wire_bounds import (
     MAX_STAGES,
     MAX_TEXT,
     MAX_WANT_KEYS,
+    SIGNATURE_BYTES,
     WireError,
     check_value,
 )
@@ -212,6 +213,7 @@ _SPECIAL: dict[tuple[type, str], Converter] = {
     (m.LogChunk, "log"): text(MAX_DIGEST),
     (m.LogChunk, "lines"): bytes_up_to(m.MAX_LOG_BYTES),
     (m.Relay, "message"): _RELAYED,
+    (m.Relay, "signature"): bytes_up_to(SIGNATURE_BYTES),
     (m.Append, "entries"): many(_ENTRY, BATCH),
 }
 """Converters of fields whose bounds or form do not follow from their type.

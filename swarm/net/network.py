@@ -17,7 +17,7 @@ from functools import partial
 
 from swarm.buffer import Buffer
 from swarm.manifest import SignedManifest
-from swarm.net import bulk, message_allowance
+from swarm.net import bulk, message_allowance, relay_signature
 from swarm.net.bulk import (
     MAX_ADDRESS_ANSWERS,
     MAX_DETOURS,
@@ -59,6 +59,10 @@ MOST_COUNTED = 4096
 """Largest number of actors whose bytes are counted separately between two calls of `take_sent`."""
 MAX_PASSED_ON = 256
 """A relayed message is dropped if this many messages are queued on its channel to the receiver."""
+MAX_PASSED_ON_BYTES = 64 << 20
+"""Largest size of the payloads that are queued for one origin, whoever their receivers are."""
+MAX_ALL_PASSED_ON_BYTES = 256 << 20
+"""Largest size of the payloads that are queued for all origins together."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,8 @@ class Network:
         """The manifest for requesters that have a pass; None: not known yet."""
         self.dropped: Counter[Actor] = Counter()
         """Number of messages that were dropped because the actor could not be reached."""
-        self.refused_frames: Counter[Actor] = Counter()
+        self.refused_frames: Counter[str] = Counter()
+        """Number of refused frames of each peer id, whatever incarnations it claims."""
         self.admission = Admission(me, door, role)
         """Checks handshakes; `admission.refused` counts the refused ones by reason."""
         self.link_rates = LinkRates()
@@ -155,7 +160,8 @@ class Network:
 
         It is dropped if the actor is lost for longer than the grace period. A relayed message is not sent if the same
         message is already queued on the direct link to its destination. At most MAX_PASSED_ON messages of others are
-        queued for an actor; further ones are dropped, and are requested again.
+        queued for an actor, and at most MAX_PASSED_ON_BYTES from one actor; further ones are dropped, and are requested
+        again.
         """
         if actor.peer in self.admission.door.banned:
             self._drop(actor, 1, "it was banned from the run")
@@ -164,10 +170,29 @@ class Network:
             straight = self._links.get(message.destination)
             if straight is not None and straight.is_sending(message.message):
                 return
-            if message.origin != self.me and self._link(actor).waiting(message) >= MAX_PASSED_ON:
-                self._drop(actor, 1, "too many relayed messages are queued for it")
+            if message.origin != self.me and not self._has_room_for(actor, message):
+                self._drop(actor, 1, "too many relayed messages are queued")
                 return
+            if message.origin == self.me:
+                try:
+                    message = relay_signature.signed(message, self._host.identity, self.admission.door.run_hash)
+                except WireError as error:
+                    self._refuse(self.me, f"to {message.destination}: {error}")
+                    return
         self._link(actor).send(message)
+
+    def _has_room_for(self, actor: Actor, relay: m.Relay) -> bool:
+        """Whether a message of others may be queued. One message of each origin is queued whatever its size."""
+        if self._link(actor).waiting(relay) >= MAX_PASSED_ON:
+            return False
+        size: Counter[Actor] = Counter()
+        for link in self._links.values():
+            for each in link.passed_on():
+                size[each.origin] += _payload_bytes(each)
+        size[relay.origin] += (more := _payload_bytes(relay))
+        if size[relay.origin] == more:
+            return True
+        return size[relay.origin] <= MAX_PASSED_ON_BYTES and size.total() <= MAX_ALL_PASSED_ON_BYTES
 
     def ping(self, actor: Actor) -> None:
         """Measure the round-trip time to an actor, if a stream to it is open; see `round_trips`."""
@@ -372,6 +397,8 @@ class Network:
                     self._observer.peer_refused(remote_peer, refused)
                 return
             await self._use(verdict, message_allowance.OPENED)
+            if verdict.restarted:
+                await self._wait(verdict, self._allowance.restart(remote_peer, verdict.serial, self._now))
             if verdict.channel is Channel.CONTROL:
                 self._host.protect(remote_peer)
             self._admitted.setdefault(remote_peer, set()).add(stream)
@@ -448,7 +475,13 @@ class Network:
 
     async def _use(self, opener: Introduction, points: float) -> None:
         """Charge points to the opener and its pass, and wait while the allowance of either is used up."""
-        wait_s = self._allowance.use(opener.sender.peer, opener.serial, points, asyncio.get_running_loop().time())
+        await self._wait(opener, self._allowance.use(opener.sender.peer, opener.serial, points, self._now))
+
+    @property
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def _wait(self, opener: Introduction, wait_s: float) -> None:
         if wait_s:
             self._observer.member_slowed(opener.sender, wait_s)
             await asyncio.sleep(wait_s)
@@ -515,8 +548,10 @@ class Network:
         claimed = _in_whose_name(sender, message, self.me)
         if claimed != sender:
             raise WireError(f"a {type(message).__name__} was sent in the name of another actor, {claimed}")
-        if isinstance(message, m.Relay) and message.destination != self.me:
-            return  # its destination checks the payload
+        if isinstance(message, m.Relay):
+            if message.destination != self.me:
+                return  # its destination checks the signature and the payload
+            relay_signature.check(message, self.admission.door.run_hash)
         if payload_of(message) is not None:
             inner = message.message if isinstance(message, m.Relay) else message
             assert isinstance(inner, m.WithPayload)
@@ -534,17 +569,22 @@ class Network:
             self._incoming.pop(key).abort()
 
     def _refuse(self, sender: Actor, reason: str) -> None:
-        self.refused_frames[sender] += 1
-        self._observer.frame_refused(sender, reason, self.refused_frames[sender])
+        self.refused_frames[sender.peer] += 1
+        self._observer.frame_refused(sender, reason, self.refused_frames[sender.peer])
 
 
 _BY_KIND = (Channel.ACTIVATION, Channel.GRADIENT, Channel.REDUCE, Channel.BULK, Channel.CONTROL)
 """The channels, in the order in which LINK_KINDS names their traffic."""
 
 
+def _payload_bytes(message: m.Message) -> int:
+    payload = payload_of(message)
+    return 0 if payload is None else memoryview(payload).nbytes
+
+
 def _in_whose_name(sender: Actor, message: m.Message, me: Actor) -> Actor:
     """The actor that a message names as its author. A relayed message to `me` counts as a message of the actor that
-    relays it.
+    relays it; `relay_signature` shows who its author is.
     """
     match message:
         case m.Join(actor=actor) | m.Status(actor=actor) | m.Leave(actor=actor) | m.Telemetry(actor=actor):

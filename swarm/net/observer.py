@@ -24,7 +24,7 @@ class NetworkObserver:
         """Raise ValueError if a frame cannot be used; it is then counted against its sender."""
 
     def frame_refused(self, sender: Actor, reason: str, count: int) -> None:
-        """A frame was refused. `count`: number of refused frames of this sender so far."""
+        """A frame was refused. `count`: number of refused frames of this peer so far."""
 
     def peer_refused(self, peer: str, reason: str) -> None:
         """The handshake refused a connection."""

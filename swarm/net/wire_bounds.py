@@ -29,6 +29,8 @@ MAX_LABEL = 80
 """Longest label, characters: a short text for people in a message that may contain many labels."""
 MAX_LISTENERS = 4096
 """Largest number of peers in an Open that are taking over a stage during the pass."""
+SIGNATURE_BYTES = 64
+"""Size of an Ed25519 signature, bytes."""
 MAX_INTRODUCED = 16_384
 MAX_HEADER = 1 << 20
 """Largest header on the control channel, bytes: enough for an Open with 64 stages and 16,384 microbatches."""

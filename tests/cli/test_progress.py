@@ -14,7 +14,7 @@ from peers.report.metrics import Metrics
 from peers.report.progress import Progress
 from swarm import events as e
 from swarm.events import step_line
-from swarm.events.wording import amount
+from swarm.events.wording import amount, printable_lines
 from swarm.manifest import DataSection
 
 DECIDED = e.StepDecided(1, 3, 0.5, 6.25, 1.234, 8192, [], [])
@@ -49,6 +49,12 @@ def test_what_others_send_does_not_move_the_terminal(sent: str, capsys: pytest.C
         cli.main([sent])
     cli._complain(sent)
     assert capsys.readouterr().err.splitlines()[-1].isprintable()
+
+
+def test_the_text_of_a_model_keeps_its_lines_and_moves_no_terminal():
+    """Whoever trains a model can teach it to write escape sequences, which `generate` would print."""
+    assert printable_lines("one\n\ttwo – 三\n") == "one\n\ttwo – 三\n"
+    assert printable_lines("\x1b]0;title\x07\r\x9b2J\u202e\udc80") == "\ufffd]0;title\ufffd\ufffd\ufffd2J\ufffd\ufffd"
 
 
 def test_colours_only_on_a_terminal():

@@ -21,7 +21,9 @@ from hypothesis import strategies as st
 from swarm.net.bulk import PROTOCOL, Transfer
 from swarm.net.handshake import Channel, Introduction, Refused, Role, introduce
 from swarm.net.host import Host
+from swarm.net.identity import Identity
 from swarm.net.network import Network
+from swarm.net.relay_signature import signed
 from swarm.net.stream import _PREFIX, StreamClosed
 from swarm.net.wire import Encoder
 from swarm.protocol import messages as m
@@ -63,14 +65,14 @@ def frame(microbatch: int, direction: Direction = Direction.FORWARD, size: int =
     return m.Frame(FrameKey(PASS, 1, direction, Microbatch(microbatch)), bytes([microbatch % 256]) * size)
 
 
-async def test_messages_arrive_whole_and_in_order_on_every_channel(pair: Pair) -> None:
+async def test_messages_arrive_whole_and_in_order_on_every_channel(pair: Pair, third_party: ThirdParty) -> None:
     a, b = await pair.start()
     sent = [
         m.Released(PASS, 3, ()),
         frame(104, Direction.FORWARD, 3 << 20),
         frame(5, Direction.BACKWARD, 1),
         m.ReducedPart(SumKey(Attempt(PASS, StageIndex(0), 1), 2), b"sum"),
-        m.Relay(Actor("origin", 1), b.me, frame(6)),
+        third_party.relay(b.me, frame(6)),
         *(frame(k) for k in range(50)),
     ]
     for message in sent:
@@ -149,16 +151,32 @@ async def test_malformed_frames_are_refused_by_name_and_the_stream_goes_on(pair:
     assert "Released is not allowed on the activation channel" in reasons[1]
     assert reasons[2] == "non-finite values"
     assert "a Frame is not allowed on the activation channel" in reasons[3]
-    assert network.refused_frames[me] == 4
+    assert network.refused_frames[me.peer] == 4
     await stream.write_frame(*encoder.encode(frame(9)))
     assert await pair.two.next_of(pair.two.messages) == (me, frame(9))
     stream.abort()
     await network.close()
 
 
-async def test_nobody_speaks_in_the_name_of_another(pair: Pair) -> None:
+class ThirdParty:
+    """An actor without a host, which signs what others pass on for it. `folder`: for its key."""
+
+    def __init__(self, folder: Path) -> None:
+        self._identity = Identity.load(folder / "third")
+        self.actor = Actor(self._identity.peer_id, 1)
+
+    def relay(self, to: Actor, message: Any, run: str = RUN) -> m.Relay:
+        return signed(m.Relay(self.actor, to, message), self._identity, run)
+
+
+@pytest.fixture
+def third_party(tmp_path: Path) -> ThirdParty:
+    return ThirdParty(tmp_path)
+
+
+async def test_nobody_speaks_in_the_name_of_another(pair: Pair, third_party: ThirdParty) -> None:
     a, b = await pair.start()
-    third, attempt = Actor("third", 1), Attempt(PASS, StageIndex(0), 1)
+    third, attempt = third_party.actor, Attempt(PASS, StageIndex(0), 1)
     part = m.ReducePart(PartKey(attempt, 0, third), 1, b"x")
     forged: list[m.Message] = [
         m.Leave(third, "bye"),
@@ -174,10 +192,34 @@ async def test_nobody_speaks_in_the_name_of_another(pair: Pair) -> None:
             a.me,
             f"a {type(message).__name__} was sent in the name of another actor, {third}",
         )
-    honest = [m.Leave(a.me, "bye"), m.Relay(third, b.me, part), m.Relay(a.me, third, m.Want(()))]
+    honest = [m.Leave(a.me, "bye"), third_party.relay(b.me, part), m.Relay(a.me, third, m.Want(()))]
     for message in honest:
         a.send(b.me, message)
         assert await pair.two.next_of(pair.two.messages) == (a.me, message)
+
+
+async def test_who_passes_a_message_on_can_neither_invent_nor_change_it(pair: Pair, third_party: ThirdParty) -> None:
+    """It would be a sibling's sum, or a part of it, that the sibling never sent."""
+    a, b = await pair.start()
+    third, attempt = third_party.actor, Attempt(PASS, StageIndex(0), 1)
+    total = m.ReducedPart(SumKey(attempt, 2), b"sum")
+    sound = third_party.relay(b.me, total)
+    forged = [
+        m.Relay(third, b.me, total),
+        replace(sound, message=replace(total, payload=b"mus")),
+        replace(sound, message=replace(total, key=replace(total.key, bucket=3))),
+        replace(sound, origin=replace(third, incarnation=2)),
+        replace(third_party.relay(Actor("another", 1), total), destination=b.me),
+        third_party.relay(b.me, total, run="cd" * 32),
+        m.Relay(third, b.me, m.Want((total.key,))),
+        m.Relay(Actor("third", 1), b.me, total),
+    ]
+    for message in forged:
+        a.send(b.me, message)
+        sender, reason = await pair.two.next_of(pair.two.refused_frames)
+        assert sender == a.me and f"is not signed by {message.origin}" in reason
+    a.send(b.me, sound)
+    assert await pair.two.next_of(pair.two.messages) == (a.me, sound)
 
 
 async def test_a_payload_that_is_only_passed_on_is_not_judged_here(pair: Pair) -> None:
@@ -191,19 +233,19 @@ async def test_a_payload_that_is_only_passed_on_is_not_judged_here(pair: Pair) -
     assert await pair.two.next_of(pair.two.messages) == (a.me, through)
     a.send(b.me, replace(part, key=replace(part.key, bucket=1)))
     assert await pair.two.next_of(pair.two.refused_frames) == (a.me, "of another stage")
-    a.send(b.me, replace(to_b, origin=Actor("third", 1), message=replace(part, microbatches=3)))
-    assert (await pair.two.next_of(pair.two.refused_frames))[0] == a.me
+    a.send(b.me, replace(to_b, message=replace(part, microbatches=3)))
+    assert await pair.two.next_of(pair.two.refused_frames) == (a.me, "of another stage")
 
 
 async def test_only_so_much_is_held_of_what_is_passed_on_for_others(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, third_party: ThirdParty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("swarm.net.network.MAX_PASSED_ON", 2)
     a, b = await pair.start()
-    third = Actor("third", 1)
+    third = third_party.actor
     parts = [m.ReducePart(PartKey(Attempt(PASS, StageIndex(0), 1), n, third), 1, b"x") for n in range(5)]
     for part in parts:
-        a.send(b.me, m.Relay(third, b.me, part))
+        a.send(b.me, third_party.relay(b.me, part))
     assert a.dropped[b.me] == 3
     mine = [replace(part, key=replace(part.key, contributor=a.me)) for part in parts]
     for part in mine:
@@ -211,6 +253,27 @@ async def test_only_so_much_is_held_of_what_is_passed_on_for_others(
     assert a.dropped[b.me] == 3, "what is its own is not limited"
     arrived = [(await pair.two.next_of(pair.two.messages))[1].message for _ in range(7)]
     assert arrived == [*parts[:2], *mine]
+
+
+async def test_what_is_passed_on_takes_little_memory_whoever_it_is_for(
+    pair: Pair, tmp_path: Path, third_party: ThirdParty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two insiders, one of which does not read, would fill a coordinator's memory."""
+    monkeypatch.setattr("swarm.net.network.MAX_PASSED_ON_BYTES", 100)
+    monkeypatch.setattr("swarm.net.network.MAX_ALL_PASSED_ON_BYTES", 150)
+    a, b = await pair.start()
+    away, other = Actor("away", 1), ThirdParty(tmp_path / "other")
+
+    def pass_on(whose: ThirdParty, to: Actor, number: int, size: int) -> None:
+        a.send(to, whose.relay(to, m.ReducedPart(SumKey(Attempt(PASS, StageIndex(0), 1), number), bytes(size))))
+
+    for number, to in enumerate((away, b.me, away, b.me)):
+        pass_on(third_party, to, number, 40)
+    assert a.dropped == {away: 1, b.me: 1}, "two of 40 bytes fit into 100"
+    pass_on(other, away, 0, 500)
+    assert a.dropped.total() == 2, "one of each origin, however large it is, and whoever sent one of the same name"
+    pass_on(other, away, 1, 1)
+    assert a.dropped.total() == 3
 
 
 @pytest.mark.parametrize(("header", "payload"), [(2**32 - 1, 0), (0, 2**32 - 1), (10, (64 << 20) + 1), (1 << 17, 0)])
@@ -269,10 +332,26 @@ def test_random_bytes_thrown_at_a_network_never_harm_it(tmp_path: Path, make_rec
 
         try:
             fuzz()
-            assert network.refused_frames[me] > 0
+            assert network.refused_frames[me.peer] > 0
         finally:
             for thing in (network, one, two):
                 runner.run(thing.close())
+
+
+async def test_many_lives_of_one_peer_count_as_one_and_come_slowly(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each life could have its own refusals in the log, and its own introduction in the coordinator's."""
+    monkeypatch.setattr("swarm.net.message_allowance.SAVED_S", 6.0)
+    one, two = pair.hosts
+    network = pair.two.network(two)
+    await network.start()
+    for incarnation in (1, 2, 3, 4):
+        stream = await raw_stream(one, two, Channel.ACTIVATION, Actor(one.peer_id, incarnation))
+        await stream.write_frame(b"\xff\xff\xff", b"rubbish")
+        assert (await pair.two.next_of(pair.two.refused_frames))[0].incarnation == incarnation
+        assert list(network.refused_frames.values()) == [incarnation]
+    slowed, wait_s = await pair.two.next_of(pair.two.slowed)
+    assert slowed.incarnation == 3 and 3.0 < wait_s < 5.0, "two new lives cost more than six seconds' allowance"
+    await network.close()
 
 
 async def test_an_actor_that_refuses_us_is_lost_for_good_with_its_reason(pair: Pair) -> None:

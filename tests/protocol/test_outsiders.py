@@ -7,12 +7,13 @@ import math
 import pytest
 from one_stage import FOUR, ONE, STAGE, STRANGER, THREE, TWO, Run, sent, settings
 
-from swarm.events import CheckpointRefused, PeerJoined, RunPaused, SwarmSplit
+from swarm.events import CheckpointRefused, PeerJoined, PeerLost, PeerSeen, RunPaused, SwarmSplit
 from swarm.protocol import messages as m
 from swarm.protocol.coordinator.io import ArchiveStored, CollectCheckpoint, PassClosed, WriteRecord, WriteTerm
 from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, Attempt, Microbatch, PassKind, StageIndex, StepNumber, Term
 from swarm.protocol.io import Emit, LinkLost, Send
+from swarm.simulation.runs.scenario import small_settings
 
 
 def paused(orders: list[object]) -> list[str]:
@@ -129,6 +130,34 @@ def test_a_stranger_blocks_no_pair() -> None:
     assert run.core._cycle._failure_history.blocked(0) == {frozenset((ONE, TWO))}
     run.core._cycle._failure_history.unreachable(ONE, THREE, 100)
     assert len(run.core._cycle._failure_history._blocked) == 1, "what is over is forgotten"
+
+
+def told(orders: list[object]) -> list[object]:
+    return [order.event for order in orders if isinstance(order, Emit)]
+
+
+def test_who_has_left_cannot_fill_the_log_by_coming_back_again_and_again() -> None:
+    run = Run(settings())
+    run.load(ONE, TWO)
+    first = told(run.hear(ONE, m.Leave(ONE, "left")))
+    assert PeerLost(str(ONE), 0, "left: left") in first
+    for _ in range(20):
+        assert not told(run.report(ONE)) and not told(run.hear(ONE, m.Leave(ONE, "left")))
+    again = Actor(ONE.peer, 2)
+    assert PeerSeen(str(again)) in told(run.hear(again, m.Join(again))), "its next process is another life"
+
+
+def test_who_reports_another_stage_each_time_is_believed_once_a_heartbeat() -> None:
+    run = Run(small_settings(stages=2, microbatches=2, steps=2, replicas=1))
+    came = []
+    for number in range(40):
+        status = m.Status(ONE, StageIndex(number % 2), 0, state_term=1, sequence=number)
+        came += [event for event in told(run.hear(ONE, status)) if isinstance(event, PeerJoined)]
+    assert len(came) == 1, "40 ms"
+    run.now += run.core.settings.heartbeat_s
+    for number in (41, 42):
+        came += told(run.hear(ONE, m.Status(ONE, StageIndex(number % 2), 0, state_term=1, sequence=number)))
+    assert len([event for event in came if isinstance(event, PeerJoined)]) == 2
 
 
 def test_the_coordinator_passes_on_between_members_of_the_pass_alone() -> None:

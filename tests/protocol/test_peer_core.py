@@ -24,17 +24,20 @@ from swarm.protocol.ids import (
 )
 from swarm.protocol.io import Emit, LinkLost, LinkUp, Received, Send, Stop, Tick
 from swarm.protocol.outbox import Outbox
+from swarm.protocol.peer import answers as answering
 from swarm.protocol.peer import early_messages as early
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.early_messages import EarlyMessages
 from swarm.protocol.peer.held_stage import HeldStage
 from swarm.protocol.peer.io import (
+    Backward,
     BackwardDone,
     CheckpointSaved,
     ComputeFailed,
     Forward,
     ForwardDone,
     MemoryShort,
+    PartEncoded,
     PeerInput,
     SaveCheckpoint,
     StateFailed,
@@ -310,6 +313,41 @@ def test_parts_of_outsiders_are_not_kept() -> None:
     assert [sender for sender, _ in peer.core.pass_run._early.take()] == [OTHER]
 
 
+def forwards(orders: list[Any]) -> list[Microbatch]:
+    return [order.microbatch for order in orders if isinstance(order, Forward)]
+
+
+@pytest.mark.parametrize("relayed", [False, True])
+def test_frames_count_only_from_the_actor_that_has_to_send_them(relayed: bool) -> None:
+    """Otherwise any peer of the pass could compute, in its own way, what is assigned to others."""
+    peer = Peer(stage=1)
+    peer.open((LAST, LATER), (ME, OTHER))
+    frame = m.Frame(FrameKey(PASS, 1, Direction.FORWARD, Microbatch(0)), b"")
+    for intruder in (LATER, OTHER):
+        message = m.Relay(intruder, ME, frame) if relayed else frame
+        assert not forwards(peer.take(Received(OTHER if relayed else intruder, message)))
+    assert forwards(peer.take(Received(OTHER, m.Relay(LAST, ME, frame)) if relayed else Received(LAST, frame))) == [0]
+
+
+def test_gradients_count_only_from_the_actor_that_has_to_send_them() -> None:
+    peer = Peer()
+    peer.open((ME, OTHER), (LAST, LATER))
+    peer.told(m.Frame(FrameKey(PASS, 0, Direction.FORWARD, Microbatch(0)), b""))
+    peer.take(ForwardDone(PASS, Microbatch(0), b""))
+    gradient = m.Frame(FrameKey(PASS, 1, Direction.BACKWARD, Microbatch(0)), b"")
+    for intruder in (LATER, OTHER, COORDINATOR):
+        assert not [a for a in peer.take(Received(intruder, gradient)) if isinstance(a, Backward)]
+    assert [a.microbatch for a in peer.take(Received(LAST, gradient)) if isinstance(a, Backward)] == [0]
+
+
+def test_who_was_asked_before_an_amendment_may_still_answer() -> None:
+    """Any copy of a frame is as good as another, and this one is on its way."""
+    peer = Peer(stage=1)
+    peer.open((LAST, LATER), (ME, OTHER))
+    peer.told(m.Amend(PASS, StageIndex(0), m.StageTable(1, (LAST, LATER), (1, 1)), "stolen"))
+    assert forwards(peer.take(Received(LAST, m.Frame(FrameKey(PASS, 1, Direction.FORWARD, Microbatch(0)), b"")))) == [0]
+
+
 def test_a_part_of_a_table_that_has_not_come_yet_waits_for_it() -> None:
     peer = Peer()
     idle = tuple(m.StageTable(0, roster, (len(roster) - 1,) * 2) for roster in ((ME, OTHER), (LAST,)))
@@ -380,6 +418,44 @@ def test_who_is_asked_again_says_what_is_yet_to_be_made() -> None:
     assert not pending(m.Want((mine,), again=True)), "somebody else will make it"
 
 
+def test_nobody_gets_the_same_frame_for_ever() -> None:
+    """Each answer takes the uplink that all others need."""
+    peer = Peer()
+    peer.open((ME, OTHER), (LAST, LATER))
+    peer.told(m.Frame(FrameKey(PASS, 0, Direction.FORWARD, Microbatch(0)), b""))
+    peer.take(ForwardDone(PASS, Microbatch(0), b"frame"))
+    want = m.Want((FrameKey(PASS, 1, Direction.FORWARD, Microbatch(0)),))
+
+    def answers(sender: Actor) -> int:
+        return len([a for a in peer.take(Received(sender, want)) if isinstance(a, Send) and a.to == sender])
+
+    assert sum(answers(LATER) for _ in range(3 * answering.MOST)) == answering.MOST
+    assert answers(LAST) == 1, "the limit is for each peer"
+
+
+def reducing() -> Peer:
+    """A peer that has encoded its part of the only bucket, which the first member of the roster sums."""
+    peer = Peer()
+    idle = tuple(m.StageTable(0, roster, (len(roster) - 1,) * 2) for roster in ((OTHER, ME, LATER), (LAST,)))
+    idle = (replace(idle[0], assignment=(0, 2)), idle[1])
+    orders = peer.told(m.Open(PASS, PassKind.TRAIN, idle, None))
+    assert events(orders, ReduceStarted)
+    peer.take(PartEncoded(Attempt(PASS, StageIndex(0), 0), 0, b"part"))
+    return peer
+
+
+def test_parts_go_to_the_actor_that_sums_them_and_not_for_ever() -> None:
+    peer = reducing()
+
+    def answers(sender: Actor, contributor: Actor = ME) -> int:
+        want = m.Want((PartKey(Attempt(PASS, StageIndex(0), 0), 0, contributor),))
+        return len([a for a in peer.take(Received(sender, want)) if isinstance(a, Send) and a.to == sender])
+
+    assert answers(LATER) == answers(LAST) == 0, "it is not theirs to sum"
+    assert sum(answers(OTHER) for _ in range(answering.MOST)) == answering.MOST
+    assert answers(OTHER) == answers(OTHER, LATER) == 0
+
+
 def test_a_peer_without_room_for_graphs_asks_for_less_at_once() -> None:
     """Two stages: four microbatches at least."""
 
@@ -411,9 +487,6 @@ def test_tokens_that_come_unasked_wait_for_a_slot() -> None:
     peer.core = PeerCore(ME, COORDINATOR, settings)
     peer.told(m.Assign(Term(1), StageIndex(0), 0))
     peer.take(StateLoaded(StageIndex(0), 0, 1))
-
-    def forwards(orders: list[Any]) -> list[int]:
-        return [order.microbatch for order in orders if isinstance(order, Forward)]
 
     tokens = [m.Frame(FrameKey(PASS, 0, Direction.FORWARD, Microbatch(n)), b"") for n in range(UNASKED)]
     assert not forwards(peer.told(tokens[0])), "ahead of the opening"

@@ -1007,14 +1007,16 @@ class ReducedPart(_message.Message):
     def __init__(self, key: _Optional[_Union[SumKey, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ...) -> None: ...
 
 class Relay(_message.Message):
-    __slots__ = ("origin", "destination", "message")
+    __slots__ = ("origin", "destination", "message", "signature")
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     origin: int
     destination: int
     message: Relayed
-    def __init__(self, origin: _Optional[int] = ..., destination: _Optional[int] = ..., message: _Optional[_Union[Relayed, _Mapping]] = ...) -> None: ...
+    signature: bytes
+    def __init__(self, origin: _Optional[int] = ..., destination: _Optional[int] = ..., message: _Optional[_Union[Relayed, _Mapping]] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Relayed(_message.Message):
     __slots__ = ("want", "frame", "reduce_part", "reduced_part")

@@ -276,6 +276,7 @@ class CoordinatorCore:
                 self._cycle.unreachable(sender, other)
             case Leave(reason=reason):
                 self._lose(member, f"left: {reason.removeprefix('left: ')}", now)
+                self.members.ended(sender)
             case Want() | Prepared() | Released() | Result() | Failed():
                 if isinstance(message, Prepared):
                     member.prepared = message
@@ -286,8 +287,8 @@ class CoordinatorCore:
                 pass
 
     def _heard(self, sender: Actor, now: float) -> Member | None:
-        """Return the sender's record. Messages of old incarnations are ignored; a newer incarnation ends the older one
-        at once.
+        """Return the sender's record. Messages of old incarnations, and of one that has left, are ignored; a newer
+        incarnation ends the older one at once.
         """
         if self.members.is_stale(sender):
             return None
@@ -297,7 +298,7 @@ class CoordinatorCore:
         return self._presence.heard(sender, now)
 
     def _on_status(self, member: Member, status: Status, now: float) -> None:
-        if member.report(status, self.settings.stages, self.history.rolled_back_in):
+        if member.report(status, self.settings.stages, self.history.rolled_back_in, self.settings.heartbeat_s):
             self._out.emit(PeerJoined(str(member.actor), member.stage, f"came back with version {status.version}"))
         self._cycle.checkpoints.note(member, status, now)
         self._proofs.look(member, now)

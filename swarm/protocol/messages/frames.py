@@ -128,3 +128,5 @@ class Relay:
     origin: Actor
     destination: Actor
     message: Want | WithPayload
+    signature: bytes = field(default=b"", repr=False, compare=False)
+    """The origin's signature. The drivers make it and check it, not the cores."""

@@ -24,6 +24,7 @@ from swarm.protocol.ids import Actor, Attempt, Key, PartKey, StageIndex, SumKey
 from swarm.protocol.lineage import total
 from swarm.protocol.messages import MAX_AWAITED, Payload, Prepared, Receipt, ReducedPart, ReducePart, StageTable, Want
 from swarm.protocol.outbox import Outbox
+from swarm.protocol.peer.answers import Answers
 from swarm.protocol.peer.io import Assemble, Assembled, BucketSummed, EncodePart, PartEncoded, StoreSum, SumBucket
 from swarm.protocol.residuals import Carry
 from swarm.protocol.timeouts import Observed, want_deadline
@@ -96,6 +97,7 @@ class AllReduce:
         are rarely lost.
         """
         self._out = out
+        self._answers = Answers()
         self._encoded: dict[int, Payload] = {}
         self._parts: dict[int, dict[Actor, ReducePart]] = {b: {} for b in range(buckets.count) if self._owner(b) == me}
         self._summing: set[int] = set()
@@ -264,9 +266,11 @@ class AllReduce:
 
     def on_want(self, sender: Actor, key: PartKey | SumKey, via: Actor | None) -> None:
         if isinstance(key, PartKey):
-            if key.bucket in self._encoded:
+            mine = replace(key, contributor=self._me)
+            is_here = key.bucket in self._encoded and sender == self._owner(key.bucket)
+            if is_here and self._answers.allow(sender, mine):
                 self._out.send(sender, self._part(key.bucket, sender), via)
-        elif key.bucket in self._sums and sender in self._members(key.bucket):
+        elif key.bucket in self._sums and sender in self._members(key.bucket) and self._answers.allow(sender, key):
             self._out.send(sender, self._reduced(key.bucket, sender), via)
 
     def ask_again(self, via_of: dict[Actor, Actor] | None = None) -> None:

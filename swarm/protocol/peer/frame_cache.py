@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from swarm.protocol.ids import Actor, FrameKey
 from swarm.protocol.messages import Frame, Lineage, Payload
 from swarm.protocol.outbox import Outbox
+from swarm.protocol.peer.answers import Answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class FrameCache:
 
     def __init__(self, out: Outbox) -> None:
         self._out = out
+        self._answers = Answers()
         self._frames: dict[FrameKey, Kept] = {}
         self._wanted_by: dict[FrameKey, dict[Actor, tuple[Actor | None, int]]] = {}
         """The wants that wait for a frame, by frame and peer: the actor that forwards the frame (None: direct), and the
@@ -36,11 +38,12 @@ class FrameCache:
             self._out.send(actor, _frame(key, kept, base), via)
 
     def answer(self, sender: Actor, key: FrameKey, via: Actor | None, base: int = 0) -> bool:
-        """Send a frame to a peer that wants it. Return False if the frame is not here."""
+        """Send a frame to a peer that wants it, unless it had it too often. Return False if the frame is not here."""
         kept = self._frames.get(key)
         if kept is None:
             return False
-        self._out.send(sender, _frame(key, kept, base), via)
+        if self._answers.allow(sender, key):
+            self._out.send(sender, _frame(key, kept, base), via)
         return True
 
     def wanted(self, sender: Actor, key: FrameKey, via: Actor | None, base: int = 0) -> None:

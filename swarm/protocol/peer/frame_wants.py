@@ -37,6 +37,8 @@ class FrameWants:
         self._work = work
         self._crossings = crossings
         self._detours = detours
+        self._asked: dict[FrameKey, set[Actor]] = {}
+        """The actors that this peer asked for each frame."""
 
     def input_key(self, m: Microbatch) -> FrameKey:
         return FrameKey(self._pass_id, self._stage, Direction.FORWARD, m)
@@ -49,6 +51,14 @@ class FrameWants:
         if key.direction is Direction.BACKWARD:
             return self._tables[self._stage + 1].assignee(key.microbatch)
         return self._coordinator if self._stage == 0 else self._tables[self._stage - 1].assignee(key.microbatch)
+
+    def may_come_from(self, sender: Actor, key: FrameKey) -> bool:
+        """Return True if `sender` has to send this frame: it is the holder, or was it when this peer asked for the
+        frame. A frame of anybody else is not used, so that no peer can do, in its own way, what is assigned to others.
+
+        `key`: of a frame that this peer may want.
+        """
+        return sender == self.holder(key) or sender in self._asked.get(key, ())
 
     def lacking(self) -> list[FrameKey]:
         """All frames that this peer waits for."""
@@ -89,7 +99,9 @@ class FrameWants:
     def _send(self, keys: list[FrameKey], *, again: bool = False) -> None:
         wanted: dict[Actor, list[Key]] = {}
         for key in keys:
-            wanted.setdefault(self.holder(key), []).append(key)
+            holder = self.holder(key)
+            wanted.setdefault(holder, []).append(key)
+            self._asked.setdefault(key, set()).add(holder)
         for holder, grouped in wanted.items():
             self._out.send(holder, self._message(grouped, again=again))
 

@@ -146,7 +146,7 @@ class Microbatches:
         if work is None or self.fenced:
             return
         if key.direction is Direction.FORWARD and key.boundary == self.stage:
-            if work.phase > WorkPhase.WANTED:
+            if work.phase > WorkPhase.WANTED or not self.wants.may_come_from(sender, key):
                 return
             if not self.crossings.accepts(key.microbatch, frame.lineage):
                 self._out.emit(FrameRefused(str(sender), f"{key} is relative to another base", 1))
@@ -160,6 +160,8 @@ class Microbatches:
             self._submit()
         elif key.direction is Direction.BACKWARD and key.boundary == self.stage + 1:
             if self.kind is not PassKind.TRAIN or work.gradient is not None or work.phase >= WorkPhase.BACKWARD:
+                return
+            if self._last or not self.wants.may_come_from(sender, key):
                 return
             self.wants.arrived(key, sender, now)
             self.crossings.gradient_arrived(key.microbatch, frame.lineage)

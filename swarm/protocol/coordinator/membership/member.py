@@ -61,6 +61,8 @@ class Member:
     """The same quantity as `capacity`, but measured in a stage of this run (`StageCosts`)."""
     measurements: int = 0
     """Number of steps after which it was measured in its stage."""
+    came_back_at: float = -math.inf
+    """The time when it last reported a stage that this record did not name."""
     placed_at: float = 0.0
     """The time when it received its stage, or came back with it."""
     has_counted: bool = False
@@ -186,8 +188,9 @@ class Member:
             self.shown = False
             self.told_at = -1.0
 
-    def report(self, status: Status, stages: int, rolled_back: int = 0) -> bool:
-        """Record a status. Return True if the member came back with a stage that differs from the recorded one.
+    def report(self, status: Status, stages: int, rolled_back: int = 0, heartbeat_s: float = 0.0) -> bool:
+        """Record a status. Return True if the member came back with a stage that differs from the recorded one. This
+        counts once per heartbeat: it may pause the run, and the event log contains it.
 
         `rolled_back`: the term of the last rollback. A state from before it belongs to a void history.
         """
@@ -197,7 +200,9 @@ class Member:
             self.progress_at = self.heard_at
         if status.stage is not None:
             self.moving = self.moving and self.stage != status.stage
-            if self.stage != status.stage and not self.moving and 0 <= status.stage < stages:
+            is_other = self.stage != status.stage and not self.moving and 0 <= status.stage < stages
+            if is_other and self.heard_at - self.came_back_at >= heartbeat_s:
+                self.came_back_at = self.heard_at
                 self._set_stage(status.stage)
                 self.placed_at, self.has_worked, self.measurements = self.heard_at, False, 0
                 self.assigned = None

@@ -75,7 +75,12 @@ class Members:
                 found.setdefault(self.people.of(member.actor.peer), set()).add(member.stage)
         return found
 
+    def ended(self, actor: Actor) -> None:
+        """An incarnation has sent its last message. Later ones are repetitions, or attempts to fill the event log."""
+        self._newest[actor.peer] = max(self._newest.get(actor.peer, 0), actor.incarnation + 1)
+
     def is_stale(self, actor: Actor) -> bool:
+        """Return True if this incarnation has ended, or a newer one is known."""
         return actor.incarnation < self._newest.get(actor.peer, actor.incarnation)
 
     def older(self, actor: Actor) -> list[Actor]:
