@@ -24,6 +24,20 @@ from peers.runtime.descriptors import raise_limit
 
 _FILES = (errno.EMFILE, errno.ENFILE)
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
+_FIXES = {
+    errno.ENOENT: "check the path, and that its folder exists",
+    errno.EISDIR: "name a file, not a folder",
+    errno.ENOTDIR: "a part of this path is a file; name a folder",
+    errno.EACCES: "change the permissions, or name another path",
+    errno.EPERM: "change the permissions, or name another path",
+    errno.EEXIST: "remove it, or name another path",
+    errno.ENAMETOOLONG: "name a shorter path",
+    errno.ELOOP: "a link on this path leads to itself; mend the link",
+    errno.ENOSPC: "free space, or name a path on another disk",
+    errno.EDQUOT: "free space, or name a path on another disk",
+    errno.EROFS: "name a path on a disk that can be written",
+}
+"""What the user can do about an error of a path, by errno."""
 
 EXIT_INTERNAL = 1
 EXIT_USER = 2
@@ -127,10 +141,15 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno in _FILES:
         return "too many open files: raise the limit with `ulimit -n 4096`, or end other programs"
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{error.filename}: {error.strerror}"
+        return f"{error.filename}: {error.strerror}{_fix(error)}"
     if isinstance(error, OSError) and error.errno in _DISK:
-        return f"the disk: {error.strerror}"
+        return f"the disk: {error.strerror}{_fix(error)}"
     return " ".join(str(error).split())
+
+
+def _fix(error: OSError) -> str:
+    fix = _FIXES.get(error.errno or 0)
+    return f"; {fix}" if fix else ""
 
 
 def _complain(message: str) -> None:

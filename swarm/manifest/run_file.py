@@ -55,6 +55,8 @@ def load_run_file(path: Path, overrides: Iterable[str] = ()) -> RunFile:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ManifestError(f"no run file {path}: make one with `swarm-peer init {path}`") from None
+    except IsADirectoryError:
+        raise ManifestError(f"{path} is a folder: name the run file in it, such as {path / 'RUN.toml'}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ManifestError(f"{path} is not valid TOML: {error}") from None
     return read_run_tree(tree, str(path), overrides)

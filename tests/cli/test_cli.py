@@ -135,7 +135,18 @@ def test_user_errors_are_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest
 
 def test_errors_about_a_path_are_user_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert exit_code("events", str(tmp_path / "none.jsonl")) == 2
-    assert f"error: {tmp_path / 'none.jsonl'}: No such file or directory" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"error: {tmp_path / 'none.jsonl'}: No such file or directory; check the path" in error
+
+
+def test_a_folder_and_a_file_that_change_places_name_the_fix(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "file").write_text("")
+    assert exit_code("generate", "hi", "--home", str(tmp_path / "file")) == 2
+    assert "Not a directory; a part of this path is a file; name a folder" in capsys.readouterr().err
+    assert exit_code("coordinate", str(tmp_path), "--dry-run") == 2
+    assert f"{tmp_path} is a folder: name the run file in it" in capsys.readouterr().err
+    assert exit_code("prepare", "--images", str(tmp_path), "--out", str(tmp_path / "out")) == 2
+    assert "Is a directory; name a file, not a folder" in capsys.readouterr().err
 
 
 def test_internal_errors_show_their_traceback_and_exit_code_1(

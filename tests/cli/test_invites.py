@@ -153,8 +153,11 @@ def test_an_invite_comes_as_text_from_a_file_or_on_standard_input(
     path.write_text(made.encode() + "\n")
     monkeypatch.setattr("sys.stdin", io.StringIO(made.encode() + "\n"))
     assert read_invite(made.encode()) == read_invite(f"@{path}") == read_invite("-") == made
-    with pytest.raises(OSError, match="missing"):
+    with pytest.raises(InviteError, match=r"no invite file .*missing: save the invite there"):
         read_invite(f"@{tmp_path / 'missing'}")
+    for no_file in ("@", f"@{tmp_path}"):
+        with pytest.raises(InviteError, match="names no file"):
+            read_invite(no_file)
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     with pytest.raises(InviteError, match="neither an invite"):
         read_invite("-")
