@@ -30,6 +30,7 @@ DOCUMENT_CHARACTERS = 4096
 
 
 _NAMES_SHOWN = 8
+_SEPARATORS = (",", ";", "\t", "|")
 _NAME_SHOWN = 40
 """Characters of a name in a message: a table without a line of names has texts in its first line."""
 
@@ -235,9 +236,8 @@ def _table(path: Path, column: str, delimiter: str) -> Iterator[str]:
         try:
             names = next(rows, [])
             if column not in names:
-                raise CorpusError(
-                    f"{path}: no column {column!r} in its first line{_nearest(column, names)}; choose with --column"
-                )
+                fix = _separator(column, names, delimiter) or f"{_nearest(column, names)}; choose with --column"
+                raise CorpusError(f"{path}: no column {column!r} in its first line{fix}")
             at = names.index(column)
             for row in rows:
                 if row and len(row) <= at:
@@ -252,6 +252,16 @@ def _table(path: Path, column: str, delimiter: str) -> Iterator[str]:
             raise CorpusError(
                 f"{path}, near line {rows.line_num}: not UTF-8 ({error.reason}); convert the file to UTF-8"
             ) from None
+
+
+def _separator(column: str, names: Sequence[str], delimiter: str) -> str:
+    """What to do if the column is in the first line, but the file uses another separator."""
+    for other in _SEPARATORS:
+        if len(names) == 1 and other != delimiter and column in names[0].split(other):
+            kind = next((suffix for suffix, its in formats.TABLES.items() if its == other), "")
+            fix = f"rename the file to {kind}" if kind else f"write the file again with {delimiter!r}"
+            return f": its cells are separated by {other!r}, not by {delimiter!r}; {fix}"
+    return ""
 
 
 def _parquet(path: Path, column: str) -> Iterator[str]:
