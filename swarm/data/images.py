@@ -10,6 +10,7 @@ import gzip
 import importlib.util
 import math
 import shutil
+import warnings
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,15 +60,22 @@ def digits() -> Images:
 
 
 def read_images(path: Path, name: str = "", licence: str = "") -> Images:
-    """Read a CSV file (or .csv.gz) of integers without a header, with one image per line. Raises CorpusError."""
+    """Read a CSV file (or .csv.gz) of integers without a header, with one image per line.
+
+    Raises CorpusError, OSError.
+    """
     try:
-        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        with (
+            gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file,
+            warnings.catch_warnings(action="ignore", category=UserWarning),  # of an empty file, refused below
+        ):
             values = np.loadtxt(file, delimiter=",", ndmin=2)
     except FileNotFoundError:
         raise CorpusError(f"{path} does not exist") from None
-    except (ValueError, OSError, EOFError, zlib.error) as error:
+    except (ValueError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise CorpusError(f"{path} is not a CSV file of numbers: {error}") from None
-    rows = values.astype(np.int64)
+    with np.errstate(invalid="ignore"):  # nan, inf and huge numbers become others, and are refused below
+        rows = values.astype(np.int64)
     if rows.size == 0 or math.isqrt(rows.shape[1] - 1) ** 2 != rows.shape[1] - 1 or rows.shape[1] < 2:
         count = rows.shape[1] - 1 if rows.size else 0
         raise CorpusError(f"{path}: each line has {count} pixels and a class; the number of pixels must be a square")
@@ -76,7 +84,7 @@ def read_images(path: Path, name: str = "", licence: str = "") -> Images:
     found = Images(name or path.name.split(".")[0], licence, rows)
     if found.classes < 2 or found.levels < 2:
         raise CorpusError(
-            f"{path} has {found.classes} classes and {found.levels} levels: at least two of each are needed"
+            f"{path}: number of classes {found.classes}, of levels {found.levels}: at least two of each are needed"
         )
     return found
 

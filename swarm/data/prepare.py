@@ -149,8 +149,8 @@ def _encode(
     for split, shards in (("training", train), ("held-out", heldout)):
         if not shards:
             raise CorpusError(
-                f"the {split} split is empty: {source.name} has {done} documents and the held-out fraction is "
-                f"{heldout_fraction}; {_mend(split, done)}"
+                f"the {split} split is empty: {source.name} has {done} {'document' if done == 1 else 'documents'} "
+                f"and the held-out fraction is {heldout_fraction}; {_mend(split, done)}"
             )
     seen = counts[False] + counts[True]
     unknown = 0 if tokenizer.unknown is None else int(seen[tokenizer.unknown])

@@ -63,13 +63,14 @@ def test_a_corpus_of_images_takes_the_place_of_one_of_text(tmp_path: Path) -> No
         ("1,2,3,4,0\n1,2,3,-4,1\n", "not integers from 0"),
         ("1,2,3,4,0\n1,2,3,4.5,1\n", "not integers from 0"),
         ("1,2,3,4,0\n1,2,3,nan,1\n", "not integers from 0"),
-        ("1,2,3,4,0\n1,2,3,4,0\n", "1 class"),
+        ("1,2,3,4,0\n1,2,3,1e300,1\n", "not integers from 0"),
+        ("1,2,3,4,0\n1,2,3,4,0\n", "number of classes 1,"),
         ("a,b\n", "not a CSV file"),
         ("1,2,3,4,0\n1,2\n", "not a CSV file"),
         ("", "0 pixels"),
     ],
 )
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
+@pytest.mark.filterwarnings("error")
 def test_what_cannot_be_images_is_refused_by_name(tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "some.csv"
     path.write_text(text)

@@ -166,7 +166,7 @@ def test_an_empty_split_and_a_bad_fraction_are_errors(tmp_path: Path):
     with pytest.raises(CorpusError, match=r"the training split is empty.*lower --heldout"):
         prepare(tiny, tmp_path / "a", vocab_size=300, heldout_fraction=1 - 1e-9)
     alone = Source("alone", "", lambda: iter(TEXTS[:1]))
-    with pytest.raises(CorpusError, match=r"has 1 documents .*each split needs a document: add some"):
+    with pytest.raises(CorpusError, match=r"has 1 document and .*each split needs a document: add some"):
         prepare(alone, tmp_path / "a", vocab_size=300)
     with pytest.raises(CorpusError, match=r"fraction 1\.5 is not between 0 and 1"):
         prepare(tiny, tmp_path / "a", vocab_size=300, heldout_fraction=1.5)
