@@ -35,7 +35,7 @@ KNOWN = {
     "residuals of another term": 43,
     "sums unchecked": 2,
     "step left out": 8,
-    "in the roster too early": 1,
+    "in the roster too early": 2,
     "copied too late": 2,
     "one stage believed": 0,
     "devices come back": 810381,
