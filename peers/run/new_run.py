@@ -78,8 +78,7 @@ class NewRun:
                 f"--set model.cuts={list(run.model.cuts)}: init computes the cuts itself; change them in "
                 f"{self.where} afterwards"
             )
-        suits = suited(run).model_dump(include={"learning_rate", "warmup_steps"})
-        mine = {key: value for key, value in suits.items() if f"optimizer.{key}" not in self.set_keys}
+        mine = {key: value for key, value in suited(run).items() if f"optimizer.{key}" not in self.set_keys}
         optimizer = run.optimizer.model_copy(update=mine)
         return run.model_copy(update={"model": cut, "optimizer": optimizer}), shares
 

@@ -16,15 +16,11 @@ WARMUP = 10
 """A run warms up for one of so many parts of its steps, but no shorter than by default."""
 
 
-def suited(run: RunFile) -> OptimizerSection:
-    """The default optimizer with the rate and warm-up that suit the model of `run`. A classifier keeps the default."""
-    model, usual = run.model, OptimizerSection()
+def suited(run: RunFile) -> dict[str, float]:
+    """The keys of [optimizer] that suit the model of `run`, with their values. None for a classifier."""
+    model = run.model
     if model.kind != "llama":
-        return usual
+        return {}
     rate = min(RATE_TIMES_DIM / model.dim * (NARROW if model.boundary_width < model.dim else 1.0), HIGHEST)
-    return usual.model_copy(
-        update={
-            "learning_rate": float(f"{rate:.2g}"),
-            "warmup_steps": max(run.run.steps // WARMUP, usual.warmup_steps),
-        }
-    )
+    warmup = max(run.run.steps // WARMUP, OptimizerSection().warmup_steps)
+    return {"learning_rate": float(f"{rate:.2g}"), "warmup_steps": warmup}
