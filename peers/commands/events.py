@@ -52,10 +52,8 @@ def command(
         if as_json:
             sys.stdout.write(line.decode("utf-8", errors="replace"))
             sys.stdout.flush()
-        elif (event := from_record(record)) is not None:
-            at = float(record.get("at", 0.0))
-            clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-            print(f"{clock}.{int(at % 1 * 1000):03d}  {event.kind:<21} {event.describe()}", flush=True)
+        elif (sentence := _sentence(record)) is not None:
+            print(sentence, flush=True)
     if lines and not events:
         raise typer.BadParameter(f"{path} is not an event log: name an events.jsonl, or the home that contains it")
 
@@ -81,9 +79,22 @@ def _lines(path: Path, follow: bool) -> Iterator[bytes]:
         time.sleep(_POLL_S)
 
 
+def _sentence(record: dict[str, Any]) -> str | None:
+    """The line to print. None: the record is damaged or of another release. A copied log is not trusted."""
+    event = from_record(record)
+    if event is None:
+        return None
+    try:
+        at = float(record.get("at", 0.0))
+        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+        return f"{clock}.{int(at % 1 * 1000):03d}  {event.kind:<21} {event.describe()}"
+    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, OSError):
+        return None
+
+
 def _record(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None

@@ -14,6 +14,7 @@ from peers.coordinator.record import (
     decode_decision,
     encode_command,
     encode_decision,
+    of_a_row,
     refusing,
 )
 from swarm.protocol.ids import Term
@@ -110,7 +111,8 @@ def _entry(ballot: int, kind: str, body: str) -> Entry:
         return DecisionEntry(ballot, decode_decision(body))
     if kind == "command":
         return CommandEntry(ballot, decode_command(body))
-    fields = json.loads(body)
-    if kind == "term":
-        return TermEntry(ballot, Term(fields[0]), fields[1])
-    return ArchivedEntry(ballot, fields[0], Term(fields[1]), tuple(fields[2]))
+    with of_a_row():
+        fields = json.loads(body)
+        if kind == "term":
+            return TermEntry(ballot, Term(fields[0]), fields[1])
+        return ArchivedEntry(ballot, fields[0], Term(fields[1]), tuple(fields[2]))

@@ -23,7 +23,7 @@ class RecordError(ValueError):
 
 class DecisionRecord:
     """The `write_*` methods return when the data are on disk (SQLite, synchronous=FULL). Used from one thread at a
-    time.
+    time. All methods and properties raise RecordError if the file is damaged.
     """
 
     def __init__(self, path: Path, run_hash: str) -> None:
@@ -47,37 +47,42 @@ class DecisionRecord:
 
     @property
     def term(self) -> int:
-        return int(self._db.execute("SELECT term FROM run").fetchone()[0])
+        with refusing(self._path), of_a_row():
+            return int(self._db.execute("SELECT term FROM run").fetchone()[0])
 
     @property
     def rolled_back_in(self) -> int:
         """The term of the last rollback; 0: there was none."""
-        return int(self._db.execute("SELECT COALESCE(MAX(term), 0) FROM rollback").fetchone()[0])
+        with refusing(self._path), of_a_row():
+            return int(self._db.execute("SELECT COALESCE(MAX(term), 0) FROM rollback").fetchone()[0])
 
     @property
     def last_decision(self) -> Decision | None:
         """The newest decision that no rollback voided. None: the next step is 0."""
-        row = self._db.execute("SELECT body FROM decision ORDER BY step DESC LIMIT 1").fetchone()
-        return None if row is None else decode_decision(row[0])
+        with refusing(self._path):
+            row = self._db.execute("SELECT body FROM decision ORDER BY step DESC LIMIT 1").fetchone()
+            return None if row is None else decode_decision(row[0])
 
     @property
     def soundness(self) -> Soundness:
         """What the decisions that were not rolled back show about the soundness of the parameters."""
-        (proven,) = self._db.execute("SELECT COALESCE(MAX(version), 0) FROM proven").fetchone()
-        back = self._db.execute("SELECT version FROM rollback ORDER BY term DESC LIMIT 1").fetchone()
-        skipped = 0
-        for (body,) in self._db.execute("SELECT body FROM decision ORDER BY step DESC"):
-            decision = decode_decision(body)
-            if not decision.skip:
-                return Soundness(max(proven, decision.step), skipped)
-            skipped += back is None or decision.step >= back[0]  # not those before a rollback
-        return Soundness(proven, skipped)
+        with refusing(self._path):
+            (proven,) = self._db.execute("SELECT COALESCE(MAX(version), 0) FROM proven").fetchone()
+            back = self._db.execute("SELECT version FROM rollback ORDER BY term DESC LIMIT 1").fetchone()
+            skipped = 0
+            for (body,) in self._db.execute("SELECT body FROM decision ORDER BY step DESC"):
+                decision = decode_decision(body)
+                if not decision.skip:
+                    return Soundness(max(proven, decision.step), skipped)
+                skipped += back is None or decision.step >= back[0]  # not those before a rollback
+            return Soundness(proven, skipped)
 
     @property
     def commands(self) -> list[Command]:
         """All commands of the organiser, in order. No rollback voids a command."""
-        rows = self._db.execute("SELECT body FROM command ORDER BY number")
-        return [decode_command(body) for (body,) in rows]
+        with refusing(self._path):
+            rows = self._db.execute("SELECT body FROM command ORDER BY number")
+            return [decode_command(body) for (body,) in rows]
 
     def write_command(self, command: Command) -> None:
         """Write a command. Raises RecordError if the disk is full or fails."""
@@ -200,18 +205,37 @@ def refusing(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except sqlite3.OperationalError as error:
-        raise RecordError(
-            f"{path} cannot be used now: {error}; check whether another program has it open, whether you may "
-            "write to it, and whether its disk is full or broken. Then start again: nothing is lost"
-        ) from None
     except sqlite3.IntegrityError:
         raise
     except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", _DAMAGED) & 0xFF in _PASSING:
+            raise RecordError(
+                f"{path} cannot be used now: {error}; check whether another program has it open, whether you may "
+                "write to it, and whether its disk is full or broken. Then start again: nothing is lost"
+            ) from None
         raise RecordError(
-            f"{path} is not a decision record: {error}; to start the run from the beginning, move this file and "
-            "archive/ away"
+            f"{path} is not a decision record: {error}; restore the whole home from a backup. Without one, start the "
+            "run from the beginning: move this file and archive/ away"
         ) from None
+
+
+_DAMAGED = sqlite3.SQLITE_CORRUPT
+"""The meaning of an error without a code: a text that is not UTF-8, or a row that no record has."""
+_PASSING = frozenset(
+    (
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_NOLFS,
+    )
+)
+"""Causes outside of the file, by SQLite's primary code."""
 
 
 def encode_decision(decision: Decision) -> str:
@@ -236,24 +260,28 @@ def encode_decision(decision: Decision) -> str:
 
 
 def decode_decision(body: str) -> Decision:
-    row = json.loads(body)
-    contributions = row.get("contributions") or [[]] * len(row["outcomes"])
-    return Decision(
-        term=Term(row["term"]),
-        step=StepNumber(row["step"]),
-        scale=float.fromhex(row["scale"]),
-        loss_sum=float.fromhex(row["loss_sum"]),
-        tokens=row["tokens"],
-        gradient_norm=float.fromhex(row["gradient_norm"]),
-        outcomes=tuple(
-            StageOutcome(number, digest, tuple(Contribution(int(bits, 16), carried) for bits, carried in of_members))
-            for (number, digest), of_members in zip(row["outcomes"], contributions, strict=True)
-        ),
-        key_frames=tuple(int(bits, 16) for bits in row.get("key_frames", ())),
-        codecs=tuple(CodecPair(forward, backward) for forward, backward in row.get("codecs", ())),
-        rate=float.fromhex(row.get("rate", "1.0")),
-        update=Update(*(float.fromhex(number) for number in row["update"])),
-    )
+    """The decision of a row. Raises sqlite3.DatabaseError, as SQLite does for other damage that it finds."""
+    with of_a_row():
+        row = json.loads(body)
+        contributions = row.get("contributions") or [[]] * len(row["outcomes"])
+        return Decision(
+            term=Term(row["term"]),
+            step=StepNumber(row["step"]),
+            scale=float.fromhex(row["scale"]),
+            loss_sum=float.fromhex(row["loss_sum"]),
+            tokens=row["tokens"],
+            gradient_norm=float.fromhex(row["gradient_norm"]),
+            outcomes=tuple(
+                StageOutcome(
+                    number, digest, tuple(Contribution(int(bits, 16), carried) for bits, carried in of_members)
+                )
+                for (number, digest), of_members in zip(row["outcomes"], contributions, strict=True)
+            ),
+            key_frames=tuple(int(bits, 16) for bits in row.get("key_frames", ())),
+            codecs=tuple(CodecPair(forward, backward) for forward, backward in row.get("codecs", ())),
+            rate=float.fromhex(row.get("rate", "1.0")),
+            update=Update(*(float.fromhex(number) for number in row["update"])),
+        )
 
 
 def encode_command(command: Command) -> str:
@@ -261,4 +289,15 @@ def encode_command(command: Command) -> str:
 
 
 def decode_command(body: str) -> Command:
-    return Command(**json.loads(body))
+    """The command of a row. Raises sqlite3.DatabaseError."""
+    with of_a_row():
+        return Command(**json.loads(body))
+
+
+@contextlib.contextmanager
+def of_a_row() -> Iterator[None]:
+    """Report a row that no record has as SQLite reports a damaged page: it checks no row's content itself."""
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
+        raise sqlite3.DatabaseError(f"a row is damaged ({error})") from None

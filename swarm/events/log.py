@@ -126,7 +126,8 @@ class EventLog:
 
 
 def read_log(path: Path) -> Iterator[tuple[float, Event]]:
-    """All events of a log, oldest first, without records of other releases and an incomplete last line.
+    """All events of a log, oldest first, without damaged records, records of other releases and an incomplete last
+    line.
 
     Raises FileNotFoundError if the log has no file.
     """
@@ -135,10 +136,12 @@ def read_log(path: Path) -> Iterator[tuple[float, Event]]:
             for line in file:
                 try:
                     record = json.loads(line)
-                except ValueError:
+                    event = from_record(record) if isinstance(record, dict) else None
+                    at = 0.0 if event is None else float(record.get("at", 0.0))
+                except (ValueError, TypeError, RecursionError):
                     continue
-                if isinstance(record, dict) and (event := from_record(record)) is not None:
-                    yield float(record.get("at", 0.0)), event
+                if event is not None:
+                    yield at, event
 
 
 def mend_torn_tail(path: Path) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from peers.coordinator.group_record import GroupRecord
-from peers.coordinator.record import DecisionRecord, read_decisions
+from peers.coordinator.record import DecisionRecord, RecordError, read_commands, read_decisions
 from peers.run.home import Home
 from swarm.protocol.controls import Controls
 from swarm.protocol.ids import StepNumber, Term
@@ -93,3 +95,43 @@ def test_the_record_knows_which_checkpoints_are_good(tmp_path: Path) -> None:
     record.write_term(4, rollback_to=4)
     assert record.soundness == Soundness(2, 0), "what was skipped before is forgiven, and nothing has proved version 4"
     record.close()
+
+
+def opened(path: Path, read: Callable[[GroupRecord], object]) -> object:
+    with contextlib.closing(GroupRecord(path, RUN)) as record:
+        return read(record)
+
+
+@pytest.mark.parametrize(
+    ("table", "read"),
+    [
+        ("command", lambda path: opened(path, lambda record: record.commands)),
+        ("command", lambda path: read_commands(path, RUN)),
+        ("decision", lambda path: opened(path, lambda record: record.last_decision)),
+        ("decision", lambda path: opened(path, lambda record: record.soundness)),
+        ("decision", lambda path: opened(path, lambda record: record.write_term(2, rollback_to=0))),
+        ("decision", lambda path: read_decisions(path, RUN)),
+        ("log", lambda path: opened(path, lambda record: record.stored())),
+    ],
+)
+@pytest.mark.parametrize("body", ["substr(body, 1, length(body) / 2)", "'{}'", "1", "CAST(x'22ff22' AS TEXT)"])
+def test_damage_that_sqlite_does_not_look_for_is_reported_as_damage(
+    table: str, read: Callable[[Path], object], body: str, tmp_path: Path
+) -> None:
+    path = Home(tmp_path).decisions
+    with contextlib.closing(GroupRecord(path, RUN)) as record:
+        record.write_command(PAUSE)
+        record.write_decision(decision(0))
+        record.write_group(WriteGroup(1, 1, "me", 1, (TermEntry(1, Term(1)),), 0))
+    with contextlib.closing(sqlite3.connect(path)) as other, other:
+        other.execute(f"UPDATE {table} SET body = {body}")
+    with pytest.raises(RecordError, match=r"is not a decision record.*from a backup"):
+        read(path)
+
+
+def test_a_database_of_another_program_is_not_a_record_in_use(tmp_path: Path) -> None:
+    path = Home(tmp_path).decisions
+    with contextlib.closing(sqlite3.connect(path)) as other, other:
+        other.execute("CREATE TABLE notes(text)")
+    with pytest.raises(RecordError, match="is not a decision record: no such table"):
+        read_decisions(path, RUN)

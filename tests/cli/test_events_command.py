@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from peers import cli
-from swarm.events import Event, EventLog, PeerFenced, RunPaused, StepApplied
+from swarm.events import Event, EventLog, PeerFenced, RunPaused, StepApplied, read_log
 
 
 def exit_code(*arguments: str) -> int:
@@ -47,6 +47,27 @@ def test_json_passes_lines_through_even_of_another_release(tmp_path: Path, capsy
     assert lines == path.read_text().splitlines()[:2]
     assert exit_code("events", str(path)) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+DAMAGED = (
+    b'{"at":null,"kind":"ProcessStopped","reason":"x"}',
+    b'{"at":1e300,"kind":"ProcessStopped","reason":"x"}',
+    b'{"at":NaN,"kind":"ProcessStopped","reason":"x"}',
+    b'{"at":1,"kind":"PeerFenced","actor":"a.1","stage":0,"pass_id":5,"finished":1,"unfinished":2,"reason":"x"}',
+    b'{"at":1,"kind":"ProcessStarted","role":5,"actor":[],"run":{},"version":null,"max_rate":-1}',
+    b"[" * 100_000,
+)
+
+
+@pytest.mark.parametrize("line", DAMAGED, ids=lambda line: line[:40].decode())
+def test_a_damaged_line_hides_no_other_line(line: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "events.jsonl"
+    write(path, FENCED)
+    path.write_bytes(path.read_bytes() + line + b"\n" + path.read_bytes())
+    for how in ((), ("--json",)):
+        assert exit_code("events", str(path), *how) == 0
+        assert capsys.readouterr().out.count("silent for 3.1 s") == 2
+    assert [event for _, event in read_log(path)].count(FENCED) == 2
 
 
 def test_a_file_without_events_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
