@@ -26,7 +26,7 @@ _FILES = (errno.EMFILE, errno.ENFILE)
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
 _FIXES = {
     errno.ENOENT: "check the path, and that its folder exists",
-    errno.EISDIR: "name a file, not a folder",
+    errno.EISDIR: "name a file, or move the folder away",
     errno.ENOTDIR: "a part of this path is a file; name a folder",
     errno.EACCES: "change the permissions, or name another path",
     errno.EPERM: "change the permissions, or name another path",

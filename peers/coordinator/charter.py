@@ -44,7 +44,7 @@ def check_place(manifest: RunManifest, home: OpenHome) -> None:
 
 def way_in(home: OpenHome, given: Invite | None) -> Invite | None:
     """The invite of another coordinator: the one given now, or the one stored at an earlier start. Raises InviteError,
-    OSError.
+    CharterError, OSError.
     """
     path = home.path / "invite"
     if given is not None:
@@ -57,7 +57,12 @@ def way_in(home: OpenHome, given: Invite | None) -> Invite | None:
                 "an observer's invite: give --invite the invite that the other coordinator printed"
             )
         return given
-    return invites.parse(path.read_text()) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        return invites.parse(path.read_text(encoding="ascii", errors="replace"))
+    except invites.InviteError as error:
+        raise CharterError(f"{path} is damaged ({error}): delete it and give --invite again") from None
 
 
 async def signed_manifest(
@@ -69,7 +74,7 @@ async def signed_manifest(
     """
     path = home.path / "manifest.signed"
     if path.exists():
-        signed = _decode(path.read_text())
+        signed = _decode(path.read_text(encoding="ascii", errors="replace"))
         if signed.manifest == manifest.canonical():
             signed.verify()
             return signed
@@ -103,5 +108,5 @@ def _encode(signed: SignedManifest) -> str:
 def _decode(text: str) -> SignedManifest:
     try:
         return SignedManifest(**{name: base64.b64decode(value) for name, value in json.loads(text).items()})
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise ManifestError("manifest.signed in --home is damaged: delete it and give --invite again") from None

@@ -11,7 +11,7 @@ from peers.coordinator.pass_book import PassBook, PassBookError
 from peers.coordinator.record import read_commands
 from peers.run.home import Home
 from swarm.manifest import key_fingerprint
-from swarm.net.invite import Invite, parse
+from swarm.net.invite import Invite, InviteError, parse
 from swarm.net.passes import Pass
 from swarm.protocol.controls import EXPELLED_OF_A_PASS, Controls
 
@@ -117,4 +117,9 @@ def _printed(home: Home) -> Invite:
         raise PassBookError(
             f"no run was coordinated in {home.path} yet: start `swarm-peer coordinate` first, or name its --home"
         ) from None
-    return parse(text)
+    try:
+        return parse(text)
+    except InviteError as error:
+        raise PassBookError(
+            f"{home.join_token} is damaged ({error}): start `swarm-peer coordinate` again, which writes it anew"
+        ) from None

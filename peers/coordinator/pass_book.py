@@ -40,7 +40,7 @@ class PassBook:
                 fields = json.loads(path.read_bytes())
                 ticket = Ticket(base64.b64decode(fields["pass"]), base64.b64decode(fields["seed"]))
                 ticket.check()
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise PassBookError(
                     f"{path} is damaged ({error}): restore the file, or delete it and revoke the pass"
                 ) from None

@@ -258,8 +258,8 @@ class OpenHome(Home):
             number = _number(text)
             if number is None:
                 raise HomeError(
-                    f"{self._counter} holds {text[:20]!r}, not a number: delete that file; the next number "
-                    "then follows from the clock"
+                    f"{self._counter} holds {text[:20]!r}, not a number of at most {_MOST_DIGITS} digits: delete "
+                    "that file; the next number then follows from the clock"
                 )
             last = number
         # The clock is a lower bound, so that a lost counter file does not bring back a number that peers have fenced.
@@ -280,6 +280,10 @@ def _expanded(path: Path) -> Path:
         raise HomeError("this user has no home folder (HOME is not set): name one with --home") from None
 
 
+_MOST_DIGITS = 18
+"""An incarnation must be below 2^63."""
+
+
 def _number(text: str) -> int | None:
     text = text.strip()
-    return int(text) if text.isascii() and text.isdigit() else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None

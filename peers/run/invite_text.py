@@ -16,14 +16,26 @@ _LONGEST = 64 << 10
 def read_invite(text: str) -> Invite:
     """Read an invite. Raises InviteError, also for a file that is missing or a folder, and OSError."""
     if text == "-":
-        return parse(sys.stdin.read(_LONGEST))
+        try:
+            return _parsed(sys.stdin.read(_LONGEST), "standard input")
+        except UnicodeDecodeError:
+            raise InviteError("standard input is not text: it must be the invite alone") from None
     if text.startswith("@"):
         path = Path(text[1:])
         if not text[1:] or path.is_dir():
             raise InviteError(f"{text!r} names no file: write @ and the path of the file that contains the invite")
         try:
             with path.open(encoding="utf-8", errors="replace") as file:
-                return parse(file.read(_LONGEST))
+                return _parsed(file.read(_LONGEST), str(path))
         except FileNotFoundError:
             raise InviteError(f"no invite file {path}: save the invite there, or give its text without @") from None
     return parse(text)
+
+
+def _parsed(text: str, source: str) -> Invite:
+    try:
+        return parse(text)
+    except InviteError as error:
+        raise InviteError(
+            f"{source}: {error}" if text.strip() else f"{source} is empty: it must contain the invite"
+        ) from None

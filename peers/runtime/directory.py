@@ -305,9 +305,10 @@ def _read(notebook: Path) -> dict[str, tuple[int, tuple[str, ...]]]:
         return {
             str(peer): (int(life), tuple(map(str, addresses))[: records.MAX_ADDRESSES])
             for peer, (life, addresses) in list(noted.items())[-MAX_NOTED:]
+            if 0 <= life < 2**63
         }
     except FileNotFoundError:
         return {}
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        _log.warning("%s is damaged, so this process waits until peers dial it", notebook)
+    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        _log.warning("%s cannot be used, so this process waits until peers dial it: %s", notebook, error)
         return {}

@@ -141,12 +141,14 @@ async def test_the_first_signs_and_the_others_take_what_it_signed(
         other = manifest(three, name="other")
         with pytest.raises(CharterError, match=r"coordinators of a group need the same RUN\.toml"):
             await signed_manifest(other, home, host, way_in(home, None), mine)  # type: ignore[arg-type]
-        (home.path / "manifest.signed").write_text("{}")
-        with pytest.raises(ManifestError, match="delete it and give --invite again"):
-            await signed_manifest(run, home, host, given, mine)  # type: ignore[arg-type]
-        (home.path / "invite").write_text("swarm3-cut")
-        with pytest.raises(InviteError):
-            way_in(home, None)
+        for text in (b"{}", b"\xff\xfe", b"[" * 100_000):
+            (home.path / "manifest.signed").write_bytes(text)
+            with pytest.raises(ManifestError, match="delete it and give --invite again"):
+                await signed_manifest(run, home, host, given, mine)  # type: ignore[arg-type]
+        for damaged in (b"swarm3-cut", b"\xff\xfe", b""):
+            (home.path / "invite").write_bytes(damaged)
+            with pytest.raises(CharterError, match=r"c1/invite is damaged .*: delete it and give --invite again"):
+                way_in(home, None)
         with pytest.raises(InviteError, match="an address is not an invite"):
             way_in(home, Invite(given.addresses, three[0]))
 

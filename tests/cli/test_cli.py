@@ -146,7 +146,7 @@ def test_a_folder_and_a_file_that_change_places_name_the_fix(tmp_path: Path, cap
     assert exit_code("coordinate", str(tmp_path), "--dry-run") == 2
     assert f"{tmp_path} is a folder: name the run file in it" in capsys.readouterr().err
     assert exit_code("prepare", "--images", str(tmp_path), "--out", str(tmp_path / "out")) == 2
-    assert "Is a directory; name a file, not a folder" in capsys.readouterr().err
+    assert "Is a directory; name a file, or move the folder away" in capsys.readouterr().err
 
 
 def test_internal_errors_show_their_traceback_and_exit_code_1(

@@ -162,6 +162,38 @@ async def test_who_is_reached_stays_in_the_notebook_though_no_record_is_found(
     assert set(json.loads(notebook.read_text())) == {"other"}
 
 
+NOTEBOOKS = {
+    "empty": "",
+    "a list": "[]",
+    "no addresses": '{"other": 3}',
+    "infinity": '{"other": [1e400, ["x"]]}',
+    "deep": "[" * 100_000,
+    "not UTF-8": "\udcff",
+}
+
+
+@pytest.mark.parametrize("text", NOTEBOOKS.values(), ids=NOTEBOOKS)
+async def test_a_damaged_notebook_is_said_and_replaced(
+    text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    notebook = tmp_path / "peers.json"
+    notebook.write_text(text, encoding="utf-8", errors="surrogateescape")
+    it = Setting(monkeypatch, notebook)
+    assert text == NOTEBOOKS["infinity"] or "peers.json cannot be used, so this process" in caplog.text
+    it.directory.need([OTHER])
+    it.records = [record(OTHER, "x")]
+    await it.directory._refresh()
+    assert set(json.loads(notebook.read_text())) == {"other"}
+
+
+async def test_a_folder_in_place_of_the_notebook_prevents_no_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "peers.json").mkdir()
+    Setting(monkeypatch, tmp_path / "peers.json")
+    assert "peers.json cannot be used" in caplog.text and "Is a directory" in caplog.text
+
+
 async def test_a_notebook_that_cannot_be_written_is_said_by_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -28,9 +28,13 @@ def test_a_lost_counter_brings_no_old_number_back(tmp_path: Path):
         assert home.incarnation > first
 
 
-def test_a_damaged_counter_is_named(tmp_path: Path):
-    (tmp_path / "incarnation").write_text("many")
-    with pytest.raises(HomeError, match=r"incarnation holds 'many', not a number: delete") as kept:
+@pytest.mark.parametrize("text", ["many", "", "9" * 19, "9" * 5000])
+def test_a_damaged_counter_is_named(text: str, tmp_path: Path):
+    (tmp_path / "port").write_text(text)
+    assert Home(tmp_path).port == 0
+    (tmp_path / "incarnation").write_text(text)
+    says = f"incarnation holds '{text[:20]}', not a number of at most 18 digits: delete"
+    with pytest.raises(HomeError, match=says) as kept:
         Home.open(tmp_path)
     assert kept.value.__traceback__ is not None  # which keeps the half-made home alive
     (tmp_path / "incarnation").write_text("5")

@@ -158,6 +158,17 @@ def test_an_invite_comes_as_text_from_a_file_or_on_standard_input(
     for no_file in ("@", f"@{tmp_path}"):
         with pytest.raises(InviteError, match="names no file"):
             read_invite(no_file)
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    with pytest.raises(InviteError, match="neither an invite"):
-        read_invite("-")
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(InviteError, match=rf"^{path}: .* is neither an invite"):
+        read_invite(f"@{path}")
+    for given, says in ((b"", "is empty: it must"), (b"hello", ": 'hello' is neither"), (b"\xff", "is not text")):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
+        with pytest.raises(InviteError, match=f"^standard input {says}".replace(" :", ":")):
+            read_invite("-")
+
+
+def test_a_damaged_file_with_the_printed_invite_is_named(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    home.join_token.write_bytes(b"\xff\xfe")
+    for words in (("invites",), ("invite", "--name", "bob"), ("revoke", "bob")):
+        code, _, err = run(capsys, home, *words)
+        assert code == 2 and "join-token is damaged" in err and "which writes it anew" in err
