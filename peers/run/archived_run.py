@@ -51,18 +51,28 @@ def check_archive(directory: Path, run_hash: str) -> None:
     """Refuse an archive that contains training of another run, whose checkpoints would be pruned. Raises StateError,
     OSError.
 
-    Version 0 alone does not count, because it contains no training.
+    Version 0 alone does not count, because it contains no training. A damaged manifest file is no other run if the
+    checkpoints are of this run: `describe_archive` then writes it anew.
     """
     path = directory / MANIFEST_FILE
-    if not path.exists() or not any(VersionFolder(directory, run_hash).versions()):
+    if not path.exists():
         return
+    folder = VersionFolder(directory, run_hash)
+    trained = [version for version in folder.versions() if version]
     found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != run_hash:
+    if trained and found != run_hash and not any(_is_of_this_run(folder, version) for version in trained):
         raise StateError(
             directory,
             f"holds checkpoints of run {found[:16]}…, RUN.toml resolves to {run_hash[:16]}…: give this run a separate "
             "--home, or restore the RUN.toml and corpus it was started with",
         )
+
+
+def _is_of_this_run(folder: VersionFolder, version: int) -> bool:
+    try:
+        return bool(folder.committed(version))
+    except StateError:  # it is of another run, or incomplete
+        return False
 
 
 def describe_archive(directory: Path, manifest: RunManifest, tokenizer: bytes | None) -> None:
@@ -90,8 +100,12 @@ def open_archived(directory: Path, version: int | None, on_refused: OnRefused) -
         raise StateError(
             directory, "no archive here: name the --home of the coordinator of a run, or its --archive"
         ) from None
-    except (ManifestError, CorpusError) as error:
+    except ManifestError as error:
         raise StateError(directory, f"not a usable archive: {error}") from None
+    except CorpusError as error:
+        raise StateError(
+            directory, f"not a usable archive: {error}; or start the run's coordinator, which writes this file anew"
+        ) from None
     archive = Archive(
         directory,
         manifest.hash,

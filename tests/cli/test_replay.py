@@ -16,6 +16,7 @@ from swarm.protocol.ids import StepNumber, Term
 from swarm.protocol.messages import CodecPair, Contribution, Decision, StageOutcome
 from swarm.protocol.update import Update
 from swarm.state.error import StateError
+from swarm.state.folder import Checkpoint, VersionFolder
 
 RUN = "ab" * 32
 SHARES = (Contribution(2**70 + 5, -1), Contribution(10, 1))
@@ -121,3 +122,14 @@ def test_an_archive_in_which_another_run_has_trained_is_refused(tmp_path: Path) 
     check_archive(tmp_path, hashlib.sha256(b"a manifest").hexdigest())
     with pytest.raises(StateError, match=r"holds checkpoints of run .*abababab"):
         check_archive(tmp_path, RUN)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"{"])
+def test_a_damaged_manifest_beside_checkpoints_of_this_run_is_no_other_run(damaged: bytes, tmp_path: Path) -> None:
+    folder = VersionFolder(tmp_path, RUN)
+    path = folder.new_path(0, 10)
+    folder.commit(Checkpoint(0, 10, path, "digest", "ab" * 32, 1))
+    (tmp_path / MANIFEST_FILE).write_bytes(damaged)
+    check_archive(tmp_path, RUN)
+    with pytest.raises(StateError, match="holds checkpoints of run"):
+        check_archive(tmp_path, "cd" * 32)
