@@ -10,11 +10,11 @@ from typing import Self
 
 from peers.coordinator.group_record import GroupRecord
 from peers.coordinator.options import CoordinateOptions
-from peers.coordinator.record import DecisionRecord
+from peers.coordinator.record import DecisionRecord, RecordError
 from peers.coordinator.untold import untold
 from peers.report.metrics import Metrics
 from peers.run.archived_run import check_archive, describe_archive
-from peers.run.home import OpenHome
+from peers.run.home import Home, OpenHome
 from peers.run.stage_sizes import stage_sizes
 from peers.runtime.organisers import members_of
 from swarm.compute.ladders import ladders
@@ -64,6 +64,7 @@ class Durable:
         log.listeners.extend((*options.listeners, Metrics(home.metrics), *options.faults))
         describe_archive(home.archive, manifest, None if tokenizer is None else tokenizer.raw)
         archive = _archive(manifest, home, log, several)
+        check_record(record, archive, home, several)
         if record.term:  # without a record the history is unknown, so the archive is left alone
             archive.forget_after(0 if record.last_decision is None else record.last_decision.step + 1)
         archive.proven = record.soundness.proven
@@ -98,6 +99,18 @@ class Durable:
             Controls.of(record.commands),
             record.soundness,
             tuple(version for version in archive.complete_versions() if newest is not None and version <= newest),
+        )
+
+
+def check_record(record: DecisionRecord, archive: Archive, home: Home, several: bool) -> None:
+    """Raise RecordError if the record is lost, but not the archive: the run would silently begin again, and then remove
+    its checkpoints. In a group, the other members know the record.
+    """
+    trained = max(archive.complete_versions(), default=0)
+    if trained and not record.term and not several:
+        raise RecordError(
+            f"{home.decisions} is missing or empty, but archive/ has checkpoint {trained} of this run: restore the "
+            "whole home from a backup. Without one, start the run from the beginning: move archive/ away"
         )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from peers.coordinator.durable import check_record
 from peers.coordinator.record import DecisionRecord, RecordError
 from peers.run.archived_run import MANIFEST_FILE, check_archive
 from peers.run.home import Home
@@ -15,6 +16,7 @@ from peers.run.replay import StepReplay, read_replay
 from swarm.protocol.ids import StepNumber, Term
 from swarm.protocol.messages import CodecPair, Contribution, Decision, StageOutcome
 from swarm.protocol.update import Update
+from swarm.state.archive import Archive
 from swarm.state.error import StateError
 from swarm.state.folder import Checkpoint, VersionFolder
 
@@ -122,6 +124,22 @@ def test_an_archive_in_which_another_run_has_trained_is_refused(tmp_path: Path) 
     check_archive(tmp_path, hashlib.sha256(b"a manifest").hexdigest())
     with pytest.raises(StateError, match=r"holds checkpoints of run .*abababab"):
         check_archive(tmp_path, RUN)
+
+
+def test_a_lost_record_beside_trained_checkpoints_starts_no_new_run(tmp_path: Path) -> None:
+    """It would begin again at step 0, and then remove the checkpoints that the lost record had decided."""
+    home, archive = Home(tmp_path), Archive(tmp_path / "archive", RUN, 1, 3)
+    record = DecisionRecord(home.decisions, RUN)
+    folder = VersionFolder(archive.directory, RUN)
+    for version in (0, 10):
+        check_record(record, archive, home, several=False)
+        folder.commit(Checkpoint(0, version, folder.new_path(0, version), "digest", "ab" * 32, 1))
+    with pytest.raises(RecordError, match=r"decisions\.sqlite is missing or empty, but archive/ has checkpoint 10"):
+        check_record(record, archive, home, several=False)
+    check_record(record, archive, home, several=True)
+    record.write_term(1, None)
+    check_record(record, archive, home, several=False)
+    record.close()
 
 
 @pytest.mark.parametrize("damaged", [b"", b"{"])
