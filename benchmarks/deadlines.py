@@ -48,8 +48,8 @@ from swarm.protocol.peer import in_flight as asked
 from swarm.protocol.timeouts import Observed
 from swarm.simulation.kernel.network import Burst, Weather
 from swarm.simulation.kernel.violation import Violation
+from swarm.simulation.runs.plan import Plan, small_settings
 from swarm.simulation.runs.runner import Run
-from swarm.simulation.runs.scenario import Plan, small_settings
 from swarm.simulation.toy.sim_peer import SimPeer
 
 PEERS, STEPS = 6, 8

@@ -12,7 +12,7 @@ from peers.runtime.checkpoint_request import CheckpointRequest
 from peers.runtime.thread_work import to_its_end
 from swarm.events import CheckpointRefused, Event
 from swarm.net.bulk import LEAST_RATE, TooSlow
-from swarm.net.network import Network
+from swarm.net.bulk_exchange import BulkExchange
 from swarm.protocol.coordinator.io import CollectCheckpoint
 from swarm.protocol.ids import Actor
 from swarm.state.archive import Archive
@@ -35,9 +35,9 @@ class Collector:
     """
 
     def __init__(
-        self, network: Network, archive: Archive, emit: Callable[[Event], None], coming: Callable[[Actor], None]
+        self, exchange: BulkExchange, archive: Archive, emit: Callable[[Event], None], coming: Callable[[Actor], None]
     ) -> None:
-        self._network = network
+        self._exchange = exchange
         self._archive = archive
         self._emit = emit
         self._coming = coming
@@ -80,7 +80,7 @@ class Collector:
         writer = self._archive.receive(request.stage, request.version, file_hash)
         try:
             limit = HEADER_BYTES + self._archive.limit(request.stage)
-            transfer = await self._network.fetch(holder, request.encode(), limit, least_rate=least_rate)
+            transfer = await self._exchange.fetch(holder, request.encode(), limit, least_rate=least_rate)
             told_at = 0.0
             async for chunk in transfer.chunks:
                 writer.feed(chunk)

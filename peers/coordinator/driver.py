@@ -79,7 +79,7 @@ class CoordinatorDriver:
     def attach(self, network: Network) -> None:
         self._network = network
         self._collector = Collector(
-            network, self._archive, self._log.append, lambda holder: self.loop.post(Transferring(holder))
+            network.bulk, self._archive, self._log.append, lambda holder: self.loop.post(Transferring(holder))
         )
 
     async def run(self) -> str:

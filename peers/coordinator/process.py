@@ -133,9 +133,9 @@ class CoordinatorProcess:
         self.mirror = Mirror(
             home.events, home.mirrors, others, network.send, lambda other: network.why_lost(other) is None
         )
-        self._prober = Prober(network)
+        self._prober = Prober(network.bulk)
         network.admission.on_stale = Twins(self._on_twins).refused
-        network.serve(self._serve)
+        network.bulk.serve(self._serve)
         self._doorman = Doorman(network, self._controls, lambda: self.core.known)
         admitted = lambda: self._doorman.look(asyncio.get_running_loop().time())  # noqa: E731
         registrar = Registrar(
@@ -146,7 +146,7 @@ class CoordinatorProcess:
             admitted,
             turnstile=Turnstile() if options.open else None,
         )
-        network.register(registrar.certificate)
+        network.bulk.register(registrar.certificate)
         self.driver.attach(network)
         self._addresses = addresses_by_peer(() if invite is None else invite.addresses)
         given = {other: self._addresses[other.peer] for other in others if other.peer in self._addresses}
@@ -166,7 +166,7 @@ class CoordinatorProcess:
         steward = Steward(self.driver, self.core)
         self._control = ControlSocket(home.path, steward.answer)
         gallery = Gallery(home, durable.archive, me.peer, [other.peer for other in others], steward.status)
-        network.show(gallery.answer)
+        network.bulk.show(gallery.answer)
 
     async def run(self) -> str:
         """Run until the run is finished or a signal comes. Returns the reason."""
@@ -184,7 +184,7 @@ class CoordinatorProcess:
             return await self.driver.run()
         finally:
             await self._control.close()
-            traffic = self._network.traffic()
+            traffic = self._network.traffic.total()
             self.log.append(TrafficMeasured(traffic.sent, traffic.received))
             for task in background:
                 task.cancel()

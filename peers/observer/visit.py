@@ -47,12 +47,12 @@ class Visit:
 
     async def ask_one(self, peer: str, request: bytes, max_bytes: int = MAX_FACTS_BYTES) -> bytes:
         """A whole answer from one coordinator. Raises the errors of `Network.fetch`."""
-        transfer = await self._network.fetch(peer, request, max_bytes)
+        transfer = await self._network.bulk.fetch(peer, request, max_bytes)
         return bytes(await transfer.read())
 
     async def chunks(self, peer: str, request: bytes, max_bytes: int) -> AsyncGenerator[bytes, None]:
         """An answer, piece by piece. Raises the errors of `Network.fetch`."""
-        transfer = await self._network.fetch(peer, request, max_bytes)
+        transfer = await self._network.bulk.fetch(peer, request, max_bytes)
         async with aclosing(transfer.chunks):
             async for chunk in transfer.chunks:
                 yield bytes(chunk)

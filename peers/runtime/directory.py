@@ -197,7 +197,7 @@ class Directory:
     async def _ask(
         self, coordinators: Sequence[Actor], own: bytes, addresses: tuple[str, ...], peers: Sequence[str]
     ) -> list[records.PeerRecord]:
-        answered, found = await ask(self._network, coordinators, self._run_hash, own, peers)
+        answered, found = await ask(self._network.bulk, coordinators, self._run_hash, own, peers)
         if own:
             now = asyncio.get_running_loop().time()
             self._told |= dict.fromkeys(answered, (addresses, now))

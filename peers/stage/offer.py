@@ -36,7 +36,7 @@ async def measured_offer(
     kept, limit = MeansFile(options.means_file or home.means), options.machine.max_rate
     link = kept.link(coordinator.peer)
     if link is None and options.capacity is None:  # a given capacity lets the peer start without the probe
-        link = kept.keep_link(coordinator.peer, *await probe_link(network, coordinator, up=limit is None))
+        link = kept.keep_link(coordinator.peer, *await probe_link(network.bulk, coordinator, up=limit is None))
     up, down = (None, None) if link is None else (link.up, link.down)
     if limit is not None:
         up = float(limit)

@@ -256,9 +256,9 @@ class PeerProcess:
             uplink=self._options.machine.uplink,
             certificate=admitted.certificate,
         )
-        network.serve(Service(self._keeper, self._group).answer)
-        network.favour(member.peer for member in self._group)
-        network.go_round_by(self._group)
+        network.bulk.serve(Service(self._keeper, self._group).answer)
+        network.bulk.favour(member.peer for member in self._group)
+        network.bulk.go_round_by(self._group)
         for member in self._group:
             network.learn(member, known.get(member.peer, ()))
         return network
@@ -331,7 +331,7 @@ class PeerProcess:
     # ------------------------------------------------------------ states of others
 
     async def _fetch(self, source: Actor, request: bytes, max_bytes: int) -> AsyncGenerator[bytes, None]:
-        transfer = await self._network.fetch(source, request, max_bytes)
+        transfer = await self._network.bulk.fetch(source, request, max_bytes)
         return _as_bytes(transfer.chunks)
 
     # ------------------------------------------------------------ what the network tells
@@ -416,7 +416,7 @@ class PeerProcess:
             await asyncio.sleep(_LINKS_EVERY_S)
 
     def _log_traffic(self) -> None:
-        traffic = self._network.traffic()
+        traffic = self._network.traffic.total()
         links = {str(sender): round(rate) for sender, rate in self._network.link_rates.slowest(MAX_LINKS)}
         self.log.append(TrafficMeasured(traffic.sent, traffic.received, links))
 

@@ -114,7 +114,7 @@ class Reports:
         """The links with the most traffic since the last report."""
         network, now = self._network, asyncio.get_running_loop().time()
         uses = []
-        for other, sent in network.take_sent(MAX_LINK_USES).items():
+        for other, sent in network.traffic.take_sent(MAX_LINK_USES).items():
             uses.append(
                 LinkUse(
                     other,

@@ -10,30 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
-from swarm.buffer import Buffer
 from swarm.manifest import SignedManifest
-from swarm.net import bulk, message_allowance, relay_signature
-from swarm.net.bulk import (
-    MAX_ADDRESS_ANSWERS,
-    MAX_DETOURS,
-    MAX_DETOURS_PER_PEER,
-    MAX_SHOWN,
-    MAX_SHOWN_PER_PEER,
-    PROTOCOL,
-    Answers,
-    BulkError,
-    BulkHandler,
-    Registrar,
-    Shown,
-    Transfer,
-)
+from swarm.net import message_allowance
+from swarm.net.bulk import PROTOCOL
+from swarm.net.bulk_exchange import BulkExchange
 from swarm.net.channel import channel_of, lanes_of
-from swarm.net.detour import Detour, NoStraightWay, PassedOn, StraightWays
 from swarm.net.dialler import Dialler
 from swarm.net.door import Door
 from swarm.net.handshake import OF_STRANGERS, Admission, Channel, Introduction, Refusal, Role
@@ -43,8 +27,10 @@ from swarm.net.links import Link, LinkEvents
 from swarm.net.lobby import Crowded, Lobby
 from swarm.net.message_allowance import MessageAllowance
 from swarm.net.observer import NetworkObserver
+from swarm.net.relaying import Relaying
 from swarm.net.round_trips import RoundTrips
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
+from swarm.net.traffic import TrafficMeter
 from swarm.net.uplink import Uplink
 from swarm.net.wire import Decoder, payload_of
 from swarm.net.wire_bounds import MAX_DATA_HEADER, MAX_HEADER, WireError
@@ -55,22 +41,6 @@ MAX_STREAMS_PER_PEER = 64
 """Largest number of streams that a peer may have open to us: five channels, and some simultaneous bulk transfers."""
 MAX_PONGS = 16
 """A ping is answered only while fewer messages than this are queued for its sender."""
-MOST_COUNTED = 4096
-"""Largest number of actors whose bytes are counted separately between two calls of `take_sent`."""
-MAX_PASSED_ON = 256
-"""A relayed message is dropped if this many messages are queued on its channel to the receiver."""
-MAX_PASSED_ON_BYTES = 64 << 20
-"""Largest size of the payloads that are queued for one origin, whoever their receivers are."""
-MAX_ALL_PASSED_ON_BYTES = 256 << 20
-"""Largest size of the payloads that are queued for all origins together."""
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Bytes by channel since the start, with framing, without handshakes."""
-
-    sent: dict[str, int]
-    received: dict[str, int]
 
 
 class Network:
@@ -98,8 +68,6 @@ class Network:
     ) -> None:
         assert me.peer == host.peer_id, "an actor is named after its host"
         self.me = me
-        self.manifest = manifest
-        """The manifest for requesters that have a pass; None: not known yet."""
         self.dropped: Counter[Actor] = Counter()
         """Number of messages that were dropped because the actor could not be reached."""
         self.refused_frames: Counter[str] = Counter()
@@ -110,31 +78,23 @@ class Network:
         """Measured rates of the incoming links."""
         self.round_trips = RoundTrips(me)
         """Measured round-trip times of the actors that were pinged."""
+        self.traffic = TrafficMeter()
+        """Bytes sent and received on all channels."""
         self._host = host
-        self._role = role
         self._observer = observer
         self._max_payload = max_payload
         self._reconnect_grace_s = reconnect_grace_s
         self._lanes = lanes_of(uplink)
-        self._handler: BulkHandler | None = None
-        self._registrar: Registrar | None = None
-        self._shown: Shown | None = None
-        self._answers = Answers()
-        self._detours = Answers(at_most=MAX_DETOURS, per_peer=MAX_DETOURS_PER_PEER)
-        self._address_answers = Answers(at_most=MAX_ADDRESS_ANSWERS)
-        self._straight_ways = StraightWays()
-        self._guides: tuple[Actor, ...] = ()
         self._links: dict[Actor, Link] = {}
+        self._relaying = Relaying(me, host.identity, door.run_hash, self._links)
         self._dialler = Dialler(host, me, door.run_hash, role, certificate, self._has_link)
+        self.bulk = BulkExchange(self._dialler, door, role, self._lanes, self.traffic, manifest)
+        """Bulk transfers, in both directions."""
         self._incoming: dict[tuple[Actor, Channel], Stream] = {}
         self._lobby = Lobby()
         self._allowance = MessageAllowance()
         self._admitted: dict[str, set[Stream]] = {}
         """Accepted incoming streams of all channels, by peer id."""
-        self._sent: Counter[Channel] = Counter()
-        self._received: Counter[Channel] = Counter()
-        self._sent_to: dict[Actor, Counter[Channel]] = {}
-        """Bytes sent to each actor since the last call of `take_sent`."""
 
     # ------------------------------------------------------------ for the driver
 
@@ -159,53 +119,30 @@ class Network:
         """Queue a message for an actor; never blocks.
 
         It is dropped if the actor is lost for longer than the grace period. A relayed message is not sent if the same
-        message is already queued on the direct link to its destination. At most MAX_PASSED_ON messages of others are
-        queued for an actor, and at most MAX_PASSED_ON_BYTES from one actor; further ones are dropped, and are requested
-        again.
+        message is already queued on the direct link to its destination. If too many messages of others are queued (see
+        `relaying`), further ones are dropped, and are requested again.
         """
         if actor.peer in self.admission.door.banned:
             self._drop(actor, 1, "it was banned from the run")
             return
         if isinstance(message, m.Relay):
-            straight = self._links.get(message.destination)
-            if straight is not None and straight.is_sending(message.message):
+            if self._relaying.is_needless(message):
                 return
-            if message.origin != self.me and not self._has_room_for(actor, message):
+            if not self._relaying.has_room_for(actor, message):
                 self._drop(actor, 1, "too many relayed messages are queued")
                 return
-            if message.origin == self.me:
-                try:
-                    message = relay_signature.signed(message, self._host.identity, self.admission.door.run_hash)
-                except WireError as error:
-                    self._refuse(self.me, f"to {message.destination}: {error}")
-                    return
+            try:
+                message = self._relaying.signed(message)
+            except WireError as error:
+                self._refuse(self.me, f"to {message.destination}: {error}")
+                return
         self._link(actor).send(message)
-
-    def _has_room_for(self, actor: Actor, relay: m.Relay) -> bool:
-        """Whether a message of others may be queued. One message of each origin is queued whatever its size."""
-        if self._link(actor).waiting(relay) >= MAX_PASSED_ON:
-            return False
-        size: Counter[Actor] = Counter()
-        for link in self._links.values():
-            for each in link.passed_on():
-                size[each.origin] += _payload_bytes(each)
-        size[relay.origin] += (more := _payload_bytes(relay))
-        if size[relay.origin] == more:
-            return True
-        return size[relay.origin] <= MAX_PASSED_ON_BYTES and size.total() <= MAX_ALL_PASSED_ON_BYTES
 
     def ping(self, actor: Actor) -> None:
         """Measure the round-trip time to an actor, if a stream to it is open; see `round_trips`."""
         link = self._links.get(actor)
         if link is not None and link.open:
             link.send(self.round_trips.ping(actor))
-
-    def take_sent(self, most: int) -> dict[Actor, tuple[int, ...]]:
-        """Bytes sent since the last call to the `most` actors that got the most data: {actor: bytes by LINK_KINDS}."""
-        taken, self._sent_to = self._sent_to, {}
-        sent = {actor: tuple(counts[channel] for channel in _BY_KIND) for actor, counts in taken.items()}
-        largest = sorted(sent, key=lambda actor: (-sum(sent[actor][:-1]), -sent[actor][-1], actor))[:most]
-        return {actor: sent[actor] for actor in largest}
 
     def withdraw(self, attempt: Attempt) -> None:
         """Drop our own queued parts of a reduction attempt, and of earlier attempts of its stage."""
@@ -250,18 +187,6 @@ class Network:
             self.forget(actor)
         return gone
 
-    def serve(self, handler: BulkHandler) -> None:
-        """Have `handler(requester, request)` answer bulk requests; it raises BulkError to refuse."""
-        self._handler = handler
-
-    def register(self, registrar: Registrar) -> None:
-        """Have `registrar` make the certificates that guests ask for; it raises BulkError to refuse."""
-        self._registrar = registrar
-
-    def show(self, handler: BulkHandler) -> None:
-        """Have `handler(observer, request)` answer observers; it raises BulkError, with the reason, to refuse."""
-        self._shown = Shown(handler, Answers(at_most=MAX_SHOWN, per_peer=MAX_SHOWN_PER_PEER))
-
     def shut_out(self, banned: Mapping[str, str]) -> None:
         """Set the banned peers: {peer id: reason}.
 
@@ -276,62 +201,6 @@ class Network:
         for peer in newly:
             for stream in self._admitted.get(peer, ()):
                 stream.abort()
-
-    def favour(self, peer_ids: Iterable[str]) -> None:
-        """Exempt these peers' bulk requests from the limits on simultaneous answers."""
-        self._answers.favoured = frozenset(peer_ids)
-
-    def go_round_by(self, guides: Iterable[Actor]) -> None:
-        """Set the coordinators that forward our bulk requests to unreachable peers, and requests of others to us."""
-        self._guides = tuple(guides)
-
-    async def fetch(
-        self,
-        who: Actor | str,
-        request: bytes,
-        max_bytes: int = bulk.DEFAULT_MAX_TRANSFER,
-        least_rate: float = bulk.LEAST_RATE,
-    ) -> Transfer:
-        """Request bulk data from an actor, or from any incarnation of a peer id. The limits are those of bulk.request.
-
-        Raises BulkError (the chunks raise it too), DialError, Refused, StreamClosed, TimeoutError.
-        """
-        peer_id, target = (who.peer, who.incarnation) if isinstance(who, Actor) else (who, None)
-        if all(guide.peer == peer_id for guide in self._guides):
-            stream = await self._dialler.open(peer_id, target, Channel.BULK)
-            return await self._ask(stream, request, max_bytes, least_rate)
-        try:
-            stream = await self._straight_ways.open(peer_id, lambda: self._dialler.open(peer_id, target, Channel.BULK))
-        except NoStraightWay as error:
-            return await self._go_round(error, Detour(peer_id, target, request), max_bytes, least_rate)
-        return await self._ask(stream, request, max_bytes, least_rate)
-
-    async def _go_round(self, why: NoStraightWay, detour: Detour, max_bytes: int, least_rate: float) -> Transfer:
-        failed = "no coordinator is known"
-        for guide in self._guides:
-            if guide.peer == detour.peer:
-                continue
-            try:
-                stream = await self._dialler.open(guide.peer, guide.incarnation, Channel.BULK)
-                return await self._ask(stream, detour.encode(), max_bytes, least_rate)
-            except (ConnectionError, TimeoutError) as error:
-                failed = str(error) or "no answer"
-        raise BulkError(f"{why}; the request through a coordinator failed too: {failed}")
-
-    async def _ask(self, stream: Stream, request: bytes, max_bytes: int, least_rate: float) -> Transfer:
-        transfer = await bulk.request(stream, request, max_bytes, least_rate=least_rate)
-
-        async def counted() -> AsyncGenerator[Buffer, None]:
-            async with aclosing(transfer.chunks):
-                async for chunk in transfer.chunks:
-                    self._received[Channel.BULK] += PREFIX_BYTES + len(chunk)
-                    yield chunk
-
-        return Transfer(transfer.total, counted(), abandon=transfer.abandon)
-
-    def traffic(self) -> Traffic:
-        sent = {channel.value: self._sent[channel] for channel in Channel}
-        return Traffic(sent, {channel.value: self._received[channel] for channel in Channel})
 
     async def close(self) -> None:
         """Close every stream and refuse further Hellos. The host stays open."""
@@ -354,7 +223,7 @@ class Network:
                 lost=self._observer.link_lost,
                 broke=self._observer.stream_broken,
                 unsendable=lambda to, message, error: self._refuse(self.me, f"to {to}: {error}"),
-                sent=partial(self._count, actor),
+                sent=partial(self.traffic.sent, actor),
                 dropped=self._drop,
                 undelivered=self._observer.undelivered,
             )
@@ -362,15 +231,6 @@ class Network:
             reach = partial(self._dialler.reach, actor)
             link = self._links[actor] = Link(self.me, actor, reach, events, self._reconnect_grace_s, self._lanes)
         return link
-
-    def _count(self, actor: Actor, channel: Channel, nbytes: int) -> None:
-        self._sent[channel] += nbytes
-        counts = self._sent_to.get(actor)
-        if counts is None:
-            if len(self._sent_to) >= MOST_COUNTED:
-                return  # `take_sent` is not being called
-            counts = self._sent_to[actor] = Counter()
-        counts[channel] += nbytes
 
     def _has_link(self, peer_id: str) -> bool:
         return any(actor.peer == peer_id and link.open for actor, link in self._links.items())
@@ -405,20 +265,7 @@ class Network:
             if verdict.role not in (Role.GUEST, Role.OBSERVER):
                 self._supersede(verdict.sender)
             if verdict.channel is Channel.BULK:
-                lanes = self._lanes[Channel.BULK], self._lanes[Channel.REDUCE]
-                sent = await bulk.answer(
-                    stream,
-                    verdict,
-                    self.manifest,
-                    self._answer,
-                    self._answers,
-                    *lanes,
-                    detours=self._detours,
-                    addresses=self._address_answers,
-                    registrar=self._registrar,
-                    shown=self._shown,
-                )
-                self._count(verdict.sender, Channel.BULK, sent)
+                await self.bulk.answer(stream, verdict)
             else:
                 await self._receive(stream, verdict)
         except WireError as error:
@@ -441,37 +288,6 @@ class Network:
             return await self.admission.receive(stream, remote_peer)
         with self._lobby.waits(stream, remote_peer):
             return await self.admission.receive(stream, remote_peer)
-
-    async def _answer(self, requester: Actor, request: bytes) -> Transfer:
-        detour = Detour.decode(request)
-        if detour is not None:
-            return await self._pass_on(requester, detour)
-        passed_on = PassedOn.decode(request)
-        if passed_on is not None:
-            if requester not in self._guides:
-                raise BulkError("only coordinators may forward requests of others")
-            requester, request = passed_on.origin, passed_on.request
-            if requester.peer in self.admission.door.banned:
-                raise BulkError(f"{requester.peer} was banned from the run")
-        if self._handler is None:
-            raise BulkError("this peer serves only the manifest")
-        return await self._handler(requester, request)
-
-    async def _pass_on(self, origin: Actor, detour: Detour) -> Transfer:
-        """Forward a request to a peer that is connected here. Raises BulkError.
-
-        Only coordinators do this, because only their links are known to be fast enough. They dial no peer for it, and
-        do not forward a request that was forwarded before.
-        """
-        if self._role is not Role.COORDINATOR:
-            raise BulkError("only coordinators forward requests")
-        if Detour.decode(detour.request) or PassedOn.decode(detour.request):
-            raise BulkError("a forwarded request cannot be forwarded again")
-        if not self._dialler.connected(detour.peer):
-            raise BulkError(f"{detour.peer} is not connected to this coordinator either")
-        stream = await self._dialler.open(detour.peer, detour.incarnation, Channel.BULK)
-        request = PassedOn(origin, detour.request).encode()
-        return await self._ask(stream, request, bulk.DEFAULT_MAX_TRANSFER, bulk.LEAST_RATE)
 
     async def _use(self, opener: Introduction, points: float) -> None:
         """Charge points to the opener and its pass, and wait while the allowance of either is used up."""
@@ -506,7 +322,7 @@ class Network:
                 except WireError as error:  # the framing is invalid, so the rest of the stream cannot be decoded
                     self._refuse(sender, str(error))
                     return
-                self._received[channel] += PREFIX_BYTES + len(header) + len(payload)
+                self.traffic.received(channel, PREFIX_BYTES + len(header) + len(payload))
                 try:
                     message = decoder.decode(header, payload)
                     self._check(sender, message, channel)
@@ -545,17 +361,29 @@ class Network:
     def _check(self, sender: Actor, message: m.Message, channel: Channel) -> None:
         if channel_of(message) is not channel:
             raise WireError(f"a {type(message).__name__} is not allowed on the {channel.value} channel")
-        claimed = _in_whose_name(sender, message, self.me)
+        claimed = self._author(message, sender)
         if claimed != sender:
             raise WireError(f"a {type(message).__name__} was sent in the name of another actor, {claimed}")
         if isinstance(message, m.Relay):
             if message.destination != self.me:
                 return  # its destination checks the signature and the payload
-            relay_signature.check(message, self.admission.door.run_hash)
+            self._relaying.check(message)
         if payload_of(message) is not None:
             inner = message.message if isinstance(message, m.Relay) else message
             assert isinstance(inner, m.WithPayload)
             self._observer.check_frame(inner)
+
+    def _author(self, message: m.Message, sender: Actor) -> Actor:
+        """The actor that must have sent a message."""
+        match message:
+            case m.Join(actor=actor) | m.Status(actor=actor) | m.Leave(actor=actor) | m.Telemetry(actor=actor):
+                return actor
+            case m.ReducePart(key=key):
+                return key.contributor
+            case m.Relay():
+                return self._relaying.author(message, sender)
+            case _:
+                return sender
 
     def _supersede(self, newcomer: Actor) -> None:
         """Give up the older incarnations of a peer, because a newer one has connected: the process was restarted."""
@@ -571,29 +399,3 @@ class Network:
     def _refuse(self, sender: Actor, reason: str) -> None:
         self.refused_frames[sender.peer] += 1
         self._observer.frame_refused(sender, reason, self.refused_frames[sender.peer])
-
-
-_BY_KIND = (Channel.ACTIVATION, Channel.GRADIENT, Channel.REDUCE, Channel.BULK, Channel.CONTROL)
-"""The channels, in the order in which LINK_KINDS names their traffic."""
-
-
-def _payload_bytes(message: m.Message) -> int:
-    payload = payload_of(message)
-    return 0 if payload is None else memoryview(payload).nbytes
-
-
-def _in_whose_name(sender: Actor, message: m.Message, me: Actor) -> Actor:
-    """The actor that a message names as its author. A relayed message to `me` counts as a message of the actor that
-    relays it; `relay_signature` shows who its author is.
-    """
-    match message:
-        case m.Join(actor=actor) | m.Status(actor=actor) | m.Leave(actor=actor) | m.Telemetry(actor=actor):
-            return actor
-        case m.ReducePart(key=key):
-            return key.contributor
-        case m.Relay(origin=origin, message=m.ReducePart(key=key)) if key.contributor != origin:
-            return key.contributor
-        case m.Relay(origin=origin, destination=destination) if destination != me:
-            return origin
-        case _:
-            return sender

@@ -47,6 +47,7 @@ class Net:
 
     def __init__(self, me: Actor, **books: AddressBook) -> None:
         self.me = me
+        self.bulk = self
         self.books = books
         self.away: set[str] = set()
         self.silent: set[str] = set()

@@ -153,7 +153,7 @@ async def test_the_end_of_an_older_collection_does_not_unmark_a_newer_one(monkey
     unused: Any = None
     record: Any = SimpleNamespace(close=lambda: None)
     driver = CoordinatorDriver(core, unused, unused, record, unused, EventLog(None, lambda: 0.0))
-    driver.attach(SimpleNamespace())  # type: ignore[arg-type]
+    driver.attach(SimpleNamespace(bulk=None))  # type: ignore[arg-type]
     post: Any = driver.loop.post
     running = asyncio.create_task(driver.run())
     post(orders[10])
@@ -200,7 +200,7 @@ async def test_a_rollback_ends_what_is_collected_of_the_history_it_leaves(
     unused: Any = None
     record: Any = SimpleNamespace(close=lambda: None, write_term=lambda term, rollback_to: None)
     driver = CoordinatorDriver(core, unused, unused, record, archive, EventLog(None, lambda: 0.0))
-    driver.attach(SimpleNamespace())  # type: ignore[arg-type]
+    driver.attach(SimpleNamespace(bulk=None))  # type: ignore[arg-type]
     post: Any = driver.loop.post
     running = asyncio.create_task(driver.run())
     post(CollectCheckpoint(20, Term(1), (), ()))

@@ -47,7 +47,7 @@ def coordinator(core: Any, log: EventLog, folder: Path) -> CoordinatorDriver:
     record: Any = SimpleNamespace(close=lambda: None)
     unused: Any = None
     driver = CoordinatorDriver(core, unused, unused, record, unused, log)
-    driver.attach(SimpleNamespace())  # type: ignore[arg-type]
+    driver.attach(SimpleNamespace(bulk=None))  # type: ignore[arg-type]
     return driver
 
 
@@ -82,7 +82,7 @@ def test_a_record_that_cannot_be_written_ends_the_coordinator_with_its_reason(tm
 
     async def process() -> str:
         driver = CoordinatorDriver(core, unused, unused, record, unused, log)
-        driver.attach(SimpleNamespace())  # type: ignore[arg-type]
+        driver.attach(SimpleNamespace(bulk=None))  # type: ignore[arg-type]
         return await driver.run()
 
     assert exit_code(process()) == 1

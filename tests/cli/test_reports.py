@@ -17,7 +17,7 @@ from swarm.net.round_trips import RoundTrips
 from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber, Term
 from swarm.protocol.messages import LINK_KINDS, Join, Means, Message, Open, StageTable, Telemetry, Trait
 from swarm.protocol.peer.core import PeerCore
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 ME, ONE, TWO, SIBLING = Actor("me", 1), Actor("c1", 0), Actor("c2", 0), Actor("sibling", 1)
 SENT = {SIBLING: (10, 0, 30, 0, 50)}

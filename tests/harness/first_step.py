@@ -13,7 +13,7 @@ from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.io import Received, Send, Tick
 from swarm.protocol.settings import Settings
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 COORDINATOR, ONE, TWO, SPARE = Actor("coordinator", 0), Actor("one", 1), Actor("two", 1), Actor("spare", 1)
 SETTINGS = small_settings(stages=1, microbatches=4, steps=9, replicas=2, checkpoint_every=100)

@@ -8,7 +8,7 @@ from swarm.protocol.coordinator.io import CoordinatorInput, RecordWritten, TermW
 from swarm.protocol.ids import Actor, Attempt, PassId, StageIndex
 from swarm.protocol.io import Received, Send, Tick
 from swarm.protocol.settings import Settings
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 ME = Actor("coordinator", 0)
 ONE, TWO, THREE, FOUR = (Actor(name, 1) for name in ("one", "two", "three", "four"))

@@ -47,14 +47,14 @@ async def test_a_transfer_arrives_whole_and_is_counted(pair: Pair) -> None:
         asked.append((requester, request))
         return Transfer.of(state)
 
-    b.serve(handler)
-    transfer = await a.fetch(b.me, b"state 7")
+    b.bulk.serve(handler)
+    transfer = await a.bulk.fetch(b.me, b"state 7")
     assert transfer.total == len(state)
     assert await transfer.read() == state
     assert asked == [(a.me, b"state 7")]
-    assert (await (await a.fetch(b.me.peer, b"any incarnation")).read()) == state
-    assert a.traffic().received["bulk"] >= 2 * len(state)
-    await pair.two.until(lambda: b.traffic().sent["bulk"] >= 2 * len(state))
+    assert (await (await a.bulk.fetch(b.me.peer, b"any incarnation")).read()) == state
+    assert a.traffic.total().received["bulk"] >= 2 * len(state)
+    await pair.two.until(lambda: b.traffic.total().sent["bulk"] >= 2 * len(state))
 
 
 async def test_an_answer_that_is_passed_on_is_let_go_when_its_asker_has_gone() -> None:
@@ -79,8 +79,8 @@ async def test_a_transfer_of_nothing_is_a_transfer(pair: Pair) -> None:
     async def handler(_requester: Actor, _request: bytes) -> Transfer:
         return Transfer.of(b"")
 
-    b.serve(handler)
-    assert await (await a.fetch(b.me, b"nothing")).read() == b""
+    b.bulk.serve(handler)
+    assert await (await a.bulk.fetch(b.me, b"nothing")).read() == b""
 
 
 async def chunks(sizes: list[int], fault: Exception | None = None) -> AsyncGenerator[bytes, None]:
@@ -107,8 +107,8 @@ async def test_an_error_half_way_is_told_in_band(
     async def handler(_requester: Actor, _request: bytes) -> Transfer:
         return Transfer(total, chunks(sizes, fault))
 
-    b.serve(handler)
-    transfer = await a.fetch(b.me, b"x")
+    b.bulk.serve(handler)
+    transfer = await a.bulk.fetch(b.me, b"x")
     with pytest.raises(BulkError, match=reason):
         await transfer.read()
 
@@ -116,18 +116,18 @@ async def test_an_error_half_way_is_told_in_band(
 async def test_a_request_can_be_refused_by_name_and_an_announcement_over_the_limit_is(pair: Pair) -> None:
     a, b = await pair.start()
     with pytest.raises(BulkError, match="serves only the manifest"):
-        await a.fetch(b.me, b"state")
+        await a.bulk.fetch(b.me, b"state")
 
     async def handler(_requester: Actor, request: bytes) -> Transfer:
         if request == b"state 3":
             raise BulkError("I hold version 4")
         return Transfer(1 << 60, chunks([]))
 
-    b.serve(handler)
+    b.bulk.serve(handler)
     with pytest.raises(BulkError, match="I hold version 4"):
-        await a.fetch(b.me, b"state 3")
+        await a.bulk.fetch(b.me, b"state 3")
     with pytest.raises(BulkError, match=f"{1 << 60} bytes; at most 1000"):
-        await a.fetch(b.me, b"state 4", max_bytes=1000)
+        await a.bulk.fetch(b.me, b"state 4", max_bytes=1000)
 
 
 async def test_a_donor_that_vanishes_breaks_the_transfer(pair: Pair) -> None:
@@ -141,8 +141,8 @@ async def test_a_donor_that_vanishes_breaks_the_transfer(pair: Pair) -> None:
     async def handler(_requester: Actor, _request: bytes) -> Transfer:
         return Transfer(2000, stall())
 
-    b.serve(handler)
-    transfer = await a.fetch(b.me, b"x")
+    b.bulk.serve(handler)
+    transfer = await a.bulk.fetch(b.me, b"x")
     assert len(await anext(transfer.chunks)) == 1000
     await pair.cut()
     with pytest.raises(BulkError, match="broke off after 1000 of 2000 bytes"):
@@ -153,8 +153,8 @@ async def test_an_asker_that_takes_nothing_is_given_up(pair: Pair, monkeypatch: 
     a, b = await pair.start()
     # from the first chunk on: the request itself may be late
     endless = EndlessTransfer(1 << 20, lambda: monkeypatch.setattr(bulk, "IDLE_TIMEOUT_S", 0.2))
-    b.serve(endless.handler)
-    transfer = await a.fetch(b.me, b"x", max_bytes=NBYTES)
+    b.bulk.serve(endless.handler)
+    transfer = await a.bulk.fetch(b.me, b"x", max_bytes=NBYTES)
     async with asyncio.timeout(DEADLINE_S):
         await endless.ended.wait()
         with pytest.raises(BulkError, match="the transfer broke off after"):
@@ -174,7 +174,7 @@ async def test_a_donor_that_only_drips_is_given_up(pair: Pair) -> None:
     async def handler(_requester: Actor, _request: bytes) -> Transfer:
         return Transfer(1 << 20, drips())
 
-    b.serve(handler)
+    b.bulk.serve(handler)
     stream = await a._dialler.open(b.me.peer, b.me.incarnation, Channel.BULK)
     transfer = await bulk.request(stream, b"x", idle_timeout=1.0, least_rate=1000.0)
     async with asyncio.timeout(DEADLINE_S):
@@ -188,7 +188,7 @@ async def test_time_in_which_nobody_reads_is_not_the_donors(pair: Pair, monkeypa
     async def handler(_requester: Actor, _request: bytes) -> Transfer:
         return Transfer.of(bytes(3 * MAX_CHUNK))
 
-    b.serve(handler)
+    b.bulk.serve(handler)
     stream = await a._dialler.open(b.me.peer, b.me.incarnation, Channel.BULK)
     transfer = await bulk.request(stream, b"x", idle_timeout=DEADLINE_S, least_rate=2**40)
     loop = asyncio.get_running_loop()
@@ -213,14 +213,14 @@ async def test_only_so_many_transfers_are_answered_at_once(
     async def handler(_requester: Actor, _request: bytes) -> Transfer:
         return Transfer(1, held())
 
-    b.serve(handler)
-    under_way = [await a.fetch(b.me, b"x") for _ in range(bulk.MAX_ANSWERS_PER_PEER)]
+    b.bulk.serve(handler)
+    under_way = [await a.bulk.fetch(b.me, b"x") for _ in range(bulk.MAX_ANSWERS_PER_PEER)]
     with pytest.raises(bulk.Busy, match="4 transfers to you are already in progress"):
-        await a.fetch(b.me, b"x")
+        await a.bulk.fetch(b.me, b"x")
     finish.set()
     assert [await transfer.read() for transfer in under_way] == bulk.MAX_ANSWERS_PER_PEER * [b"x"]
-    await pair.one.until(lambda: not b._answers._under_way)
-    assert await (await a.fetch(b.me, b"x")).read() == b"x"
+    await pair.one.until(lambda: not b.bulk._answers._under_way)
+    assert await (await a.bulk.fetch(b.me, b"x")).read() == b"x"
 
 
 def test_answers_are_bounded_in_all_and_counted_down_whatever_happens() -> None:
@@ -308,8 +308,8 @@ async def test_an_asker_that_takes_little_at_a_time_is_given_up(pair: Pair, monk
     async def handler(_requester: Actor, _request: bytes) -> Transfer:
         return Transfer(1 << 40, endless())
 
-    b.serve(handler)
-    transfer = await a.fetch(b.me, b"x", max_bytes=1 << 40, least_rate=0.001)
+    b.bulk.serve(handler)
+    transfer = await a.bulk.fetch(b.me, b"x", max_bytes=1 << 40, least_rate=0.001)
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(BulkError, match="the transfer broke off after"):
             async for _ in transfer.chunks:
@@ -335,7 +335,7 @@ async def test_a_guest_fetches_the_manifest_by_hash_and_nothing_else(
     enrols = dataclasses.replace(me, enrolment=ticket.enrol(guest.peer_id))
     with pytest.raises(BulkError, match="no manifest yet"):
         await fetch_manifest(guest, host.peer_id, where, enrols)
-    network.manifest = signed
+    network.bulk.manifest = signed
     assert await fetch_manifest(guest, host.peer_id, where, enrols) == signed
     assert await fetch_manifest(guest, host.peer_id, [], enrols, fingerprint) == signed
     with pytest.raises(ManifestError, match="the invite names organiser"):
@@ -349,7 +349,7 @@ async def test_a_guest_fetches_the_manifest_by_hash_and_nothing_else(
     async def registrar(peer: str, given: Pass, block: str) -> bytes:
         return f"{peer} {given.name}".encode()
 
-    network.register(registrar)
+    network.bulk.register(registrar)
     assert await fetch_certificate(guest, host.peer_id, [], enrols) == f"{guest.peer_id} alice".encode()
     with pytest.raises(Refused, match="no pass: you show no valid pass"):
         await fetch_manifest(guest, host.peer_id, where, me)
@@ -396,7 +396,7 @@ async def test_a_forged_manifest_is_refused(make_host: Callable[[], Awaitable[Ho
 async def test_another_run_is_no_donor(pair: Pair) -> None:
     a, b = await pair.start(second={"run": "cd" * 32})
     with pytest.raises(Refused, match="other run"):
-        await a.fetch(b.me, b"state")
+        await a.bulk.fetch(b.me, b"state")
 
 
 def test_chunks_fit_the_frames_they_travel_in() -> None:

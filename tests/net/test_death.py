@@ -144,7 +144,7 @@ async def test_a_killed_process_is_noticed_takes_its_daemon_with_it_and_is_met_a
         async with asyncio.timeout(DEADLINE_S):
             while True:  # the dialler backs off for a few seconds from an address that has just refused
                 try:
-                    await network.fetch(reborn.actor, b"anything")
+                    await network.bulk.fetch(reborn.actor, b"anything")
                 except BulkError:
                     break  # it was met, and serves nothing
                 except ConnectionError:

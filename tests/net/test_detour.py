@@ -63,9 +63,9 @@ async def three(
         return await open_stream(peer_id, protocol)
 
     monkeypatch.setattr(hosts[0], "open_stream", as_over_a_router)
-    hidden.serve(serve_state)
-    hidden.favour([guide.me.peer])
-    hidden.go_round_by([guide.me])
+    hidden.bulk.serve(serve_state)
+    hidden.bulk.favour([guide.me.peer])
+    hidden.bulk.go_round_by([guide.me])
     yield asker, hidden, guide
     for network in networks:
         await network.close()
@@ -74,30 +74,30 @@ async def three(
 async def test_state_comes_through_a_coordinator(three: Three) -> None:
     asker, hidden, guide = three
     with pytest.raises(DialError):
-        await asker.fetch(hidden.me, b"state")
-    asker.go_round_by([guide.me])
-    assert await (await asker.fetch(hidden.me, b"state")).read() == STATE
-    assert await (await asker.fetch(hidden.me.peer, b"state")).read() == STATE, "whatever incarnation is there"
+        await asker.bulk.fetch(hidden.me, b"state")
+    asker.bulk.go_round_by([guide.me])
+    assert await (await asker.bulk.fetch(hidden.me, b"state")).read() == STATE
+    assert await (await asker.bulk.fetch(hidden.me.peer, b"state")).read() == STATE, "whatever incarnation is there"
     async with asyncio.timeout(DEADLINE_S):
-        while guide.traffic().sent["bulk"] < 2 * len(STATE):  # noqa: ASYNC110
+        while guide.traffic.total().sent["bulk"] < 2 * len(STATE):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    asked_as = await (await asker.fetch(hidden.me, b"who am I?")).read()
+    asked_as = await (await asker.bulk.fetch(hidden.me, b"who am I?")).read()
     assert asked_as == str(asker.me).encode(), "it may ask for no more than it may itself"
     with pytest.raises(BulkError, match="what is gossip"):
-        await asker.fetch(hidden.me, b"gossip")
+        await asker.bulk.fetch(hidden.me, b"gossip")
     with pytest.raises(BulkError, match="incarnation"):
-        await asker.fetch(Actor(hidden.me.peer, hidden.me.incarnation + 1), b"state")
+        await asker.bulk.fetch(Actor(hidden.me.peer, hidden.me.incarnation + 1), b"state")
     with pytest.raises(BulkError, match=f"{len(STATE)} bytes; at most"):
-        await asker.fetch(hidden.me, b"state", max_bytes=1000)
+        await asker.bulk.fetch(hidden.me, b"state", max_bytes=1000)
 
 
 async def test_many_at_once_are_passed_on(three: Three) -> None:
     """More than a stranger may ask for: they are of several newcomers, as far as the donor can tell."""
     asker, hidden, guide = three
-    asker.go_round_by([guide.me])
+    asker.bulk.go_round_by([guide.me])
 
     async def one() -> bytes:
-        return bytes(await (await asker.fetch(hidden.me, b"state")).read())
+        return bytes(await (await asker.bulk.fetch(hidden.me, b"state")).read())
 
     assert set(await asyncio.gather(*(one() for _ in range(6)))) == {STATE}
 
@@ -110,18 +110,18 @@ async def test_what_is_not_passed_on(three: Three) -> None:
     reasons = "cannot be forwarded again", "cannot be forwarded again", "is not connected to this coordinator either"
     for request, reason in zip((again, masked, stranger), reasons, strict=True):
         with pytest.raises(BulkError, match=reason):
-            await asker.fetch(guide.me, request.encode())
-    asker.serve(serve_state)
+            await asker.bulk.fetch(guide.me, request.encode())
+    asker.bulk.serve(serve_state)
     with pytest.raises(BulkError, match="only coordinators may forward requests of others"):
-        await guide.fetch(asker.me, PassedOn(hidden.me, b"state").encode())
+        await guide.bulk.fetch(asker.me, PassedOn(hidden.me, b"state").encode())
 
 
 @pytest.mark.parametrize("three", [Role.PEER], indirect=True)
 async def test_peers_pass_nothing_on(three: Three) -> None:
     asker, hidden, guide = three
-    asker.go_round_by([guide.me])
+    asker.bulk.go_round_by([guide.me])
     with pytest.raises(BulkError, match="only coordinators forward requests"):
-        await asker.fetch(hidden.me, b"state")
+        await asker.bulk.fetch(hidden.me, b"state")
 
 
 async def test_whom_it_is_of_no_use_to_dial_is_not_dialled_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ async def test_messages_arrive_whole_and_in_order_on_every_channel(pair: Pair, t
     assert [x for _, x in arrived if isinstance(x, m.Frame | m.Relay) and x != sent[2]] == [sent[1], *sent[4:]]
     assert (a.me, sent[2]) in arrived
     await pair.one.next_of(pair.one.up)
-    traffic, received = a.traffic().sent, b.traffic().received
+    traffic, received = a.traffic.total().sent, b.traffic.total().received
     assert traffic == received
     assert traffic["activation"] > 3 << 20 and 0 < traffic["control"] < 64 and traffic["bulk"] == 0
     assert pair.one.lost.empty() and pair.two.lost.empty()
@@ -113,7 +113,7 @@ async def test_a_receiver_that_stops_reading_costs_the_sender_nothing_and_contro
     a.send(b.me, m.Released(PASS, 1, ()))
     async with asyncio.timeout(DEADLINE_S):
         await control.get()  # control is not behind the frames
-    stuck = await settled(lambda: a.traffic().sent["activation"])  # the streams in between are full
+    stuck = await settled(lambda: a.traffic.total().sent["activation"])  # the streams in between are full
     assert got == [0]
     assert stuck < 100 << 20  # most of the 299 MiB wait as references; libp2p's windows hold the rest
     assert process.memory_info().rss - before < 16 << 20
@@ -240,7 +240,7 @@ async def test_a_payload_that_is_only_passed_on_is_not_judged_here(pair: Pair) -
 async def test_only_so_much_is_held_of_what_is_passed_on_for_others(
     pair: Pair, third_party: ThirdParty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.net.network.MAX_PASSED_ON", 2)
+    monkeypatch.setattr("swarm.net.relaying.MAX_PASSED_ON", 2)
     a, b = await pair.start()
     third = third_party.actor
     parts = [m.ReducePart(PartKey(Attempt(PASS, StageIndex(0), 1), n, third), 1, b"x") for n in range(5)]
@@ -259,8 +259,8 @@ async def test_what_is_passed_on_takes_little_memory_whoever_it_is_for(
     pair: Pair, tmp_path: Path, third_party: ThirdParty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two insiders, one of which does not read, would fill a coordinator's memory."""
-    monkeypatch.setattr("swarm.net.network.MAX_PASSED_ON_BYTES", 100)
-    monkeypatch.setattr("swarm.net.network.MAX_ALL_PASSED_ON_BYTES", 150)
+    monkeypatch.setattr("swarm.net.relaying.MAX_PASSED_ON_BYTES", 100)
+    monkeypatch.setattr("swarm.net.relaying.MAX_ALL_PASSED_ON_BYTES", 150)
     a, b = await pair.start()
     away, other = Actor("away", 1), ThirdParty(tmp_path / "other")
 
@@ -360,7 +360,7 @@ async def test_an_actor_that_refuses_us_is_lost_for_good_with_its_reason(pair: P
     actor, reason = await pair.one.next_of(pair.one.lost)
     assert actor == b.me and reason.startswith("pass not valid: your pass is for another run")
     with pytest.raises(Refused, match="pass not valid"):
-        await a.fetch(b.me.peer, b"anything")
+        await a.bulk.fetch(b.me.peer, b"anything")
 
 
 async def test_a_new_incarnation_replaces_the_old_one(pair: Pair, make_recorder: Callable[[], Recorder]) -> None:
@@ -377,7 +377,7 @@ async def test_a_new_incarnation_replaces_the_old_one(pair: Pair, make_recorder:
     assert actor == b.me and reason == "restarted as incarnation 2"
     assert await pair.one.next_of(pair.one.messages) == (newer.me, m.Released(PASS, 3, ()))
     with pytest.raises(Refused, match="looking for incarnation 1, I am 2"):
-        await a.fetch(b.me, b"anything")
+        await a.bulk.fetch(b.me, b"anything")
     await newer.close()
 
 
@@ -473,8 +473,8 @@ async def test_who_was_asked_for_bulk_data_before_is_dialled_at_once(
     monkeypatch.setattr("swarm.net.dialler.FIRST_TURN_S", 2 * DEADLINE_S)
     low, high = sorted(await pair.start(), key=lambda network: network.me.peer)
     recorder = pair.one if low is pair.networks[0] else pair.two
-    low.serve(nothing)
-    assert await (await high.fetch(low.me.peer, b"anything")).read() == b""
+    low.bulk.serve(nothing)
+    assert await (await high.bulk.fetch(low.me.peer, b"anything")).read() == b""
     high.send(low.me, m.Released(PASS, 1, ()))
     assert await recorder.next_of(recorder.messages) == (high.me, m.Released(PASS, 1, ()))
 
@@ -576,11 +576,11 @@ async def test_a_ping_is_answered_without_the_core_and_bytes_are_counted_by_acto
     await pair.one.until(lambda: a.round_trips.get(b.me) is not None)
     assert 0 < a.round_trips.get(b.me) < 10 and b.round_trips.get(a.me) is None
     assert pair.two.messages.empty() and pair.one.messages.empty(), "cores never see them"
-    taken = a.take_sent(5)
+    taken = a.traffic.take_sent(5)
     assert set(taken) == {b.me}
     forward, backward, sums, state, control = taken[b.me]
     assert forward > 5000 > backward > 700 > control > 0 == sums == state
-    assert a.take_sent(5) == {}, "since it was asked last"
+    assert a.traffic.take_sent(5) == {}, "since it was asked last"
 
 
 async def test_answers_to_no_ping_of_ours_say_nothing(pair: Pair) -> None:

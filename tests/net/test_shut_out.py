@@ -25,8 +25,8 @@ async def test_links_and_transfers_end_and_hellos_are_refused(pair: Pair) -> Non
     await pair.two.next_of(pair.two.messages)
     await pair.one.next_of(pair.one.messages)
     endless = EndlessTransfer(1 << 16)
-    b.serve(endless.handler)
-    transfer = await a.fetch(b.me, b"x", max_bytes=NBYTES)
+    b.bulk.serve(endless.handler)
+    transfer = await a.bulk.fetch(b.me, b"x", max_bytes=NBYTES)
     await anext(transfer.chunks)
     b.shut_out({a.me.peer: "expelled by Ann"})
     assert b.why_lost(a.me) is None and a.me not in b._links, "its link is gone at once"
@@ -38,7 +38,7 @@ async def test_links_and_transfers_end_and_hellos_are_refused(pair: Pair) -> Non
     await pair.one.until(lambda: a.why_hopeless(b.me) is not None)
     assert "shut out: expelled by Ann" in str(a.why_hopeless(b.me))
     with pytest.raises(Refused, match="shut out: expelled by Ann"):
-        await a.fetch(b.me, b"x")
+        await a.bulk.fetch(b.me, b"x")
     b.send(a.me, m.Twin(3))
     actor, count, reason = await pair.two.next_of(pair.two.dropped)
     assert (actor, count, reason) == (a.me, 1, "it was banned from the run") and a.me not in b._links
@@ -46,17 +46,17 @@ async def test_links_and_transfers_end_and_hellos_are_refused(pair: Pair) -> Non
 
 async def test_nothing_is_passed_on_for_who_is_shut_out(pair: Pair) -> None:
     a, b = await pair.start()
-    b.go_round_by((a.me,))
+    b.bulk.go_round_by((a.me,))
     stranger = Actor("12D3KooWGLRVVPvcDMrJhekde9TpTBD1qiwdW8xK32UZrBTnp9fm", 1)
 
     async def handler(requester: Actor, _request: bytes) -> Transfer:
         return Transfer.of(requester.peer.encode())
 
-    b.serve(handler)
+    b.bulk.serve(handler)
     request = PassedOn(stranger, b"state").encode()
-    assert bytes(await (await a.fetch(b.me, request)).read()) == stranger.peer.encode()
+    assert bytes(await (await a.bulk.fetch(b.me, request)).read()) == stranger.peer.encode()
     b.shut_out({stranger.peer: "expelled"})
     with pytest.raises(BulkError, match="was banned from the run"):
-        await a.fetch(b.me, request)
+        await a.bulk.fetch(b.me, request)
     b.shut_out({})
-    assert bytes(await (await a.fetch(b.me, request)).read()) == stranger.peer.encode()
+    assert bytes(await (await a.bulk.fetch(b.me, request)).read()) == stranger.peer.encode()

@@ -214,7 +214,7 @@ async def test_a_limited_network_keeps_its_rate_and_control_is_not_held_up(pair:
     assert arrived.index(frame(0, Direction.BACKWARD, size)) <= 4, "overtakes the activations"
     activations = [x.key.microbatch for x in arrived if isinstance(x, m.Frame) and x.key.direction is Direction.FORWARD]
     assert activations == list(range(count))
-    assert a.traffic().sent == b.traffic().received
+    assert a.traffic.total().sent == b.traffic.total().received
 
 
 async def test_state_and_frames_share_a_limited_link(pair: Pair) -> None:
@@ -226,11 +226,11 @@ async def test_state_and_frames_share_a_limited_link(pair: Pair) -> None:
     async def handler(_requester: Actor, _request: bytes) -> Transfer:
         return Transfer.of(state)
 
-    a.serve(handler)
+    a.bulk.serve(handler)
     for k in range(64):  # 2 MiB
         a.send(b.me, frame(k, Direction.FORWARD, size))
     await pair.two.next_of(pair.two.messages)
-    transfer = await b.fetch(a.me, b"state")
+    transfer = await b.bulk.fetch(a.me, b"state")
     assert await transfer.read() == state
     during = pair.two.messages.qsize()
     assert 4 <= during < 63, "some frames came meanwhile, and some are still to come"

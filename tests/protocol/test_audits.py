@@ -19,7 +19,7 @@ from swarm.protocol.coordinator.passes.answer import Answer
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.messages import StageTable
 from swarm.protocol.settings import Settings
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 ONE, TWO, LATE = (Actor(name, 1) for name in ("one", "two", "late"))
 WEIGHTS = dict.fromkeys((ONE, TWO, LATE), 1.0)

@@ -8,7 +8,7 @@ import pytest
 
 from swarm.protocol.catch_up_forecast import forecast
 from swarm.protocol.ids import Actor, StageIndex
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 ME = Actor("12D3KooWNewcomer", 7)
 STAGE = StageIndex(1)

@@ -21,7 +21,7 @@ from swarm.protocol.coordinator.placement.rebalancing import Rebalancing
 from swarm.protocol.ids import Actor, Term
 from swarm.protocol.io import Emit
 from swarm.protocol.outbox import Outbox
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 
 def test_what_is_seen_outweighs_what_is_usual() -> None:

@@ -29,7 +29,7 @@ from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.io import Emit, Received, Send, Tick
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 ME, ONE, TWO = Actor("coordinator", 0), Actor("QmPeerOne", 1), Actor("QmPeerTwo", 1)
 SETTINGS = small_settings(stages=1, microbatches=2, steps=4, replicas=2, checkpoint_every=100)

@@ -31,7 +31,7 @@ from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.io import Emit, Received, Send, Stop, Tick
 from swarm.protocol.outbox import Outbox
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 ME, ONE, TWO = Actor("coordinator", 0), Actor("one", 1), Actor("two", 1)
 PASS = PassId(Term(1), StepNumber(0))

@@ -20,7 +20,7 @@ from swarm.protocol.coordinator.passes.assignment import wire
 from swarm.protocol.ids import Actor, Pair
 from swarm.protocol.messages import StageTable
 from swarm.protocol.sketch import PROJECTIONS, written
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 A, B, C, D = (Actor(name, 1) for name in "abcd")
 EQUAL = dict.fromkeys((A, B, C, D), 1.0)

@@ -12,7 +12,7 @@ from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.ids import Actor, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.io import Received, Send, Tick
 from swarm.protocol.timeouts import shortest_silence
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 SETTINGS = small_settings(stages=1, microbatches=8, steps=2, replicas=4)
 BEAT, PATIENCE = SETTINGS.heartbeat_s, SETTINGS.step_budget_s / 3

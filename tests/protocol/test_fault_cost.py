@@ -6,7 +6,7 @@ from swarm.protocol.coordinator.passes.fault_costs import FaultCosts
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber, Term
 from swarm.protocol.messages import Open, StageTable, Status
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 ONE, TWO = Actor("one", 1), Actor("two", 1)
 NOBODY: frozenset[Actor] = frozenset()

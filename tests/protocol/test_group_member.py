@@ -14,7 +14,7 @@ from swarm.protocol.raft.io import GroupAction, GroupInput, GroupWritten, WriteG
 from swarm.protocol.raft.log import Standing, Stored
 from swarm.protocol.raft.member import GroupMember
 from swarm.protocol.settings import Settings
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 ME, TWO, THREE = (Actor(f"c{i}", 0) for i in range(3))
 GROUP = (ME, TWO, THREE)

@@ -14,8 +14,9 @@ from swarm.protocol.ids import Actor, StageIndex, Term
 from swarm.protocol.io import LinkLost, Received, Send, Tick
 from swarm.protocol.settings import Settings
 from swarm.simulation.kernel.violation import Violation
+from swarm.simulation.runs.plan import small_settings
 from swarm.simulation.runs.runner import Run, run_plan, run_seed
-from swarm.simulation.runs.scenario import plan_of, small_settings
+from swarm.simulation.runs.scenario import plan_of
 
 ME, ONE, TWO, THREE = Actor("coordinator", 0), Actor("one", 1), Actor("two", 1), Actor("three", 1)
 IMPORTED = small_settings(stages=1, microbatches=2, steps=2, replicas=2, imported=True)

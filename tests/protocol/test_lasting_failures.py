@@ -15,7 +15,7 @@ from swarm.protocol.coordinator.membership.failure_history import MOST_REST_S
 from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, StageIndex
 from swarm.protocol.io import Emit, Received, Send, Tick
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 ME = Actor("coordinator", 0)
 ONE, TWO, THREE, FOUR, FIVE = (Actor(name, 1) for name in ("one", "two", "three", "four", "five"))

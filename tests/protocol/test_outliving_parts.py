@@ -31,7 +31,7 @@ from swarm.protocol.peer.io import (
     StateLoaded,
     SumBucket,
 )
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 COORDINATOR, ME, SLOW, FAST = (Actor(name, 1) for name in ("coordinator", "me", "slow", "fast"))
 PASS = PassId(Term(1), StepNumber(0))

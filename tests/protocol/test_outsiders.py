@@ -13,7 +13,7 @@ from swarm.protocol.coordinator.io import ArchiveStored, CollectCheckpoint, Pass
 from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, Attempt, Microbatch, PassKind, StageIndex, StepNumber, Term
 from swarm.protocol.io import Emit, LinkLost, Send
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 
 def paused(orders: list[object]) -> list[str]:

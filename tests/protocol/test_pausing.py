@@ -15,7 +15,7 @@ from swarm.protocol.ids import Actor, Attempt, Direction, FrameKey, Microbatch, 
 from swarm.protocol.io import Emit, Received, Tick
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.io import Backward, Forward, ForwardDone, PauseChanged, StateLoaded
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 HOT = "83 °C (limit 80)"
 

@@ -48,7 +48,7 @@ from swarm.protocol.peer.io import (
 from swarm.protocol.peer.reachability import Reachability
 from swarm.protocol.peer.status_reports import Saved
 from swarm.protocol.slots import UNASKED
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 COORDINATOR, ME, OTHER = Actor("coordinator", 0), Actor("one", 1), Actor("two", 1)
 PASS = PassId(Term(1), StepNumber(0))

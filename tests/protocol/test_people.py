@@ -20,7 +20,7 @@ from swarm.protocol.donors import verdict
 from swarm.protocol.ids import Actor, Microbatch, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.io import Received, Tick
 from swarm.protocol.messages import MAX_DONORS, Command, Donor, Join, Status
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 MANY = ("m1", "m2", "m3")
 SETTINGS = small_settings(stages=1, microbatches=4, steps=2, replicas=4)

@@ -8,7 +8,7 @@ from swarm.protocol.coordinator.passes.assignment import wire
 from swarm.protocol.ids import Actor, Pair, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.io import LinkLost, Received, Tick
 from swarm.protocol.messages import Join, Status
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 
 def in_step(step: int, index: int = 0) -> PassId:

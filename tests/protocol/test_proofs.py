@@ -18,7 +18,7 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.peer.held_stage import HeldStage
 from swarm.protocol.peer.io import ShowState, StateLoaded, StateShown
 from swarm.protocol.peer.state_proofs import StateProofs
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 ME, NEW = Actor("coordinator", 0), Actor("new", 1)
 SIBLINGS = ONE, TWO, THREE = Actor("one", 1), Actor("two", 1), Actor("three", 1)

@@ -10,7 +10,7 @@ from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import TermWritten
 from swarm.protocol.ids import Actor, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.io import Emit, LinkLost, Received, Tick
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 ME, ONE, TWO, STRANGER = Actor("coordinator", 0), Actor("one", 1), Actor("two", 1), Actor("three", 1)
 PASS = PassId(Term(1), StepNumber(0))

@@ -16,7 +16,7 @@ from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.ids import Actor, PassId, PassKind, StageIndex, StepNumber, Term
 from swarm.protocol.messages import Open, Prepared
 from swarm.protocol.sketch import PROJECTIONS, Sketch, added, seal_of, written
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 ACTORS = [Actor(f"peer{place}", 1) for place in range(6)]
 WEIGHTS = dict.fromkeys(ACTORS, 1.0)

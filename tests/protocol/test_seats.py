@@ -17,7 +17,7 @@ from swarm.protocol.messages import Means, Seating
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.io import MeansChanged, OpenSeats
 from swarm.protocol.stage_needs import ComputeKind, StageNeeds, needs_of
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 COORDINATOR = Actor("coord", 0)
 SETTINGS = replace(

@@ -9,7 +9,7 @@ from swarm.protocol.coordinator.passes.stragglers import Stragglers
 from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber, Term
 from swarm.protocol.messages import UNTOLD, Open, Prepared, StageTable, Status
 from swarm.protocol.update import STILL
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 ROSTERS = ((Actor("a", 1), Actor("b", 1)), (Actor("m", 1),), (Actor("y", 1), Actor("z", 1)))
 PASS = PassId(Term(1), StepNumber(0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swarm.protocol.slots import Slots, most_at_once
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 SETTINGS = replace(small_settings(stages=4, microbatches=64, steps=2, replicas=2), slots=0)
 

@@ -14,7 +14,7 @@ from swarm.protocol.io import Emit, Received, Send, Tick
 from swarm.protocol.peer.compute_time import ComputeTime
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.io import BackwardDone, Forward, PeerInput, StateLoaded, Weights, WeightsDone
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 COORDINATOR, ME, TWIN, BEFORE = (Actor(name, 1) for name in ("coordinator", "me", "twin", "before"))
 PASS = PassId(Term(1), StepNumber(0))

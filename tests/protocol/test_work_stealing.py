@@ -14,7 +14,7 @@ from swarm.protocol.coordinator.passes.work_stealing import SLOWER, WORTH, Busy,
 from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, Microbatch, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.io import Received, Send, Tick
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 
 COORDINATOR, FAST, SLOW, SLOWEST = (Actor(name, 1) for name in ("coordinator", "fast", "slow", "slowest"))
 PASS = PassId(Term(1), StepNumber(0))

@@ -13,8 +13,8 @@ from swarm.protocol.coordinator.audit.audits import DECIDE, Audits
 from swarm.protocol.coordinator.audit.selection import Selection
 from swarm.simulation.faults.lie import About, Lie
 from swarm.simulation.kernel.violation import Violation
+from swarm.simulation.runs.plan import Plan, small_settings
 from swarm.simulation.runs.runner import Run
-from swarm.simulation.runs.scenario import Plan, small_settings
 
 
 def run_of(about: About, every: int, since: int = 1) -> Run:

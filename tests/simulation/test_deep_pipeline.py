@@ -9,8 +9,8 @@ from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Message, Pending, Relay, Unreachable, Want
 from swarm.protocol.peer.frame_wants import FrameWants
 from swarm.simulation.kernel.timeline import Process
+from swarm.simulation.runs.plan import Plan, small_settings
 from swarm.simulation.runs.runner import Run
-from swarm.simulation.runs.scenario import Plan, small_settings
 
 STAGES, REPLICAS, SPEED = 8, 2, 30.0
 

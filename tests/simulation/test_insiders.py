@@ -27,8 +27,9 @@ from swarm.manifest import DivergenceSection
 from swarm.protocol.coordinator.membership.probation import Probation
 from swarm.protocol.coordinator.passes.stragglers import WORTH_BEATS
 from swarm.simulation.faults.lie import DISTURBANCES, About, Disturbance, Lie
+from swarm.simulation.runs.plan import Plan, small_settings
 from swarm.simulation.runs.runner import Run, run_seed
-from swarm.simulation.runs.scenario import Plan, plan_of, small_settings
+from swarm.simulation.runs.scenario import plan_of
 from swarm.simulation.toy.sim_peer import SimPeer
 
 STEPS = 8

@@ -14,8 +14,8 @@ from swarm.events import PeerExpelled, StepAudited
 from swarm.simulation.faults.lie import LIES, About, Lie
 from swarm.simulation.kernel.timeline import Process
 from swarm.simulation.kernel.violation import Violation
+from swarm.simulation.runs.plan import Plan, small_settings
 from swarm.simulation.runs.runner import Run
-from swarm.simulation.runs.scenario import Plan, small_settings
 from swarm.simulation.toy.sim_coordinator import SimCoordinator
 from swarm.simulation.toy.sim_peer import SimPeer
 

@@ -6,8 +6,8 @@ from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Message, Result
 from swarm.protocol.peer.microbatches import Microbatches
 from swarm.simulation.kernel.timeline import Process
+from swarm.simulation.runs.plan import Plan, small_settings
 from swarm.simulation.runs.runner import Run
-from swarm.simulation.runs.scenario import Plan, small_settings
 
 
 def seconds_with_a_lost_result() -> float:

@@ -7,7 +7,7 @@ from swarm.protocol.io import LinkLost, LinkUp, Received
 from swarm.protocol.messages import Leave
 from swarm.simulation.kernel.network import Burst
 from swarm.simulation.kernel.timeline import Process
-from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.plan import small_settings
 from swarm.simulation.runs.world import World
 
 

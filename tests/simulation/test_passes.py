@@ -17,8 +17,10 @@ from swarm.protocol.messages import Donor
 from swarm.protocol.peer.io import Begin, LoadState
 from swarm.simulation.faults.lie import INSIDERS, SAID, About, Lie
 from swarm.simulation.kernel.violation import Violation
+from swarm.simulation.runs.misbehaviour import passes
+from swarm.simulation.runs.plan import Plan, small_settings
 from swarm.simulation.runs.runner import Run, run_seed
-from swarm.simulation.runs.scenario import Plan, passes, plan_of, small_settings
+from swarm.simulation.runs.scenario import plan_of
 from swarm.simulation.toy import sim_catch_up, sim_storage
 from swarm.simulation.toy.sim_coordinator import SimCoordinator
 from swarm.simulation.toy.sim_peer import SimPeer

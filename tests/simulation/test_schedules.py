@@ -11,8 +11,9 @@ import pytest
 
 from swarm.simulation.faults.faults import CELLS, KINDS, PHASES, ROLES, Cell, nonsense
 from swarm.simulation.runs.coverage import ENOUGH_SEEDS, Coverage
+from swarm.simulation.runs.plan import Plan
 from swarm.simulation.runs.runner import Run, crash_plan, crash_points, run_crash, run_plan, run_seed, run_seeds
-from swarm.simulation.runs.scenario import SCENARIOS, Plan, plan_of
+from swarm.simulation.runs.scenario import SCENARIOS, plan_of
 from swarm.simulation.runs.world import Process
 from swarm.simulation.toy.sim_peer import SimPeer
 

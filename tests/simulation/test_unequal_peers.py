@@ -9,8 +9,8 @@ from swarm.events import PeerFenced
 from swarm.protocol.coordinator.passes.roster_weights import RosterWeights
 from swarm.protocol.ids import Actor, PassId
 from swarm.protocol.messages import StageTable
+from swarm.simulation.runs.plan import Plan, small_settings
 from swarm.simulation.runs.runner import Run
-from swarm.simulation.runs.scenario import Plan, small_settings
 from swarm.simulation.toy.sim_peer import SimPeer
 
 

@@ -11,8 +11,8 @@ from swarm.events import PeerFenced
 from swarm.protocol.coordinator.passes.stragglers import Stragglers
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import ReducePart, Relay
+from swarm.simulation.runs.plan import Plan, small_settings
 from swarm.simulation.runs.runner import Run
-from swarm.simulation.runs.scenario import Plan, small_settings
 
 STEPS = 24
 WITHHOLD, VICTIM = (Actor("peer3", 1), Actor("peer4", 1)), Actor("peer1", 1)

@@ -24,7 +24,8 @@ from swarm.simulation.faults.faults import Cell, Injector
 from swarm.simulation.faults.lie import SLOW, Lie
 from swarm.simulation.kernel.timeline import Process
 from swarm.simulation.kernel.violation import Violation
-from swarm.simulation.runs.scenario import Pause, Plan, plan_of, small_settings
+from swarm.simulation.runs.plan import Pause, Plan, small_settings
+from swarm.simulation.runs.scenario import plan_of
 from swarm.simulation.runs.world import World
 from swarm.simulation.toy.member_disk import MemberDisk
 from swarm.simulation.toy.organiser import Organiser

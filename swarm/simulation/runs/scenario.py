@@ -1,4 +1,4 @@
-"""Plans: the shape of a small run and its faults. They depend only on (scenario, seed).
+"""Scenarios: the plan of each seed. It depends only on (scenario, seed).
 
 The first fault of seed `n` is the `n`-th cell of the shuffled coverage table, so that consecutive seeds cover the whole
 table. Up to two more faults are drawn at random.
@@ -6,23 +6,22 @@ table. Up to two more faults are drawn at random.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from random import Random
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from swarm.manifest import DivergenceSection, OptimizerSection
+from swarm.manifest import DivergenceSection
 from swarm.protocol.messages import Means
-from swarm.protocol.settings import Settings
-from swarm.protocol.stage_needs import StageNeeds
 from swarm.simulation.checks.orderly_leave import ENOUGH_TO_LEAVE_S
 from swarm.simulation.faults.diverging import Diverging
-from swarm.simulation.faults.false_words import KINDS as KINDS_OF_PEERS
-from swarm.simulation.faults.faults import CELLS, GROUP_CELLS, GROUP_KINDS, KINDS, Cell, SimFault
-from swarm.simulation.faults.lie import DISTURBANCES, INSIDERS, NEWCOMERS, WRONG, About, Claim, Disturbance, Lie
+from swarm.simulation.faults.faults import CELLS, GROUP_CELLS, KINDS, Cell
 from swarm.simulation.kernel.network import Weather
+from swarm.simulation.runs.fault_draw import FaultDraw
+from swarm.simulation.runs.misbehaviour import alone, insiders, passes
+from swarm.simulation.runs.plan import Pause, Plan, small_settings, unlike_memory
 from swarm.simulation.toy.organiser import Wish
-from swarm.simulation.toy.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
+from swarm.simulation.toy.toy_model import SHARED_BUCKETS
 
 SCENARIOS = (
     *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "election", "joining"),
@@ -84,7 +83,6 @@ _MIXED = (
     "memory",
 )
 
-_FREQUENT = ("forward", "backward", "weights", "reduce")
 _BESIDE_GROUP = (
     *("crash", "restart", "last replica", "leave", "stall", "decision unsent", "decision half sent", "drop", "delay"),
     *("partition", "one-way partition", "coordinator cut off", "flap", "stranger"),
@@ -94,67 +92,17 @@ other scenarios.
 """
 
 
-class Pause(NamedTuple):
-    """The peer with this number, in order of arrival, computes nothing for `seconds`, starting at `at`."""
-
-    peer: int
-    at: float
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    scenario: str
-    seed: int
-    settings: Settings
-    spares: int
-    """Number of peers that arrive after the start and stand by."""
-    speeds: tuple[float, ...]
-    """Seconds of work per nominal second, for each peer in order of arrival."""
-    faults: tuple[SimFault, ...]
-    weather: Weather | None = None
-    """Losses, late repeats and overtaking at any time, on all links."""
-    blocks: int = 0
-    """Number of step-blocks of an epoch, in a run whose codec builds on earlier visits. 0: it does not."""
-    base_capacity: int = 0
-    """Number of reconstructions of earlier visits that a peer keeps."""
-    choosing: bool = False
-    """True if codecs are chosen from step to step."""
-    first_round: int = 0
-    """Number of buckets that are reduced before the others can be computed."""
-    coordinators: int = 1
-    arrivals: tuple[float, ...] = ()
-    """The times at which the spares arrive, in seconds. Empty: soon after the others."""
-    piece_s: float = 0.02
-    """Average seconds to download a sixth of a state while others train."""
-    spoils: float = 0.0
-    """Fraction of fetched sums that arrive wrong."""
-    means: tuple[Means, ...] = ()
-    """For each peer in order of arrival, the resources that it reports; empty: none."""
-    grows: bool = False
-    """True if processes add further peers when asked to."""
-    lies: tuple[Lie | None, ...] = ()
-    """For each peer in order of arrival, its misbehaviour. Peers beyond the end of the list behave."""
-    people: tuple[int, ...] = ()
-    """For each peer in order of arrival, the number of the pass that it joined with; empty: passes are unknown."""
-    wishes: tuple[Wish, ...] = ()
-    """The organiser's commands, one after the other."""
-    unlike: bool = False
-    """True if machines are of several kinds, whose gradients differ."""
-    diverging: Diverging | None = None
-    pauses: tuple[Pause, ...] = ()
-
-
 def plan_of(scenario: str, seed: int) -> Plan:
     """The plan of a seed. Raises ValueError for an unknown scenario."""
     cells = _cells(scenario)
     if scenario == "insiders":
-        return _insiders(seed)
+        return insiders(seed)
     if scenario == "passes":
         return passes(seed)
     if scenario == "alone":
-        return _alone(seed)
+        return alone(seed)
     rng = Random(f"{scenario}/{seed}")
+    draw = FaultDraw(rng)
     first = cells[seed % len(cells)] if cells else None
     storm = scenario == "storm"
     joining = scenario == "joining"
@@ -183,22 +131,22 @@ def plan_of(scenario: str, seed: int) -> Plan:
     spares = 1 if first is not None and first.role == "standby" else rng.choice((0, 0, 1))
     if first is not None and first.kind == "last replica":
         spares = 1
-    faults = [_fault(first, rng, late=lasting)] if first is not None else []
+    faults = [draw.of_cell(first, late=lasting)] if first is not None else []
     if election:
-        faults = _votes(rng)
+        faults = draw.votes()
     elif group:
-        faults += _among_coordinators(rng)
+        faults += draw.among_coordinators()
     elif cells:
         more = rng.randrange(3, 8) if storm else rng.choice((0, 0, 1, 1, 2))
-        faults += [_fault(rng.choice(cells), rng, late=lasting) for _ in range(more)]
+        faults += [draw.of_cell(rng.choice(cells), late=lasting) for _ in range(more)]
     if delta and rng.random() < 0.5:
         faults = faults[:1] if rng.random() < 0.3 else []
-        faults += _beside_each_other(rng, stages, replicas, SHARED_BUCKETS if tied else 0)
+        faults += draw.beside_each_other(stages, replicas, SHARED_BUCKETS if tied else 0)
     elif tied and rng.random() < 0.5:
-        faults.append(_at_one_end(rng, replicas))
+        faults.append(draw.at_one_end(replicas))
     elif unlike and rng.random() < 0.7:  # a stage and therefore steps are lost: repeated steps have other results
         lost = [cell for cell in cells if cell.kind == "last replica"]
-        faults = [*(_fault(rng.choice(lost), rng, late=True) for _ in range(2)), *faults]
+        faults = [*(draw.of_cell(rng.choice(lost), late=True) for _ in range(2)), *faults]
     diverging = None
     if diverges:  # a stage's report about itself counts only if another stage confirms it
         stages = max(stages, 2)
@@ -207,7 +155,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
     flips = first is not None and first.kind == "bit flip"
     if moves:
         spares = rng.choice((2, 3, 4))
-        faults = faults[: rng.randrange(2)] + _some_of_a_stage(rng, replicas + spares // stages)
+        faults = faults[: rng.randrange(2)] + draw.some_of_a_stage(replicas + spares // stages)
     faults = [fault for fault in faults if (fault.cell.kind == "bit flip") == flips]
     # only surviving replicas can notice it by comparison; of two, it is unknown which one was flipped (seed 21067)
     if flips:
@@ -271,7 +219,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
     lines = Random(f"lines/{seed}")
     means = tuple(Means(uplink=lines.choice((1e6, 4e6, 1e7, None))) for _ in speeds) if lines.random() < 0.5 else ()
     if scenario == "memory":
-        settings, means = _memory(Random(f"memory/{seed}"), settings, machines, len(speeds))
+        settings, means = unlike_memory(Random(f"memory/{seed}"), settings, machines, len(speeds))
     first_round = rng.choice((0, 1)) if averaging else 0
     members = rng.choice((3, 3, 3, 5)) if group else 1
     return Plan(
@@ -299,153 +247,6 @@ def plan_of(scenario: str, seed: int) -> Plan:
     )
 
 
-def _memory(rng: Random, settings: Settings, first: int, peers: int) -> tuple[Settings, tuple[Means, ...]]:
-    """Memory needs of all kinds of peers, and the peers' memory. The `first` peers have room for any stage."""
-    needs = {}
-    for kind in KINDS_OF_PEERS:
-        whole = tuple(rng.choice((100, 150, 200, 300)) for _ in range(settings.stages))
-        needs[kind] = StageNeeds(whole, tuple(need - rng.choice((0, 40)) for need in whole))
-    means = []
-    for peer in range(peers):
-        kind = rng.choice(KINDS_OF_PEERS)
-        means.append(Means(memory=300 if peer < first else rng.choice((50, 110, 160, 210)), kind=kind))
-    return replace(settings, stage_needs=needs), tuple(means)
-
-
-def _insiders(seed: int) -> Plan:
-    """Two peers disturb a run in which each stage has an honest peer, whatever stages the two get.
-
-    Only one of them makes gradients non-finite: with one in each half of the replicas, such steps would be skipped.
-    """
-    rng = Random(f"insiders/{seed}")
-    stages = rng.choice((2, 2, 3))
-    settings = small_settings(
-        stages=stages,
-        microbatches=rng.choice((3, 4, 6)),
-        steps=6,
-        replicas=3,
-        evaluate_every=rng.choice((1, 2)),
-        sample_tokens=rng.choice((0, 2)),
-        slots=rng.choice((1, 2, 16)),
-    )
-    about = DISTURBANCES[seed % len(DISTURBANCES)]
-    those = rng.sample(range(3 * stages), 1 if about == "nan" else 2)
-    how_often = rng.choice((1.0, 1.0, 0.5))
-    lies = tuple(Lie(about, how_often) if peer in those else None for peer in range(3 * stages))
-    speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in lies)
-    return Plan("insiders", seed, settings, 0, speeds, (), lies=lies)
-
-
-def passes(seed: int, about: About | None = None) -> Plan:
-    """One person disturbs a run, or lies, with all of the person's devices. All other peers belong to different people.
-
-    Whatever stages these devices get, each stage has at least two other peers. A few peers come later. `about`: the
-    kind of misbehaviour; None: it follows from the seed.
-    """
-    rng = Random(f"passes/{seed}")
-    about = about or INSIDERS[seed % len(INSIDERS)]
-    stages = rng.choice((1, 1, 2))
-    replicas, many = rng.choice(((3, 1), (4, 2), (5, 3)))
-    settings = small_settings(
-        stages=stages,
-        microbatches=rng.choice((3, 5)),
-        steps=6 if about in NEWCOMERS else rng.choice((2, 4)),
-        replicas=replicas,
-        max_replicas=replicas + 1,
-        evaluate_every=1 if about == "mute" else rng.choice((0, 0, 2)),
-        checkpoint_every=rng.choice((1, 2)),
-        slots=rng.choice((1, 2, 16)),
-    )
-    if about in WRONG or rng.random() < 0.3:
-        settings = replace(settings, audit_every=rng.choice((1, 2)), audit_secret=str(seed).encode(), screened=True)
-    peers, spares = stages * replicas, rng.choice((0, 1, 2)) if about not in NEWCOMERS else 2
-    those = set(rng.sample(range(peers), many))
-    lie = Lie(about, rng.choice((1.0, 1.0, 0.5)))
-    lies = tuple(lie if peer in those else None for peer in range(peers + spares))
-    people = tuple(0 if peer in those else 1 + peer for peer in range(peers + spares))
-    arrivals = tuple(0.2 + 0.8 * rng.random() for _ in range(spares))
-    speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in lies)
-    return Plan("passes", seed, settings, spares, speeds, (), lies=lies, people=people, arrivals=arrivals)
-
-
-def _alone(seed: int) -> Plan:
-    """All replicas of one stage report non-finite results of their stage. The run would stop if they were believed.
-
-    Other peers stand by, come later, or hold a second stage in their process. The run ends with the same result as on
-    one machine.
-    """
-    rng = Random(f"alone/{seed}")
-    stages, replicas = rng.choice((2, 2, 3)), rng.choice((1, 1, 2))
-    settings = small_settings(
-        stages=stages,
-        microbatches=rng.choice((2, 3, 4)),
-        steps=rng.choice((3, 6)),
-        replicas=replicas,
-        checkpoint_every=rng.choice((1, 2, 100)),
-        slots=rng.choice((1, 2, 16)),
-        imported=rng.random() < 0.2,
-    )
-    settings = replace(settings, divergence=DivergenceSection(skips=1, action=rng.choice(("stop", "go_back"))))
-    claim: Claim | Disturbance = ("spoilt", "nan")[seed % 2]
-    how_often, stage = rng.choice((1.0, 1.0, 0.5)), rng.randrange(stages)
-    peers = stages * replicas
-    lies = (Lie(claim, how_often, stage=stage, since=rng.choice((0, 0, 1, 2))),) * peers
-    grows = replicas == 1 and rng.random() < 0.3
-    spares = 0 if grows else replicas
-    late = rng.random() < 0.5
-    arrivals = tuple(0.5 + 4.0 * rng.random() for _ in range(spares)) if late else ()
-    speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in range(peers + spares))
-    return Plan("alone", seed, settings, spares, speeds, (), lies=lies, arrivals=arrivals, grows=grows)
-
-
-def small_settings(
-    *,
-    stages: int,
-    microbatches: int,
-    steps: int,
-    replicas: int,
-    evaluate_every: int = 0,
-    sample_tokens: int = 0,
-    checkpoint_every: int = 1,
-    slots: int = 16,
-    imported: bool = False,
-    ends_share: bool = False,
-    averages_compressed: bool = False,
-    max_replicas: int | None = None,
-    leave_s: float = ENOUGH_TO_LEAVE_S,
-) -> Settings:
-    """Settings of a run whose steps take a few tenths of a virtual second.
-
-    Peers beyond `replicas` stand by, unless `max_replicas` allows more.
-    """
-    return Settings(
-        stages=stages,
-        microbatches=microbatches,
-        steps=steps,
-        tokens_per_step=64 * microbatches,
-        targets_per_step=64 * microbatches,
-        optimizer=OptimizerSection(),
-        replicas=replicas,
-        max_replicas=replicas if max_replicas is None else max_replicas,
-        evaluate_every=evaluate_every,
-        evaluate_microbatches=2,
-        sample_tokens=sample_tokens,
-        vocabulary=VOCABULARY,
-        checkpoint_every=checkpoint_every,
-        step_budget_s=6.0,
-        recruit_after_s=0.5,
-        start_timeout_s=3.0,
-        heartbeat_s=0.2,
-        reconnect_grace_s=0.1,
-        slots=slots,
-        imported=imported,
-        ends_share=ends_share,
-        averages_compressed=averages_compressed,
-        leave_s=leave_s,
-        divergence=DivergenceSection(skips=1000),  # faults of single steps must not end the run
-    )
-
-
 @lru_cache(maxsize=32)
 def _cells(scenario: str) -> tuple[Cell, ...]:
     if scenario in ("calm", "insiders", "passes", "alone"):
@@ -461,18 +262,9 @@ def _cells(scenario: str) -> tuple[Cell, ...]:
     return tuple(cells)
 
 
-def _fault(cell: Cell, rng: Random, *, late: bool = False) -> SimFault:
-    """`late`: True if the fault may occur in any step, not only in the first."""
-    if cell.phase in _FREQUENT:
-        occurrence = rng.randrange(24 if late else 6)
-    else:
-        occurrence = rng.randrange(3 if late else 2) if late or rng.random() < 0.3 else 0
-    return SimFault(
-        cell,
-        occurrence=occurrence,
-        delay=0.0 if rng.random() < 0.5 else 0.015 * rng.random(),
-        seconds=_seconds(cell.kind, rng),
-    )
+def _stands_by(first: Cell | None) -> bool:
+    """Return True if the run's first fault needs a standby."""
+    return first is not None and (first.role == "standby" or first.kind == "last replica")
 
 
 def _wishes(rng: Random, steps: int) -> tuple[Wish, ...]:
@@ -504,88 +296,3 @@ def _pauses(rng: Random, peers: int) -> tuple[Pause, ...]:
         at = 0.1 + 3.0 * rng.random()
         found += [Pause(peer, at + 0.2 * rng.random(), rng.choice((0.3, 1.0))) for peer in range(peers)]
     return tuple(found)
-
-
-def _stands_by(first: Cell | None) -> bool:
-    """Return True if the run's first fault needs a standby."""
-    return first is not None and (first.role == "standby" or first.kind == "last replica")
-
-
-def _some_of_a_stage(rng: Random, peers: int) -> list[SimFault]:
-    """So many replicas of one stage die that others must move there, once newcomers have shown how long they take."""
-    role, at = rng.choice(("first", "last")), rng.randrange(12, 40)
-    return [SimFault(Cell("crash", "forward", role), at + n, 0.02 * n, seconds=0.0) for n in range(max(1, peers - 1))]
-
-
-def _beside_each_other(rng: Random, stages: int, replicas: int, shared: int) -> list[SimFault]:
-    """In a later step, a sender dies, and soon afterwards a receiver. The receiver's own frames may already have been
-    used.
-    """
-    step = rng.choice((1, 2))
-    first, last = (buckets_of(stage, shared) * replicas for stage in (0, stages - 1))  # moments of a step that reduces
-    return [
-        SimFault(Cell("crash", "reduce", "first"), step * first + rng.randrange(first), delay=0.0, seconds=0.0),
-        SimFault(Cell("crash", "reduce", "last"), step * last + rng.randrange(last), 0.2 * rng.random(), seconds=0.0),
-    ]
-
-
-def _among_coordinators(rng: Random) -> list[SimFault]:
-    """Leaders die or are cut off repeatedly, often while others stand for election or have just voted."""
-    faults = [
-        SimFault(
-            Cell(rng.choice(GROUP_KINDS), rng.choice(("forward", "reduce", "deciding", "decided")), "leader"),
-            occurrence=rng.randrange(12),
-            delay=0.0 if rng.random() < 0.5 else 0.3 * rng.random(),
-            seconds=rng.choice((0.1, 1.0, 2.0)),
-        )
-        for _ in range(rng.randrange(1, 4))
-    ]
-    if rng.random() < 0.5:
-        faults.append(
-            SimFault(Cell("members late", "joining", "follower"), rng.randrange(3), 0.0, rng.choice((2.0, 9.0)))
-        )
-        for _ in range(rng.randrange(1, 4)):
-            voter = Cell("member restart", "voted", "follower")
-            faults.append(SimFault(voter, rng.randrange(6), 0.002 * rng.random(), seconds=rng.choice((0.001, 0.05))))
-    return faults
-
-
-def _votes(rng: Random) -> list[SimFault]:
-    """Two members stand for election in one ballot, because each asks before it hears of the other. Then every vote
-    counts. A voter dies.
-    """
-    late = [SimFault(Cell("members late", "joining", role), 0, 0.0, seconds=6.0) for role in ("leader", "follower")]
-    voters = [
-        SimFault(
-            Cell("member restart", "voted", rng.choice(("leader", "follower", "follower"))),
-            occurrence=rng.randrange(3),
-            delay=rng.choice((0.0, 0.002, 0.02)),
-            seconds=rng.choice((0.001, 0.02)),
-        )
-        for _ in range(rng.randrange(2, 6))
-    ]
-    again = [
-        SimFault(
-            Cell("member restart", rng.choice(("forward", "deciding")), "leader"), rng.randrange(6), 0.0, seconds=2.0
-        )
-        for _ in range(rng.randrange(3))
-    ]
-    return late + voters + again
-
-
-def _at_one_end(rng: Random, replicas: int) -> SimFault:
-    """A peer of the first or last stage dies after it has prepared, perhaps together with the other end, and perhaps
-    unnoticed.
-    """
-    cell = Cell("crash", "prepared", rng.choice(("first", "last")))
-    return SimFault(cell, rng.randrange(2 * replicas), 0.005 * rng.random(), seconds=0.0)
-
-
-def _seconds(kind: str, rng: Random) -> float:
-    if kind in ("restart", "decision unsent", "decision half sent", "member restart"):
-        return rng.choice((0.001, 0.05, 0.3))
-    if kind == "flap":
-        return rng.choice((0.01, 0.05, 0.2))
-    if kind in ("crash", "leave", "exception"):
-        return 0.0
-    return rng.choice((0.05, 0.3, 1.0, 4.0))
