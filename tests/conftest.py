@@ -7,7 +7,8 @@ So do tests that share a fixture of their file.
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -102,6 +103,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.xdist_group(item.path.stem))
             elif _shares_with_its_file(item):
                 item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(TESTS))))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add what the page showed to the report of a failed browser test."""
+    report = yield
+    page = getattr(item, "funcargs", {}).get("page")
+    if report.when == "call" and report.failed and page is not None:
+        with suppress(Exception):
+            report.sections.append(("the page", f"{page.url}\n{page.inner_text('body', timeout=5000)[:5000]}"))
+    return report
 
 
 def _within(names: tuple[str, ...], but: tuple[str, ...]) -> Callable[[Path], bool]:

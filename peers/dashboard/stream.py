@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 import time
 import zlib
@@ -48,6 +49,8 @@ class _Topic:
     changed: int = 0
     viewers: int = 0
     next_look: float = 0.0
+    look_s: float = math.inf
+    """Seconds of CPU time of the last look."""
 
 
 class Hub:
@@ -94,7 +97,9 @@ class Hub:
         self._stale.discard(name)
         topic = self._topics[name]
         answer, seconds = await self._look(name)
-        topic.next_look = self._clock() + seconds / _SHARE
+        # Garbage collection in one look would otherwise delay the next one by minutes.
+        topic.next_look = self._clock() + min(seconds, topic.look_s) / _SHARE
+        topic.look_s = seconds
         number = self._number + 1
         for key, value in answer.items():
             text = to_json(key) + b":" + to_json(value)

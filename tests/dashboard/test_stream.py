@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import time
@@ -13,7 +14,7 @@ import pytest
 from served_dashboard import Dashboard, dashboard, generated_home
 
 from benchmarks.generated_log import Shape
-from peers.dashboard.stream import MOST_STREAMS
+from peers.dashboard.stream import MOST_STREAMS, Hub
 
 SHAPE = Shape(peers=8, stages=2, hours=0.1, step_seconds=20)
 
@@ -179,3 +180,19 @@ def test_a_viewer_that_does_not_read_holds_nobody_up(shown: Dashboard, home: Pat
         assert message["data"]["state"]["reason"] == f"pause {number}"
     viewer.close()
     deaf.close()
+
+
+def test_one_expensive_look_does_not_delay_the_next_one() -> None:
+    costs = iter((0.002, 1.0, 0.002, 1.0, 1.0))
+
+    async def look(topic: str) -> tuple[dict[str, object], float]:
+        return {}, next(costs)
+
+    async def pauses() -> list[float]:
+        hub, found = Hub(look, lambda: 0.0), []
+        for _ in range(5):
+            await hub._refresh("run")
+            found.append(hub._topics["run"].next_look)
+        return found
+
+    assert asyncio.run(pauses()) == pytest.approx([1.0, 1.0, 1.0, 1.0, 500.0])
