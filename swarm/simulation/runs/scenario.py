@@ -17,9 +17,20 @@ from swarm.protocol.settings import Settings
 from swarm.protocol.stage_needs import StageNeeds
 from swarm.simulation.checks.orderly_leave import ENOUGH_TO_LEAVE_S
 from swarm.simulation.faults.diverging import Diverging
+from swarm.simulation.faults.false_means import CLAIMS
 from swarm.simulation.faults.false_words import KINDS as KINDS_OF_PEERS
 from swarm.simulation.faults.faults import CELLS, GROUP_CELLS, GROUP_KINDS, KINDS, Cell, SimFault
-from swarm.simulation.faults.lie import DISTURBANCES, INSIDERS, NEWCOMERS, WRONG, About, Claim, Disturbance, Lie
+from swarm.simulation.faults.lie import (
+    DISTURBANCES,
+    INSIDERS,
+    MEDDLING,
+    NEWCOMERS,
+    WRONG,
+    About,
+    Claim,
+    Disturbance,
+    Lie,
+)
 from swarm.simulation.kernel.network import Weather
 from swarm.simulation.toy.organiser import Wish
 from swarm.simulation.toy.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
@@ -27,7 +38,7 @@ from swarm.simulation.toy.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_o
 SCENARIOS = (
     *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "election", "joining"),
     *("moves", "audited", "seats", "controls", "unlike", "insiders", "passes", "alone", "diverging", "pausing"),
-    "memory",
+    *("memory", "meddling"),
     *(kind.replace(" ", "-") for kind in KINDS),
 )
 """The scenarios. "As mixed" means: with the faults of `mixed`.
@@ -53,6 +64,7 @@ SCENARIOS = (
 * `insiders`: no faults, but one or two of the peers disturb the others (`lie.py`).
 * `passes`: no faults, but one person with one or several devices disturbs the others or lies; the seed selects the kind
   of misbehaviour. In some stages, this person has more devices than all others together.
+* `meddling`: as `passes`, but the person sends false words about others, itself or evaluations, or is late on purpose.
 * `alone`: no faults, but all replicas of one stage report non-finite results of their stage, and other peers come to
   take their place.
 * `diverging`: runs whose results are not finite from some version on, for good or until the rate is lower; every second
@@ -152,6 +164,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
         return _insiders(seed)
     if scenario == "passes":
         return passes(seed)
+    if scenario == "meddling":
+        return passes(seed, scenario="meddling")
     if scenario == "alone":
         return _alone(seed)
     rng = Random(f"{scenario}/{seed}")
@@ -336,14 +350,15 @@ def _insiders(seed: int) -> Plan:
     return Plan("insiders", seed, settings, 0, speeds, (), lies=lies)
 
 
-def passes(seed: int, about: About | None = None) -> Plan:
+def passes(seed: int, about: About | None = None, scenario: Literal["passes", "meddling"] = "passes") -> Plan:
     """One person disturbs a run, or lies, with all of the person's devices. All other peers belong to different people.
 
     Whatever stages these devices get, each stage has at least two other peers. A few peers come later. `about`: the
     kind of misbehaviour; None: it follows from the seed.
     """
-    rng = Random(f"passes/{seed}")
-    about = about or INSIDERS[seed % len(INSIDERS)]
+    rng = Random(f"{scenario}/{seed}")
+    kinds = INSIDERS if scenario == "passes" else MEDDLING
+    about = about or kinds[seed % len(kinds)]
     stages = rng.choice((1, 1, 2))
     replicas, many = rng.choice(((3, 1), (4, 2), (5, 3)))
     settings = small_settings(
@@ -352,7 +367,8 @@ def passes(seed: int, about: About | None = None) -> Plan:
         steps=6 if about in NEWCOMERS else rng.choice((2, 4)),
         replicas=replicas,
         max_replicas=replicas + 1,
-        evaluate_every=1 if about == "mute" else rng.choice((0, 0, 2)),
+        evaluate_every=1 if about in ("mute", "misjudging") else rng.choice((0, 0, 2)),
+        sample_tokens=2 if about == "misjudging" else 0,
         checkpoint_every=rng.choice((1, 2)),
         slots=rng.choice((1, 2, 16)),
     )
@@ -365,7 +381,10 @@ def passes(seed: int, about: About | None = None) -> Plan:
     people = tuple(0 if peer in those else 1 + peer for peer in range(peers + spares))
     arrivals = tuple(0.2 + 0.8 * rng.random() for _ in range(spares))
     speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in lies)
-    return Plan("passes", seed, settings, spares, speeds, (), lies=lies, people=people, arrivals=arrivals)
+    means: tuple[Means, ...] = ()
+    if about in CLAIMS:
+        settings, means = _memory(rng, settings, peers, len(speeds))
+    return Plan(scenario, seed, settings, spares, speeds, (), lies=lies, people=people, arrivals=arrivals, means=means)
 
 
 def _alone(seed: int) -> Plan:
@@ -448,7 +467,7 @@ def small_settings(
 
 @lru_cache(maxsize=32)
 def _cells(scenario: str) -> tuple[Cell, ...]:
-    if scenario in ("calm", "insiders", "passes", "alone"):
+    if scenario in ("calm", "insiders", "passes", "meddling", "alone"):
         return ()
     if scenario not in SCENARIOS:
         raise ValueError(f"unknown scenario {scenario!r}: choose one of {', '.join(SCENARIOS)}")
