@@ -25,8 +25,8 @@ def command(
         typer.Option(
             "--scenario",
             help="mixed, calm, storm, imported, delta, averaging, auto, tied, group, election, joining, moves, "
-            "audited, seats, controls, unlike, insiders, passes, alone, diverging, or a kind of fault. The error for "
-            "a wrong name lists all.",
+            "audited, seats, controls, unlike, insiders, passes, meddling, alone, diverging, or a kind of fault. "
+            "The error for a wrong name lists all.",
         ),
     ] = "mixed",
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of processes to use.")] = 1,

@@ -72,6 +72,8 @@ class Watch:
         self._world = world
         self.controls = Controls()
         """The effect of the recorded commands."""
+        self.misjudged: set[PassId] = set()
+        """Forward-only passes in which a peer gave a false result."""
         self._requests: set[str] = set()
         self._rate_of: dict[PassId, float] = {}
         """The commanded rate when each pass opened."""
@@ -338,7 +340,11 @@ class Watch:
         )
 
     def closed(self, pass_id: PassId, kind: PassKind, loss_sum: float, token: int) -> None:
-        """A forward-only pass is complete. Its result must follow from the version and the pass's codecs."""
+        """A forward-only pass is complete. Its result must follow from the version and the pass's codecs, unless a peer
+        gave a false result: nobody computes an evaluation again.
+        """
+        if pass_id in self.misjudged:
+            return
         count = self._world.settings.evaluate_microbatches if kind is PassKind.EVALUATE else 1
         inputs = [tokens_payload(pass_id.index, pass_id.step, m) for m in range(count)]
         chosen = self._codecs_of.get(pass_id, ())

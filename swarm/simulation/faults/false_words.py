@@ -8,11 +8,26 @@ import math
 from dataclasses import replace
 
 from swarm.protocol.ids import Actor
-from swarm.protocol.messages import Message, Prepared, Proof, ReducedPart, ReducePart, Relay, Status
+from swarm.protocol.messages import (
+    MAX_AWAITED,
+    Join,
+    Message,
+    Prepared,
+    Proof,
+    ReducedPart,
+    ReducePart,
+    Relay,
+    Status,
+    WithPayload,
+)
 from swarm.protocol.stage_needs import ComputeKind
+from swarm.simulation.faults.false_means import CLAIMS, with_false_means
 from swarm.simulation.toy.peer_body import PeerBody
+from swarm.simulation.toy.toy_model import mix
 
 _MANY = 10**6
+LATE_S = (0.3, 1.0, 3.0)
+"""For how long a peer keeps back its data for one sibling, in seconds."""
 KINDS = tuple(kind for kind in ComputeKind if not kind.name.startswith("OFFLOAD"))
 """The kinds of peers in simulated runs. Coordinators only look a kind up, so these stand for all of them."""
 
@@ -21,10 +36,16 @@ def said(peer: PeerBody, to: Actor, message: Message) -> Message | None:
     """Return the message that is sent to `to`. None: no message is sent."""
     inner = message.message if isinstance(message, Relay) else message
     whom = message.destination if isinstance(message, Relay) else to
+    if isinstance(inner, ReducePart) and peer.lies("claiming"):
+        everything = (1 << peer.world.settings.microbatches) - 1
+        claimed = replace(inner, microbatches=everything)
+        return replace(message, message=claimed) if isinstance(message, Relay) else claimed
     if isinstance(inner, ReducePart | ReducedPart):
         return None if whom == _victim(peer) and peer.lies("withholding") else message
     if isinstance(message, Prepared):
         return _prepared(peer, message)
+    if isinstance(message, Status | Join) and peer.lie is not None and peer.lie.about in CLAIMS:
+        return with_false_means(peer, message)
     if isinstance(message, Status):
         return _status(peer, message)
     if isinstance(message, Proof) and message.checksum is not None and (peer.lies("proof") or peer.lies("checksum")):
@@ -32,15 +53,26 @@ def said(peer: PeerBody, to: Actor, message: Message) -> Message | None:
     return message
 
 
+def held_back_s(peer: PeerBody, to: Actor, message: Message) -> float:
+    """Return for how many seconds an insider keeps a message back. 0: it sends the message at once."""
+    inner = message.message if isinstance(message, Relay) else message
+    whom = message.destination if isinstance(message, Relay) else to
+    if not isinstance(inner, WithPayload) or whom != _victim(peer) or not peer.lies("delaying"):
+        return 0.0
+    return LATE_S[mix(8, *peer.actor.peer.encode()) % len(LATE_S)]
+
+
 def _victim(peer: PeerBody) -> Actor | None:
     """The first honest sibling of the pass that the insider knows."""
+    return next(iter(_siblings(peer)), None)
+
+
+def _siblings(peer: PeerBody) -> tuple[Actor, ...]:
+    """The honest siblings of the pass that the insider knows."""
     pass_run = peer.core.pass_run
     roster: tuple[Actor, ...] = pass_run.microbatches.table.roster if pass_run is not None else ()
-    for actor in roster:
-        other = peer.world.by_actor.get(actor)
-        if isinstance(other, PeerBody) and other.lie is None:
-            return actor
-    return None
+    others = ((actor, peer.world.by_actor.get(actor)) for actor in roster)
+    return tuple(actor for actor, other in others if isinstance(other, PeerBody) and other.lie is None)
 
 
 def _prepared(peer: PeerBody, prepared: Prepared) -> Prepared:
@@ -56,6 +88,8 @@ def _status(peer: PeerBody, status: Status) -> Status:
         status = replace(status, prepared=_prepared(peer, status.prepared))
     if status.checkpoint_digest and peer.lies("copy"):
         return replace(status, checkpoint_digest="lie")
+    if peer.lies("accusing"):
+        return replace(status, reduced=0, awaited=_siblings(peer)[:MAX_AWAITED])
     return _extreme(peer, status) if peer.lies("status") else status
 
 

@@ -16,7 +16,11 @@ DISTURBANCES: tuple[Disturbance, ...] = get_args(Disturbance)
 Said = Literal["checksum", "proof", "digest", "copy", "gift"]
 SAID: tuple[Said, ...] = get_args(Said)
 Claim = Literal["spoilt", "unsendable"]
-About = Wrong | Scaled | Disturbance | Said | Claim | Literal["constant"]
+Meddling = Literal[
+    "impostor", "claiming", "accusing", "misjudging", "boasting", "modest", "wavering", "delaying", "grudging"
+]
+MEDDLING: tuple[Meddling, ...] = get_args(Meddling)
+About = Wrong | Scaled | Disturbance | Said | Claim | Meddling | Literal["constant"]
 FACTORS: Mapping[About, tuple[int, int]] = {
     "negated": (-1, 1),
     "a quarter more": (5, 4),
@@ -26,7 +30,7 @@ FACTORS: Mapping[About, tuple[int, int]] = {
 """Factor (numerator, denominator) for the peer's contribution to its stage's sums."""
 WRONG: tuple[About, ...] = (*LIES, *FACTORS, "constant")
 """All kinds of wrong numbers, which only audits can find."""
-NEWCOMERS: tuple[About, ...] = ("gift", "proof")
+NEWCOMERS: tuple[About, ...] = ("gift", "proof", "grudging", "boasting", "modest", "wavering")
 """Kinds that concern peers that join while others train."""
 INSIDERS: tuple[About, ...] = (*WRONG, *DISTURBANCES, *SAID)
 """All kinds that an insider may use while its stage has honest peers of several people."""
@@ -36,6 +40,8 @@ LIE = (1 << 90) + (1 << 63) + 1
 """
 SLOW = 15.0
 """A peer that is slow on purpose takes this many times as long."""
+GRUDGING_S = 3.0
+"""Seconds by which a donor delays a piece of a state that it gives slowly."""
 HUGE = 1 << 80
 """A finite gradient that makes every sum of its receiver overflow."""
 
@@ -64,6 +70,14 @@ class Lie:
     * `gift`: it gives newcomers a false state.
     * `spoilt`: it reports that its state is not finite, and saves none.
     * `unsendable`: it reports that its results for others are not finite, and sends a marker instead.
+    * `impostor`: it sends messages in the name of other peers and of the coordinator, and results of others' work.
+    * `claiming`: its parts of sums claim microbatches that others have computed.
+    * `accusing`: it reports that nobody answers it, that it waits for all its siblings, and that others' data fail.
+    * `misjudging`: it trains, but its results in evaluations and samples are false.
+    * `boasting`, `modest`, `wavering`: it reports that it is much faster and larger than it is; much slower and
+      smaller; or now this and now that.
+    * `delaying`: its data for one sibling, and for no other peer, are late.
+    * `grudging`: it gives its state to newcomers, but very slowly.
     """
     how_often: float = 1.0
     shy: bool = False

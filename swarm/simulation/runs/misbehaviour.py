@@ -6,8 +6,10 @@ from dataclasses import replace
 from random import Random
 
 from swarm.manifest import DivergenceSection
-from swarm.simulation.faults.lie import DISTURBANCES, INSIDERS, NEWCOMERS, WRONG, About, Claim, Disturbance, Lie
-from swarm.simulation.runs.plan import Plan, small_settings
+from swarm.protocol.messages import Means
+from swarm.simulation.faults.false_means import CLAIMS
+from swarm.simulation.faults.lie import DISTURBANCES, INSIDERS, MEDDLING, NEWCOMERS, WRONG, About, Claim, Disturbance, Lie
+from swarm.simulation.runs.plan import Plan, small_settings, unlike_memory
 
 
 def insiders(seed: int) -> Plan:
@@ -34,14 +36,15 @@ def insiders(seed: int) -> Plan:
     return Plan("insiders", seed, settings, 0, speeds, (), lies=lies)
 
 
-def passes(seed: int, about: About | None = None) -> Plan:
+def passes(seed: int, about: About | None = None, *, meddling: bool = False) -> Plan:
     """One person disturbs a run, or lies, with all of the person's devices. All other peers belong to different people.
 
     Whatever stages these devices get, each stage has at least two other peers. A few peers come later. `about`: the
-    kind of misbehaviour; None: it follows from the seed.
+    kind of misbehaviour; None: it follows from the seed, and is one of MEDDLING if `meddling`, else one of INSIDERS.
     """
-    rng = Random(f"passes/{seed}")
-    about = about or INSIDERS[seed % len(INSIDERS)]
+    scenario, kinds = ("meddling", MEDDLING) if meddling else ("passes", INSIDERS)
+    rng = Random(f"{scenario}/{seed}")
+    about = about or kinds[seed % len(kinds)]
     stages = rng.choice((1, 1, 2))
     replicas, many = rng.choice(((3, 1), (4, 2), (5, 3)))
     settings = small_settings(
@@ -50,7 +53,8 @@ def passes(seed: int, about: About | None = None) -> Plan:
         steps=6 if about in NEWCOMERS else rng.choice((2, 4)),
         replicas=replicas,
         max_replicas=replicas + 1,
-        evaluate_every=1 if about == "mute" else rng.choice((0, 0, 2)),
+        evaluate_every=1 if about in ("mute", "misjudging") else rng.choice((0, 0, 2)),
+        sample_tokens=2 if about == "misjudging" else 0,
         checkpoint_every=rng.choice((1, 2)),
         slots=rng.choice((1, 2, 16)),
     )
@@ -63,7 +67,10 @@ def passes(seed: int, about: About | None = None) -> Plan:
     people = tuple(0 if peer in those else 1 + peer for peer in range(peers + spares))
     arrivals = tuple(0.2 + 0.8 * rng.random() for _ in range(spares))
     speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in lies)
-    return Plan("passes", seed, settings, spares, speeds, (), lies=lies, people=people, arrivals=arrivals)
+    means: tuple[Means, ...] = ()
+    if about in CLAIMS:
+        settings, means = unlike_memory(rng, settings, peers, len(speeds))
+    return Plan(scenario, seed, settings, spares, speeds, (), lies=lies, people=people, arrivals=arrivals, means=means)
 
 
 def alone(seed: int) -> Plan:

@@ -26,7 +26,7 @@ from swarm.simulation.toy.toy_model import SHARED_BUCKETS
 SCENARIOS = (
     *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "election", "joining"),
     *("moves", "audited", "seats", "controls", "unlike", "insiders", "passes", "alone", "diverging", "pausing"),
-    "memory",
+    *("memory", "meddling"),
     *(kind.replace(" ", "-") for kind in KINDS),
 )
 """The scenarios. "As mixed" means: with the faults of `mixed`.
@@ -52,6 +52,7 @@ SCENARIOS = (
 * `insiders`: no faults, but one or two of the peers disturb the others (`lie.py`).
 * `passes`: no faults, but one person with one or several devices disturbs the others or lies; the seed selects the kind
   of misbehaviour. In some stages, this person has more devices than all others together.
+* `meddling`: as `passes`, but the person sends false words about others, itself or evaluations, or is late on purpose.
 * `alone`: no faults, but all replicas of one stage report non-finite results of their stage, and other peers come to
   take their place.
 * `diverging`: runs whose results are not finite from some version on, for good or until the rate is lower; every second
@@ -97,8 +98,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
     cells = _cells(scenario)
     if scenario == "insiders":
         return insiders(seed)
-    if scenario == "passes":
-        return passes(seed)
+    if scenario in ("passes", "meddling"):
+        return passes(seed, meddling=scenario == "meddling")
     if scenario == "alone":
         return alone(seed)
     rng = Random(f"{scenario}/{seed}")
@@ -249,7 +250,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
 
 @lru_cache(maxsize=32)
 def _cells(scenario: str) -> tuple[Cell, ...]:
-    if scenario in ("calm", "insiders", "passes", "alone"):
+    if scenario in ("calm", "insiders", "passes", "meddling", "alone"):
         return ()
     if scenario not in SCENARIOS:
         raise ValueError(f"unknown scenario {scenario!r}: choose one of {', '.join(SCENARIOS)}")

@@ -13,6 +13,7 @@ from swarm.protocol.donors import verdict
 from swarm.protocol.ids import Actor, Attempt
 from swarm.protocol.peer import io as peer_io
 from swarm.simulation.checks.watch import reduced_digest
+from swarm.simulation.faults.lie import GRUDGING_S
 from swarm.simulation.kernel.violation import Violation
 from swarm.simulation.toy.peer_body import PeerBody
 
@@ -163,7 +164,8 @@ class Loans:
         self._come()
         if self._peer.alive:
             world = peer.world
-            world.at(world.now + world.piece_s * 2 * world.random.random(), peer, (self._pull, job))
+            slow_s = GRUDGING_S if here[0].lies("grudging") else 0.0
+            world.at(world.now + slow_s + world.piece_s * 2 * world.random.random(), peer, (self._pull, job))
 
     def _shuffled(self, donors: tuple[Actor, ...]) -> list[Lender]:
         """The reachable donors, in random order."""

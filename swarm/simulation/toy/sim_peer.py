@@ -9,10 +9,12 @@ from typing import Any
 
 from swarm.protocol import io
 from swarm.protocol.ids import Actor, Microbatch, PassId, PassKind
-from swarm.protocol.messages import CodecPair, LinkRate, Means, WithPayload
+from swarm.protocol.messages import CodecPair, LinkRate, Means, Message, Status, WithPayload
 from swarm.protocol.peer import io as peer_io
-from swarm.simulation.faults.false_words import said
+from swarm.simulation.faults.false_means import CLAIMS
+from swarm.simulation.faults.false_words import held_back_s, said
 from swarm.simulation.faults.lie import FACTORS, HUGE, LIE
+from swarm.simulation.faults.meddling import meddled
 from swarm.simulation.kernel.compute_queue import Priority
 from swarm.simulation.kernel.timeline import Process
 from swarm.simulation.kernel.violation import Violation
@@ -127,8 +129,16 @@ class SimPeer(Lender):
 
     def _send(self, action: io.Send) -> None:
         message = action.message if self.lie is None else said(self, action.to, action.message)
-        if message is not None:
+        if message is not None and self.lie is not None and (late_s := held_back_s(self, action.to, message)):
+            self.world.at(self.world.now + late_s, self, (self._send_late, (action.to, message)))
+        elif message is not None:
             self.world.network.send(self, action.to, message)
+        if self.lie is not None and isinstance(message, Status):
+            for to, forged in meddled(self, message):
+                self.world.network.send(self, to, forged)
+
+    def _send_late(self, sending: tuple[Actor, Message]) -> None:
+        self.world.network.send(self, *sending)
 
     def _emit(self, action: io.Emit) -> None:
         pass
@@ -222,6 +232,9 @@ class SimPeer(Lender):
             output = mix(output)
         if action.kind is PassKind.TRAIN and self.lies("constant"):
             output = mix(0)
+        if action.kind is not PassKind.TRAIN and self.lies("misjudging"):
+            self.world.watch.misjudged.add(action.pass_id)
+            output = mix(output)
         if self.stage < stages - 1:
             self._inputs[m] = payload
             self.feed(self._bases.sent(action, output, seconds))
@@ -369,6 +382,12 @@ class SimPeer(Lender):
     def _load_state(self, action: peer_io.LoadState) -> None:
         self.queue.cancel(lambda of: True)
         self.stage, self.version, self.held_stage = action.stage, None, None
+        if not self.fits(action.stage) and self.lie is not None and self.lie.about in CLAIMS:
+            late = self.world.now + _SMALL_S
+            self.world.at(
+                late, self, peer_io.StateFailed(action.stage, action.version, "it does not fit into the memory")
+            )
+            return
         if not self.fits(action.stage):
             raise Violation("memory", f"{self.label} gets a stage that does not fit into its {self.means.memory} bytes")
         if self.lie is not None and self.lie.stage not in (None, action.stage):

@@ -10,6 +10,7 @@ from swarm.protocol.donors import verdict
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.peer import io as peer_io
 from swarm.protocol.peer.status_reports import Saved
+from swarm.simulation.faults.lie import GRUDGING_S
 from swarm.simulation.kernel.timeline import Process
 from swarm.simulation.kernel.violation import Violation
 from swarm.simulation.toy.peer_body import PeerBody
@@ -75,6 +76,8 @@ class SimStorage:
         delay = _LOAD_S * self._waver()
         if source is not None and (source.stalled or self._peer.world.network.cut(self._peer, source)):
             state, delay = None, _FETCH_TIMEOUT_S
+        if isinstance(source, PeerBody) and source.lies("grudging"):
+            delay += GRUDGING_S
         self._later(delay, (self._fetched, (load, action, source, state)))
 
     def _found(self, action: peer_io.LoadState) -> tuple[Process | None, int | None]:
