@@ -23,7 +23,11 @@ def _partner_unchecked() -> list[Patch]:
             part = dataclasses.replace(part, key=dataclasses.replace(part.key, attempt=known))
         on_part(self, part)
 
-    return [(PassRun, "on_part", renamed), (AllReduce, "_complete", lambda self, sets: True)]
+    return [
+        (PassRun, "on_part", renamed),
+        (AllReduce, "_is_assigned", lambda self, part: True),
+        (AllReduce, "_complete", lambda self, sets: True),
+    ]
 
 
 def _other_stage_left_out() -> list[Patch]:

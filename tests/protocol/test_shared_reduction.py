@@ -15,6 +15,10 @@ EVERYTHING = 0b1111
 SHARED = 4
 
 
+def _table(attempt: Attempt, roster: tuple[Actor, ...]) -> m.StageTable:
+    return m.StageTable(attempt.number, roster, (0, 0, 1, 1))
+
+
 class Peer:
     """One peer of the first or the last stage, which has done half of the microbatches."""
 
@@ -24,8 +28,8 @@ class Peer:
         self.reduction = AllReduce(
             me=me,
             attempt=attempt,
-            table=m.StageTable(attempt.number, own, (0, 0, 1, 1)),
-            partner=(StageIndex(0), FIRST) if last else (StageIndex(2), LAST),
+            table=_table(attempt, own),
+            partner=(StageIndex(0), _table(HERE, FIRST)) if last else (StageIndex(2), _table(THERE, LAST)),
             accumulated=done,
             receipt=m.Receipt(inputs=1),
             microbatches=4,
@@ -55,14 +59,17 @@ def test_shared_buckets_go_round_the_union_and_others_round_the_own_roster() -> 
     assert encoded == {"a": [1, 2, 3], "b": [0, 2, 3, 4], "y": [0, 1, 3], "z": [0, 1, 2, 4]}
 
 
-def test_the_sets_of_both_stages_must_be_disjoint_and_complete() -> None:
+def test_a_part_must_contain_the_microbatches_of_its_contributor_in_either_stage() -> None:
+    """Else its contributor, and nobody else, is awaited still."""
     peer = Peer(FIRST[0])
-    assert not peer.part(0, FIRST[1], 0b1100)
     assert not peer.part(0, LAST[1], 0b1100)
-    (refused,) = peer.part(0, LAST[0], 0b0111)
-    assert isinstance(refused, Emit) and isinstance(refused.event, FrameRefused)
-    peer.part(0, LAST[1], 0b1100)
-    peer.part(0, LAST[0], 0b0011)
+    for liar in (LAST[0], FIRST[1]):
+        (refused,) = peer.part(0, liar, 0b0111)
+        assert isinstance(refused, Emit) and isinstance(refused.event, FrameRefused)
+        assert refused.event.sender == str(liar)
+        assert not peer.part(0, liar, 0b0111), "the log is told once"
+    assert {actor for bucket, actor in peer.reduction._parts_lacking() if bucket == 0} == {LAST[0], FIRST[1]}
+    assert not peer.part(0, LAST[0], 0b0011)
     (order,) = peer.part(0, FIRST[1], 0b1100)
     assert order == SumBucket(HERE, 0, ("b", "y", "z")), "the lower stage first, whoever came first"
 

@@ -48,7 +48,7 @@ class AllReduce:
     * `accumulated`: bit set of the microbatches that are in the accumulator, whatever the table says.
     * `receipt`: the receipt of those microbatches.
     * `carry`: the residuals that enter this reduction, in a run that averages compressed gradients.
-    * `partner`: the stage that shares the first `shared` buckets, and its roster.
+    * `partner`: the stage that shares the first `shared` buckets, and its table.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class AllReduce:
         me: Actor,
         attempt: Attempt,
         table: StageTable,
-        partner: tuple[StageIndex, tuple[Actor, ...]] | None,
+        partner: tuple[StageIndex, StageTable] | None,
         accumulated: int,
         receipt: Receipt | None,
         microbatches: int,
@@ -74,11 +74,16 @@ class AllReduce:
         self._table = table
         self._me = me
         self._roster = table.roster
-        self._partner = partner
-        self._both = self._roster
+        self._partner = None if partner is None else partner[0]
+        theirs = () if partner is None else partner[1].roster
+        self._both = self._roster + theirs
         """The rosters of this stage and its partner; that of the lower stage comes first."""
-        if partner is not None:
-            self._both = self._roster + partner[1] if attempt.stage < partner[0] else partner[1] + self._roster
+        if partner is not None and partner[0] < attempt.stage:
+            self._both = theirs + self._roster
+        self._sets = _sets_of(table) | ({} if partner is None else _sets_of(partner[1]))
+        """The microbatches that each contributor's part must contain."""
+        self._claimed: set[Actor] = set()
+        """Contributors whose parts claimed other microbatches."""
         self._everything = (1 << microbatches) - 1
         self._mine = accumulated
         self._receipt = receipt
@@ -134,9 +139,9 @@ class AllReduce:
         ones.
         """
         self.attempt, self._table = attempt, table
-        sets = {actor: table.set_of(actor) for actor in self._roster}
+        self._sets |= _sets_of(table)
         for held in self._parts.values():
-            for actor in [actor for actor, part in held.items() if part.microbatches != sets[actor]]:
+            for actor in [actor for actor, part in held.items() if not self._is_assigned(part)]:
                 del held[actor]
                 self._arrived -= 1
         self._seen = min(self._seen, self._arrived)
@@ -160,8 +165,8 @@ class AllReduce:
 
     def _named_for(self, actor: Actor) -> Attempt:
         """The name of the attempt from the point of view of `actor`."""
-        if self._partner is not None and actor in self._partner[1]:
-            return self.attempt.of_partner(self._partner[0])
+        if self._partner is not None and actor not in self._roster:
+            return self.attempt.of_partner(self._partner)
         return self.attempt
 
     # ------------------------------------------------------------ reduce-scatter
@@ -180,9 +185,23 @@ class AllReduce:
         held = self._parts.get(bucket)
         if held is None or contributor in held or contributor not in self._members(bucket) or contributor == self._me:
             return
+        if not self._is_assigned(part):
+            self._refuse(part)
+            return
         held[contributor] = part
         self._arrived += 1
         self._sum_if_complete(bucket)
+
+    def _is_assigned(self, part: ReducePart) -> bool:
+        return part.microbatches == self._sets[part.key.contributor]
+
+    def _refuse(self, part: ReducePart) -> None:
+        """This peer goes on waiting for the right part, and so names the contributor, and nobody else, as awaited."""
+        contributor = part.key.contributor
+        if part.key.attempt == self.attempt and contributor not in self._claimed:
+            self._claimed.add(contributor)
+            why = f"its part of {self.attempt} claims microbatches that are not assigned to it"
+            self._out.emit(FrameRefused(str(contributor), why, 1))
 
     def _sum_if_complete(self, bucket: int) -> None:
         held, members = self._parts[bucket], self._members(bucket)
@@ -349,3 +368,7 @@ class AllReduce:
 
     def next_deadline(self) -> float | None:
         return None if len(self._stored) == self._buckets else self.next_deadline_at()
+
+
+def _sets_of(table: StageTable) -> dict[Actor, int]:
+    return {actor: table.set_of(actor) for actor in table.roster}

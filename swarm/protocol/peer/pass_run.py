@@ -187,7 +187,7 @@ class PassRun:
             me=self._me,
             attempt=attempt,
             table=microbatches.table,
-            partner=None if partner is None else (partner, microbatches.tables[partner].roster),
+            partner=None if partner is None else (partner, microbatches.tables[partner]),
             accumulated=microbatches.done,
             receipt=microbatches.crossings.receipt,
             microbatches=self._settings.microbatches,

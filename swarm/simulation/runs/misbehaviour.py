@@ -8,7 +8,17 @@ from random import Random
 from swarm.manifest import DivergenceSection
 from swarm.protocol.messages import Means
 from swarm.simulation.faults.false_means import CLAIMS
-from swarm.simulation.faults.lie import DISTURBANCES, INSIDERS, MEDDLING, NEWCOMERS, WRONG, About, Claim, Disturbance, Lie
+from swarm.simulation.faults.lie import (
+    DISTURBANCES,
+    INSIDERS,
+    MEDDLING,
+    NEWCOMERS,
+    WRONG,
+    About,
+    Claim,
+    Disturbance,
+    Lie,
+)
 from swarm.simulation.runs.plan import Plan, small_settings, unlike_memory
 
 
