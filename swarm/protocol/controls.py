@@ -158,12 +158,13 @@ class Controls:
     @property
     def banned(self) -> dict[str, Command]:
         """By peer id, the command that excludes the peer: it expels the peer, or revokes the pass with which the peer
-        joined last.
+        joined last. The newest command comes last.
         """
         revoked = {command.value: command for command in self.revoked}
         last = {device.peer: device.serial for device in self.admitted}
         by_pass = {peer: revoked[serial] for peer, serial in last.items() if serial in revoked}
-        return by_pass | {command.value: command for command in self.expelled}
+        excluded = by_pass | {command.value: command for command in self.expelled}
+        return dict(sorted(excluded.items(), key=lambda by: by[1].number))
 
     def came_with(self, serial: str) -> frozenset[str]:
         """Peer ids of the devices that joined with a pass."""

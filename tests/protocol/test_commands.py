@@ -392,6 +392,15 @@ def test_when_two_devices_of_a_pass_are_expelled_it_lets_nobody_in_any_more() ->
     assert set(desk.core.history.controls.banned) == {ONE.peer, TWO.peer}, "the others stay"
 
 
+def test_the_newest_exclusion_comes_last() -> None:
+    """Peers are told of the last ones only, if there are thousands."""
+    desk = Desk()
+    desk.give("admit", device(ALICE, 1, TWO.peer))
+    desk.give("expel", str(ONE))
+    desk.give("revoke", ALICE)
+    assert tuple(desk.core.history.controls.banned) == (ONE.peer, TWO.peer)
+
+
 def test_whom_an_audit_expels_the_record_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk()
     found = tuple(Accused(actor, StageIndex(0), "its numbers differ") for actor in (ONE, TWO))
