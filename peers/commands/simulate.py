@@ -119,15 +119,16 @@ def _many(scenario: str, seeds: range, jobs: int, as_json: bool, log: Path | Non
         }
         print(json.dumps(report))
     else:
-        print(coverage.table())
-        print(coverage.reasons())
-        if done >= ENOUGH_SEEDS or not empty:
-            print(f"empty cells: {', '.join(map(str, empty)) or 'none'}")
-        else:
-            print(
-                f"empty cells: {len(empty)}; at least {ENOUGH_SEEDS} seeds are needed to strike all "
-                "(--json names the empty ones)"
-            )
+        if coverage.counts:
+            print(coverage.table())
+            print(coverage.reasons())
+            if done >= ENOUGH_SEEDS or not empty:
+                print(f"empty cells: {', '.join(map(str, empty)) or 'none'}")
+            else:
+                print(
+                    f"empty cells: {len(empty)}; at least {ENOUGH_SEEDS} seeds are needed to strike all "
+                    "(--json names the empty ones)"
+                )
         print(
             f"{done} seeds in {seconds:.1f} s ({done / seconds:.0f} seeds/s), {events} events, "
             f"{coverage.counts.total()} faults, {rollbacks} rollbacks, {len(failures)} broken"
