@@ -32,8 +32,13 @@ class CharterError(ValueError):
 
 def check_place(manifest: RunManifest, home: OpenHome) -> None:
     """Check that this machine may coordinate the run. Raises CharterError if the manifest names a group that does not
-    include this machine.
+    include this machine, or if the home has lost its identity, so that no invite would lead to this machine any more.
     """
+    if home.decisions.exists() and not home.identity.exists():
+        raise CharterError(
+            f"{home.identity} is missing, but this home has coordinated a run: restore it from a backup. Without one, "
+            f"make a new identity with `swarm-peer id --home {home.path}`; then all peers need new invites"
+        )
     group, me = manifest.coordinator.group, Identity.load(home.identity).peer_id
     if group and me not in group:
         raise CharterError(

@@ -82,6 +82,19 @@ def test_a_machine_that_the_manifest_does_not_name_is_told(tmp_path: Path) -> No
         check_place(manifest(three), home)
 
 
+def test_a_home_that_has_lost_its_identity_is_refused_until_it_gets_one(tmp_path: Path) -> None:
+    with Home.open(tmp_path / "home") as home:
+        check_place(manifest(), home)
+        home.decisions.touch()
+        check_place(manifest(), home)
+        home.identity.unlink()
+        with pytest.raises(CharterError, match=r"identity\.key is missing.*swarm-peer id --home"):
+            check_place(manifest(), home)
+        with pytest.raises(SystemExit):
+            main(["id", "--home", str(home.path)])
+        check_place(manifest(), home)
+
+
 class Hosts:
     """Answers for the machines of an invite: who is asked, and what each sends."""
 
