@@ -29,6 +29,7 @@ class Line:
     def __init__(self) -> None:
         self.sent: list[tuple[Actor, Message]] = []
         self.pinged: list[Actor] = []
+        self.traffic = self
         self.link_rates = LinkRates()
         self.round_trips = RoundTrips(ME)
 
