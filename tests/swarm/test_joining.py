@@ -86,8 +86,8 @@ def test_a_donor_that_dies_leaves_the_rest_to_the_other(
     assert joined.stage is not None
     victim = swarm.peers[PEERS[joined.stage + 2]]
     victim.kill()
+    died_at = time.time()  # on a busy machine, its end is noticed later
     victim.wait_end()
-    died_at = time.time()
     p4.wait_for(StateFetched)  # with one donor left it may never catch up: its sums take as long as a step
     swarm.finish([name for name in (*PEERS, "p4") if swarm.peers[name] is not victim])
     at, state = state_of(p4)
