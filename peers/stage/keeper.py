@@ -5,6 +5,7 @@ lends it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -178,8 +179,10 @@ class Keeper:
 
     def _engine_of(self, stage: int) -> StageEngine:
         if self.engine is None or self.stage != stage:
+            self.stage = None
             if self.engine is not None:
                 self.engine.close()
+                gc.collect()  # tensors in cycles: there may be no room for the old and the new state at once
             self.engine = self._new_engine(stage, self._post)
             self.stage = stage
         return self.engine

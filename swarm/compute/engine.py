@@ -326,11 +326,14 @@ class StageEngine:
         return is_stale(action, None if self._begun is None else self._begun.pass_id)
 
     def close(self) -> None:
-        """Finish the current task, drop the other tasks, and end the thread. Incomplete copies are given up."""
+        """Finish the current task, drop the others, end the thread, and free the state. Incomplete copies are given
+        up.
+        """
         self._thread.stop()
         self._holds.give_up()
         self._arrivals.close()
         self._thread.join()
+        self._stage = self._coming = None  # whoever still refers to this engine does not keep its tensors
 
     # ------------------------------------------------ for emulated and paced engines to replace
 

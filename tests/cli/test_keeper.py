@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import threading
+import weakref
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -47,6 +48,7 @@ class Engine:
         self.names: tuple[str, ...] = ("param/w",)
         self.snapshots = 0
         self.loaded: dict[str, torch.Tensor] | None = None
+        self.tensors: Tensors | None = None
 
     def prepare(self) -> None:
         pass
@@ -71,7 +73,14 @@ class Engine:
         return done(None)
 
     def close(self) -> None:
-        pass
+        self.tensors = None
+
+
+class Tensors:
+    """In a cycle, as those of real engines."""
+
+    def __init__(self) -> None:
+        self.itself = self
 
 
 def done(value: Any) -> Future[Any]:
@@ -115,6 +124,24 @@ async def test_an_order_that_replaces_another_gets_the_engine_that_is_kept(tmp_p
     used = await second
     await asyncio.get_running_loop().shutdown_default_executor()  # all threads are done
     assert used is keeper.engine and len(made) == 1  # type: ignore[comparison-overlap]
+
+
+async def test_a_peer_that_moves_frees_its_old_stage_before_it_allocates_the_new_one(tmp_path: Path) -> None:
+    keeper = keeper_of(Engine(0), tmp_path)
+    keeper.engine = None
+    made: list[weakref.ref[Tensors]] = []
+
+    def new_engine(stage: int, post: object) -> Engine:
+        assert all(old() is None for old in made)
+        engine = Engine(0)
+        engine.tensors = Tensors()
+        made.append(weakref.ref(engine.tensors))
+        return engine
+
+    keeper._new_engine = new_engine  # type: ignore[assignment]
+    for stage in (0, 1):
+        await keeper.load(LoadState(StageIndex(stage), 0))
+    assert len(made) == 2
 
 
 async def test_donors_who_agree_on_a_state_of_no_bytes_give_none(tmp_path: Path) -> None:

@@ -409,6 +409,14 @@ def test_what_was_made_while_the_state_came_is_what_it_is_loaded_into(start):
     assert other.engine.snapshot().result(WAIT_S).digest() == state.digest()
 
 
+def test_a_closed_engine_frees_its_state_even_if_it_is_still_referred_to(start):
+    driver = start()
+    state = [weakref.ref(tensor) for tensor in driver.engine._held().parameters.values()]
+    driver.engine.close()
+    gc.collect()
+    assert state and not any(tensor() is not None for tensor in state)
+
+
 def test_work_without_state_fails_by_name(start):
     driver = start(initialise=False)
     driver.begin()

@@ -10,7 +10,14 @@ from swarm_processes import Process, Swarm
 
 from peers.run.stage_sizes import stage_sizes
 from peers.runtime.device import BARE
-from swarm.events import CheckpointWritten, LayersRecomputed, MicrobatchAccumulated, StateFetched, StepApplied
+from swarm.events import (
+    CheckpointWritten,
+    LayersRecomputed,
+    MicrobatchAccumulated,
+    PeerJoined,
+    StateFetched,
+    StepApplied,
+)
 from swarm.protocol.stage_needs import ComputeKind
 
 SHAPE = (
@@ -51,7 +58,7 @@ def peak(pid: int) -> int:
 
 
 def test_it_takes_what_it_may_and_what_a_bare_process_takes(make_swarm: MakeSwarm) -> None:
-    """Also while another fetches the state and the sums, and trains."""
+    """Also while another fetches the state and the sums, and trains, and after a peer moved to the other stage."""
     swarm, needed = filled(make_swarm)
     check(swarm, needed)
     third = join(swarm, "p2", needed, capacity=20.0)  # as fast as the others, or it would get no microbatch for long
@@ -60,6 +67,16 @@ def test_it_takes_what_it_may_and_what_a_bare_process_takes(make_swarm: MakeSwar
     third.wait_for(StepApplied, len(third.of(StepApplied)) + 2)
     third.wait_for(CheckpointWritten)
     check(swarm, needed)
+    sole = next(name for name in ("p0", "p1") if loaded(swarm.peers[name]) != loaded(third))
+    swarm.peers.pop(sole).kill()
+    third.wait_for(StepApplied, len(third.of(StepApplied)) + 2)
+    assert len({loaded(peer) for peer in swarm.peers.values()}) == 2, "one of the two has moved"
+    check(swarm, needed)
+
+
+def loaded(peer: Process) -> int | None:
+    """The stage whose state a peer has loaded last."""
+    return peer.of(PeerJoined)[-1].stage
 
 
 LONG = (
