@@ -181,8 +181,7 @@ class Keeper:
         if self.engine is None or self.stage != stage:
             self.stage = None
             if self.engine is not None:
-                self.engine.close()
-                gc.collect()  # tensors in cycles: there may be no room for the old and the new state at once
+                _free(self.engine)  # there may be no room for the old and the new state at once
             self.engine = self._new_engine(stage, self._post)
             self.stage = stage
         return self.engine
@@ -281,9 +280,14 @@ class Keeper:
     async def close(self) -> None:
         engine, self.engine = self.engine, None  # other peers of the process may go on, and need its memory
         if engine is not None:
-            await asyncio.to_thread(engine.close)
+            await asyncio.to_thread(_free, engine)
         self._lending.clear()
         await self._incoming.close()
+
+
+def _free(engine: StageEngine) -> None:
+    engine.close()
+    gc.collect()  # its tensors are in cycles
 
 
 def _state(shard: Shard) -> StageState:

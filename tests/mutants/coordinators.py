@@ -7,7 +7,7 @@ from typing import Any
 
 from swarm.protocol.messages import ArchivedEntry, Canvass
 from swarm.protocol.peer.leader import Leader
-from swarm.protocol.raft.member import GroupMember
+from swarm.protocol.raft.archive_copies import ArchiveCopies
 from swarm.protocol.raft.raft import Raft
 from swarm.simulation.toy.member_disk import MemberDisk
 from tests.mutants.mutant import Mutant, Patch
@@ -50,16 +50,15 @@ def _older_leader_obeyed() -> list[Patch]:
 
 def _own_copy_is_enough() -> list[Patch]:
     """The leader takes a checkpoint for complete when it alone holds it."""
-    archive = GroupMember._archive
+    offer = ArchiveCopies.offer
 
-    def alone(self: GroupMember, now: float) -> None:
-        if self.core is not None and self._pending is not None:
+    def alone(self: ArchiveCopies, record: Raft, now: float) -> Any:
+        if self._pending is not None:
             done, self._pending = self._pending, None
-            ballot = self.record.ballot
-            self.record.propose(ArchivedEntry(ballot, done.version, done.term, done.digests))
-        archive(self, now)
+            record.propose(ArchivedEntry(record.ballot, done.version, done.term, done.digests))
+        return offer(self, record, now)
 
-    return [(GroupMember, "_archive", alone)]
+    return [(ArchiveCopies, "offer", alone)]
 
 
 COORDINATORS = (

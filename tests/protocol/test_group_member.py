@@ -147,7 +147,7 @@ def test_a_checkpoint_counts_when_a_majority_holds_it() -> None:
     desk.tell(ArchiveStored(1, Term(1)))
     assert core.history.archived is None, "it is here alone"
     desk.member._pass_on(replace(order, version=2), desk.now)
-    assert 2 not in desk.member._orders, "one after the other"
+    assert 2 not in desk.member._copies._orders, "one after the other"
     desk.now += SETTINGS.heartbeat_s
     appends = sent(desk.tell(Tick()), m.Append, TWO)
     offer = m.Offer(1, Term(1), ("file",))

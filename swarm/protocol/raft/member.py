@@ -58,23 +58,19 @@ from swarm.protocol.messages import (
     Join,
     Leave,
     Message,
-    Offer,
     Status,
     Steer,
     Steered,
     TermEntry,
     Vote,
 )
+from swarm.protocol.raft.archive_copies import ArchiveCopies
+from swarm.protocol.raft.audience import Audience
 from swarm.protocol.raft.forwarded_controls import ForwardedControls
 from swarm.protocol.raft.io import GroupAction, GroupInput, GroupWritten
 from swarm.protocol.raft.log import Standing, Stored
 from swarm.protocol.raft.raft import GroupMessage, Raft
 from swarm.protocol.settings import Settings
-
-_KEPT = 4
-"""Number of checkpoints held by this member that it remembers."""
-_FRESH = 4
-"""A peer counts as present if it was heard within this number of heartbeats."""
 
 
 class GroupMember:
@@ -100,20 +96,12 @@ class GroupMember:
         self._stored = stored
         self._ladders = ladders
         self._record: Raft | None = None
-        self._holds = dict(holds)
-        self._orders: dict[int, CollectCheckpoint] = {}
-        """The last order for each checkpoint that is to be fetched."""
-        self._pending: Offer | None = None
-        """A checkpoint that this leader holds and a majority does not hold yet."""
-        self._copy_at = 0.0
-        self._reports: dict[Actor, tuple[float, Join | Status]] = {}
-        """The last report of each peer with its time, for the case that this member becomes the leader."""
+        self._copies = ArchiveCopies(actor, group, settings.heartbeat_s, holds)
+        self._audience = Audience(settings.heartbeat_s, settings.step_budget_s)
         self._halting = False
         self._halt_stands = False
         self._ending_since: float | None = None
         """The time when this leader could have stopped for the first time."""
-        self._unheard_since: float | None = None
-        """The time since which this leader has heard less than half as many peers as another member."""
         self._said = ""
         self._followed: Actor | None = None
         self._leaderless_since: float | None = None
@@ -153,7 +141,7 @@ class GroupMember:
     @property
     def known(self) -> frozenset[Actor]:
         """Peers that have introduced themselves. They may read the archive."""
-        return frozenset(self._reports) | (frozenset() if self.core is None else self.core.known)
+        return frozenset(self._audience.known) | (frozenset() if self.core is None else self.core.known)
 
     @property
     def over(self) -> bool:
@@ -183,7 +171,7 @@ class GroupMember:
                 if other in self._group:
                     self.record.lost(other, now)
                 else:
-                    self._reports.pop(other, None)
+                    self._audience.lose(other)
                     self._tell_core(event, now)
             case LinkUp(other):
                 if other not in self._group:
@@ -191,7 +179,7 @@ class GroupMember:
             case GroupWritten(number):
                 self.record.written(number)
             case ArchiveStored(version, term):
-                self._on_stored(version, term)
+                self._copies.stored(version, term, self.record, leads=self.core is not None)
             case LeaveRequested(reason):
                 self._out.append(Stop(reason))
             case ControlRequested():
@@ -222,7 +210,7 @@ class GroupMember:
             for entry in settled:
                 self._on_settled(entry, now)
             self._step_down()
-        self._archive(now)
+        self._copy_archive(now)
         self._compare_audience(now)
         self._say_who_leads(now)
         self._steer(now)
@@ -244,33 +232,33 @@ class GroupMember:
             tuple(entry.version for entry in standing.checkpoints),
         )
         self._forwarded_controls.again()
-        self._pending = None
+        self._copies.forget_pending()
         self._halting = self._halt_stands = False
         self._emit(LeadershipTaken(str(self.actor), record.ballot, record.reached(now), len(self._group)))
         self._tell_core(Tick(), now)
         self._ending_since = None
-        for peer, (at, report) in list(self._reports.items()):
-            if now - at < _FRESH * self.settings.heartbeat_s:
-                self._tell_core(Recalled(peer, report), now)
+        for peer, report in self._audience.present(now):
+            self._tell_core(Recalled(peer, report), now)
+
+    def _copy_archive(self, now: float) -> None:
+        """Make sure that all members hold the same checkpoints."""
+        part = self._copies.follow if self.core is None else self._copies.offer
+        self._out += part(self.record, now)
 
     def _compare_audience(self, now: float) -> None:
         """Resign if this leader has heard less than half as many peers as another member for a long time."""
         record = self.record
-        fresh_s = _FRESH * self.settings.heartbeat_s
-        record.peers = sum(now - at < fresh_s for at, _ in self._reports.values())
-        most = max(record.listeners.values(), default=0)
-        if self.core is None or 2 * record.peers >= most or self.phase is Phase.FINISHED:
-            self._unheard_since = None
-        elif self._unheard_since is None:
-            self._unheard_since = now
-        elif now - self._unheard_since >= 2 * record.patience_s:
+        record.peers = len(self._audience.present(now))
+        training = self.core is not None and self.phase is not Phase.FINISHED
+        most = max(record.listeners.values(), default=0) if training else 0
+        if self._audience.fewer_for(record.peers, most, now) >= 2 * record.patience_s:
             record.resign(now, f"hears {record.peers} peers, and another coordinator {most}")
             self._step_down()
 
     def _step_down(self) -> None:
         if self.core is not None and not self.record.leads:
             self.core = None
-            self._pending = None
+            self._copies.forget_pending()
             self._emit(LeadershipLost(str(self.actor), self.record.ballot, self.record.why_not))
 
     def _say_who_leads(self, now: float) -> None:
@@ -311,20 +299,9 @@ class GroupMember:
         """Remember which peers are present, even while another member leads."""
         match message:
             case Join() | Status() if message.actor == sender:
-                before = self._reports.get(sender)
-                if before is None:
-                    self._forget(sender, now)
-                if before is None or before[1].sequence < message.sequence:
-                    self._reports[sender] = (now, message)
+                self._audience.hear(message, now)
             case Leave():
-                self._reports.pop(sender, None)
-
-    def _forget(self, newcomer: Actor, now: float) -> None:
-        """Forget earlier incarnations of a newcomer, and peers that have been silent for long."""
-        long_ago = now - self.settings.step_budget_s
-        for actor, (at, _) in list(self._reports.items()):
-            if at < long_ago or (actor.peer == newcomer.peer and actor.incarnation < newcomer.incarnation):
-                del self._reports[actor]
+                self._audience.lose(sender)
 
     # ------------------------------------------------------------ the leader's core
 
@@ -353,7 +330,7 @@ class GroupMember:
                 if self._may_adjourn(failed, now):  # if not, the core repeats the order
                     self._adjourn(reason, failed)
             case CollectCheckpoint():
-                self._collect(action)
+                self._out += self._copies.collect(action)
             case Emit(StepDecided() as event):
                 self._emit(replace(event, leader=str(self.actor)))
             case _:
@@ -393,8 +370,7 @@ class GroupMember:
         match entry:
             case TermEntry(term=term, rollback_to=rollback_to):
                 if rollback_to is not None:
-                    self._holds = {v: files for v, files in self._holds.items() if v <= rollback_to}
-                    self._pending = None
+                    self._copies.roll_back(rollback_to)
                 if mine and self._halting:
                     self._halt_stands = True
                 elif mine:
@@ -455,59 +431,6 @@ class GroupMember:
         else:
             steered = Steered(answer.request, answer.number, answer.text, answer.error)
             self._out.append(Send(asked.origin, steered))
-
-    # ------------------------------------------------------------ the archive
-
-    def _collect(self, order: CollectCheckpoint) -> None:
-        """Order a checkpoint to be fetched. Wait while an older one is stored here but not at a majority yet."""
-        if self._pending is None or order.version <= self._pending.version:
-            self._orders[order.version] = order
-            self._out.append(order)
-
-    def _on_stored(self, version: int, term: Term) -> None:
-        order = self._orders.pop(version, None)
-        if order is None or term < self.standing.rolled_back_in:
-            return
-        self._holds[version] = order.digests
-        self._holds = {v: self._holds[v] for v in sorted(self._holds)[-_KEPT:]}
-        archived = self.record.prospect().archived
-        if self.core is not None and (archived is None or archived.version < version):
-            self._pending = Offer(version, term, order.digests)
-
-    def _archive(self, now: float) -> None:
-        """Make sure that all members hold the same checkpoints."""
-        record = self.record
-        if self.core is None:
-            offer = record.offered
-            record.held = None
-            if offer is not None and self._holds.get(offer.version) == offer.digests:
-                record.held = offer
-            elif offer is not None and record.leader is not None:
-                self._copy(offer, (record.leader,), now)
-            return
-        archived = record.standing.archived
-        newest = None if archived is None else Offer(archived.version, archived.term, archived.digests)
-        if newest is not None and self._holds.get(newest.version) != newest.digests:
-            self._copy(newest, tuple(member for member in self._group if member != self.actor), now)
-            newest = None
-        offer = self._pending or newest
-        if offer != record.offer:
-            record.offer = offer
-            record.holders = {self.actor}
-        if self._pending is not None and len(record.holders) >= record.majority:
-            done, self._pending = self._pending, None
-            if done.term >= record.prospect().rolled_back_in:
-                record.propose(ArchivedEntry(record.ballot, done.version, done.term, done.digests))
-
-    def _copy(self, offer: Offer, holders: tuple[Actor, ...], now: float) -> None:
-        if now < self._copy_at and offer.version in self._orders:
-            return
-        self._copy_at = now + 4 * self.settings.heartbeat_s
-        stages = len(offer.digests)
-        proven = self.standing.last_sound
-        order = CollectCheckpoint(offer.version, offer.term, (holders,) * stages, offer.digests, True, proven)
-        self._orders[offer.version] = order
-        self._out.append(order)
 
     def _emit(self, event: Event) -> None:
         self._out.append(Emit(event))
