@@ -21,7 +21,7 @@ from swarm.protocol.messages import (
     WithPayload,
 )
 from swarm.protocol.stage_needs import ComputeKind
-from swarm.simulation.faults.false_means import CLAIMS, with_false_means
+from swarm.simulation.faults.false_means import with_false_means
 from swarm.simulation.toy.peer_body import PeerBody
 from swarm.simulation.toy.toy_model import mix
 
@@ -34,8 +34,7 @@ KINDS = tuple(kind for kind in ComputeKind if not kind.name.startswith("OFFLOAD"
 
 def said(peer: PeerBody, to: Actor, message: Message) -> Message | None:
     """Return the message that is sent to `to`. None: no message is sent."""
-    inner = message.message if isinstance(message, Relay) else message
-    whom = message.destination if isinstance(message, Relay) else to
+    whom, inner = _unwrapped(to, message)
     if isinstance(inner, ReducePart) and peer.lies("claiming"):
         everything = (1 << peer.world.settings.microbatches) - 1
         claimed = replace(inner, microbatches=everything)
@@ -44,8 +43,8 @@ def said(peer: PeerBody, to: Actor, message: Message) -> Message | None:
         return None if whom == _victim(peer) and peer.lies("withholding") else message
     if isinstance(message, Prepared):
         return _prepared(peer, message)
-    if isinstance(message, Status | Join) and peer.lie is not None and peer.lie.about in CLAIMS:
-        return with_false_means(peer, message)
+    if isinstance(message, Status | Join):
+        message = with_false_means(peer, message)
     if isinstance(message, Status):
         return _status(peer, message)
     if isinstance(message, Proof) and message.checksum is not None and (peer.lies("proof") or peer.lies("checksum")):
@@ -55,11 +54,15 @@ def said(peer: PeerBody, to: Actor, message: Message) -> Message | None:
 
 def held_back_s(peer: PeerBody, to: Actor, message: Message) -> float:
     """Return for how many seconds an insider keeps a message back. 0: it sends the message at once."""
-    inner = message.message if isinstance(message, Relay) else message
-    whom = message.destination if isinstance(message, Relay) else to
+    whom, inner = _unwrapped(to, message)
     if not isinstance(inner, WithPayload) or whom != _victim(peer) or not peer.lies("delaying"):
         return 0.0
     return LATE_S[mix(8, *peer.actor.peer.encode()) % len(LATE_S)]
+
+
+def _unwrapped(to: Actor, message: Message) -> tuple[Actor, Message]:
+    """The destination and the message itself, if `message`, which is sent to `to`, is relayed."""
+    return (message.destination, message.message) if isinstance(message, Relay) else (to, message)
 
 
 def _victim(peer: PeerBody) -> Actor | None:
