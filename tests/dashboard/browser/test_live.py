@@ -100,8 +100,9 @@ def test_pages_share_one_stream(page: Any, log: WatchedLog, served: Dashboard) -
     page.get_by_text(step_text(log), exact=True).wait_for()
     for name in ("Pipeline", "Faults", "Timeline", "Peers", "Run"):
         page.get_by_role("navigation", name="Pages").get_by_role("link", name=name).click()
-        page.wait_for_timeout(300)
-        assert page.evaluate(OPEN) == 1, name
+        wait_until(page, "(name) => location.hash.startsWith(`#/${name}`)", name.lower())
+        page.wait_for_timeout(300)  # a second stream would be opened now
+        wait_until(page, f"{OPEN} === 1")
 
 
 def test_the_address_of_the_log_is_nowhere(log: WatchedLog, served: Dashboard) -> None:
