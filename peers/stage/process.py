@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import version
 
 from peers.run.dry_run import StageNeed, needs_of
@@ -20,8 +19,8 @@ from peers.stage.admission import Admitted, be_admitted, says_shut_out
 from peers.stage.bans import Bans
 from peers.stage.budgets import memory_for_states
 from peers.stage.driver import StageDriver
+from peers.stage.engine_factory import EngineFactory
 from peers.stage.entrance import enter
-from peers.stage.heap import return_freed_memory
 from peers.stage.keeper import Keeper
 from peers.stage.offer import MachineOffer, measured_offer, updates_here
 from peers.stage.options import JoinOptions
@@ -34,19 +33,13 @@ from peers.stage.twin import check_note, is_of_a_twin, leave_note
 from peers.stage.usage import Usage, machine_traits
 from swarm.buffer import Buffer
 from swarm.compute.bases import base_bytes
-from swarm.compute.engine import StageEngine
-from swarm.compute.memory_table import StageMemory
 from swarm.compute.meter import Meter
-from swarm.compute.paced import PacedEngine
 from swarm.compute.payload import largest_payload
-from swarm.compute.turns import Turns
 from swarm.data.reader import visits
 from swarm.events import (
     ClockDiffers,
     DuplicateIdentity,
     EventLog,
-    FreedMemoryReturned,
-    LayersRecomputed,
     LoopBlocked,
     OffloadLimited,
     ProcessStarted,
@@ -64,7 +57,7 @@ from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor, StageIndex
 from swarm.protocol.io import LeaveRequested
 from swarm.protocol.messages import Amend, Assign, Banned, LinkRate, Means, Message, Open, Twin, WithPayload
 from swarm.protocol.peer.core import PeerCore
-from swarm.protocol.peer.io import LinksMeasured, MeansChanged, PeerInput, Undelivered
+from swarm.protocol.peer.io import LinksMeasured, MeansChanged, Undelivered
 from swarm.protocol.settings import Settings
 from swarm.protocol.slots import most_at_once
 
@@ -145,7 +138,7 @@ class PeerProcess:
         """
         self._home, self._options, self._host, self.log = home, options, host, log
         manifest = admitted.manifest
-        self._manifest, self._needs, self._updates_on_cpu, self._ending = manifest, needs, updates_on_cpu, ending
+        self._manifest, self._ending = manifest, ending
         self._me = me = Actor(host.peer_id, home.incarnation)
         named = Actor(invite.coordinator, COORDINATOR_INCARNATION)
         self._group = group = members_of(manifest) or (named,)
@@ -161,15 +154,24 @@ class PeerProcess:
             options.machine.sit(me.peer, on_call=options.on_call, tell=log.append, changed=self._seat_changed)
         )
         self._retention = Retention(home.path / "retention", self._seat.frames)
+        settings = replace(Settings.of(manifest, options.slots), stage_sums=tuple(need.sums for need in needs))
         self._keeper = Keeper(
             manifest,
             home.checkpoints,
-            self._new_engine,
+            EngineFactory(
+                manifest,
+                needs,
+                options,
+                self._seat,
+                self._retention,
+                updates_on_cpu=updates_on_cpu,
+                at_once=most_at_once(settings),
+                emit=lambda event: self._loop.call_soon_threadsafe(log.append, event),
+            ),
             lambda e: self.driver.computed(e),
             self._fetch,
             log.append,
         )
-        settings = replace(Settings.of(manifest, options.slots), stage_sums=tuple(need.sums for need in needs))
         self.core = PeerCore(
             me,
             self._coordinator,
@@ -262,52 +264,6 @@ class PeerProcess:
         for member in self._group:
             network.learn(member, known.get(member.peer, ()))
         return network
-
-    def _new_engine(self, stage: int, post: Callable[[PeerInput], None]) -> StageEngine:
-        options = self._options
-        need = self._needs[stage]
-        memory = need.within(self._seat.memory_for_stage)
-        self._seat.holds(memory.device, memory.host)
-        self._retention.budget_bytes = self._seat.frames
-        kind = options.engine if options.pace is None else partial(PacedEngine, pace=options.pace)
-        further: dict[str, object] = {}  # an emulated engine has no such options
-        if self._updates_on_cpu:
-            further["updates_on_cpu"] = True
-        if options.offload:
-            further["offload"] = True
-        if options.precision is not None:
-            further["precision"] = options.precision
-        if memory != need.memory:
-            further["recomputes_layers"] = True
-            note = LayersRecomputed(stage, need.memory.device, self._seat.memory_for_stage, options.compiled)
-            self._loop.call_soon_threadsafe(self.log.append, note)
-        elif options.compiled:
-            further["compiled"] = True
-        if options.device == "cpu":
-            self._fit_heap(stage, memory)
-        return kind(
-            self._manifest,
-            stage,
-            post=post,
-            device=options.device,
-            threads=options.threads,
-            graph_budget_bytes=self._seat.graphs,
-            turns=Turns(options.threads) if options.device == "cpu" else None,
-            splits=options.splits,
-            **further,
-        )
-
-    def _fit_heap(self, stage: int, memory: StageMemory) -> None:
-        """Return freed memory to the kernel if there is no room for the gaps between kept blocks.
-
-        By default, only half of the free memory is planned with, so the gaps fit into the other half.
-        """
-        graphs = min(self._seat.graphs, most_at_once(self.core.settings) * memory.graph)
-        room = self._seat.memory_for_stage
-        if self._options.machine.budgets.strict and memory.with_gaps(graphs) > room:
-            return_freed_memory()
-            note = FreedMemoryReturned(stage, memory.device + graphs, room)
-            self._loop.call_soon_threadsafe(self.log.append, note)
 
     # ------------------------------------------------------------ this peer's part of the machine
 
