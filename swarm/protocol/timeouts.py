@@ -13,6 +13,8 @@ OWN_PACE = 4.0
 """A microbatch may take this multiple of an actor's usual time before the actor counts as stalled."""
 _LEAST_SILENCE, _LEAST_STANDSTILL = 1 / 15, 1 / 12
 """Lower bounds of the silence and stall deadlines, as fractions of the step budget."""
+_SOONEST, _LATEST = 1 / 120, 1 / 20
+"""Bounds of the time until something missing is requested for the first time again, as fractions of the step budget."""
 
 
 class Observed:
@@ -79,5 +81,18 @@ def want_deadline(waits: Observed, budget_s: float, attempts: int) -> float:
     The deadline follows the median of the waiting times. It may be shorter than slow frames need, because a holder that
     has not computed the frame yet says so.
     """
-    base = deadline(waits, budget_s, multiple=2.0, low=1 / 120, high=1 / 20, q=0.5)
+    return _asked_again(deadline(waits, budget_s, multiple=2.0, low=_SOONEST, high=_LATEST, q=0.5), budget_s, attempts)
+
+
+def part_deadline(pauses: Observed, budget_s: float, attempts: int) -> float:
+    """Seconds without any part or sum until the missing ones are requested again. Doubles with each attempt, up to half
+    of the step budget.
+
+    `pauses`: the longest pause of each earlier reduction. The deadline is several times the usual one, because a part
+    that is requested while it is in transit may be sent twice.
+    """
+    return _asked_again(deadline(pauses, budget_s, multiple=4.0, low=_SOONEST, high=_LATEST, q=0.5), budget_s, attempts)
+
+
+def _asked_again(base: float, budget_s: float, attempts: int) -> float:
     return min(base * float(2**attempts), budget_s / 2)

@@ -17,11 +17,11 @@ def _partner_unchecked() -> list[Patch]:
     """A part of what is shared is taken whatever table the other stage had then, and no set is looked at."""
     on_part = PassRun.on_part
 
-    def renamed(self: PassRun, part: Any) -> None:
+    def renamed(self: PassRun, part: Any, now: float) -> None:
         known = self._attempt
         if part.key.contributor not in self.microbatches.table.roster and part.key.attempt.number == known.number:
             part = dataclasses.replace(part, key=dataclasses.replace(part.key, attempt=known))
-        on_part(self, part)
+        on_part(self, part, now)
 
     return [
         (PassRun, "on_part", renamed),

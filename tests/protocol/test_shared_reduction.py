@@ -7,6 +7,7 @@ from swarm.protocol.io import Emit, Send
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.peer.all_reduce import AllReduce, BucketCounts
 from swarm.protocol.peer.io import Assemble, Assembled, BucketSummed, EncodePart, PartEncoded, SumBucket
+from swarm.protocol.timeouts import Observed
 
 FIRST, LAST = (Actor("a", 1), Actor("b", 1)), (Actor("y", 1), Actor("z", 1))
 PASS = PassId(Term(1), StepNumber(0))
@@ -35,6 +36,7 @@ class Peer:
             microbatches=4,
             buckets=BucketCounts(SHARED + 1, shared=SHARED),
             carry=None,
+            pauses=Observed(),
             budget_s=60.0,
             out=self.out,
             now=0.0,
@@ -43,7 +45,7 @@ class Peer:
 
     def part(self, bucket: int, contributor: Actor, done: int, attempt: Attempt = HERE) -> list[object]:
         key = PartKey(attempt, bucket, contributor)
-        self.reduction.on_part(m.ReducePart(key, done, contributor.peer, m.Receipt(inputs=10)))
+        self.reduction.on_part(m.ReducePart(key, done, contributor.peer, m.Receipt(inputs=10)), 0.0)
         return list(self.out.take())
 
 
@@ -102,7 +104,7 @@ def test_the_receipt_is_that_of_the_own_stage() -> None:
     peer = Peer(FIRST[0])
     for bucket, owner in enumerate((FIRST[0], FIRST[1], LAST[0], LAST[1])):
         if bucket:
-            peer.reduction.on_sum(owner, m.ReducedPart(SumKey(HERE, bucket), "sum", m.Receipt(inputs=99)))
+            peer.reduction.on_sum(owner, m.ReducedPart(SumKey(HERE, bucket), "sum", m.Receipt(inputs=99)), 0.0)
             continue
         for contributor, done in ((FIRST[1], 0b1100), (LAST[0], 0b0011), (LAST[1], 0b1100)):
             peer.part(0, contributor, done)
@@ -117,9 +119,9 @@ def test_the_receipt_is_that_of_the_own_stage() -> None:
 def test_a_sum_is_taken_of_its_reducer_alone() -> None:
     peer = Peer(FIRST[0])
     for sender in (FIRST[1], LAST[1]):
-        peer.reduction.on_sum(sender, m.ReducedPart(SumKey(HERE, 2), "forged"))
+        peer.reduction.on_sum(sender, m.ReducedPart(SumKey(HERE, 2), "forged"), 0.0)
     assert not peer.out.take()
-    peer.reduction.on_sum(LAST[0], m.ReducedPart(SumKey(HERE, 2), "sum"))
+    peer.reduction.on_sum(LAST[0], m.ReducedPart(SumKey(HERE, 2), "sum"), 0.0)
     assert peer.out.take()
 
 
@@ -140,9 +142,9 @@ def test_who_is_awaited_is_who_computes_whose_parts_lack_then_whose_sums() -> No
     peer.reduction.on_bucket_summed(BucketSummed(HERE, SHARED, "sum"))
     assert set(peer.reduction.awaited) == {FIRST[1], *LAST}, "their sums"
     for bucket, owner in ((1, FIRST[1]), (3, LAST[1])):
-        peer.reduction.on_sum(owner, m.ReducedPart(SumKey(HERE, bucket), "sum", None))
+        peer.reduction.on_sum(owner, m.ReducedPart(SumKey(HERE, bucket), "sum", None), 0.0)
     assert peer.reduction.awaited == (LAST[0],)
-    peer.reduction.on_sum(LAST[0], m.ReducedPart(SumKey(HERE, 2), "sum", None))
+    peer.reduction.on_sum(LAST[0], m.ReducedPart(SumKey(HERE, 2), "sum", None), 0.0)
     assert peer.reduction.awaited == (FIRST[0],), "it puts them together"
     peer.reduction.on_assembled(Assembled(HERE, "digest", 1.0, 0.0))
     assert not peer.reduction.awaited

@@ -27,7 +27,7 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.peer.answers import Answers
 from swarm.protocol.peer.io import Assemble, Assembled, BucketSummed, EncodePart, PartEncoded, StoreSum, SumBucket
 from swarm.protocol.residuals import Carry
-from swarm.protocol.timeouts import Observed, want_deadline
+from swarm.protocol.timeouts import Observed, part_deadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class AllReduce:
     * `accumulated`: bit set of the microbatches that are in the accumulator, whatever the table says.
     * `receipt`: the receipt of those microbatches.
     * `carry`: the residuals that enter this reduction, in a run that averages compressed gradients.
+    * `pauses`: the longest pauses of earlier reductions, to which that of this one is added.
     * `partner`: the stage that shares the first `shared` buckets, and its table.
     """
 
@@ -64,6 +65,7 @@ class AllReduce:
         buckets: BucketCounts,
         carry: Carry | None,
         budget_s: float,
+        pauses: Observed,
         out: Outbox,
         now: float,
     ) -> None:
@@ -97,10 +99,12 @@ class AllReduce:
         self._open = range(buckets.first_round or buckets.count)
         """The buckets that can be computed now."""
         self._budget_s = budget_s
-        self._waits = Observed()
-        """Observed waiting times. They stay empty, so that this peer asks again only after the longest deadline: parts
-        are rarely lost.
-        """
+        self._pauses = pauses
+        self._heard_at = now
+        """The time of the last arrival, or of the beginning."""
+        self._longest_pause = 0.0
+        self.asked_around = False
+        """True if this peer has asked another actor to forward a request for what is missing."""
         self._out = out
         self._answers = Answers()
         self._encoded: dict[int, Payload] = {}
@@ -180,7 +184,7 @@ class AllReduce:
         key = PartKey(self._named_for(to), bucket, self._me)
         return ReducePart(key, self._mine, self._encoded[bucket], self._receipt)
 
-    def on_part(self, part: ReducePart) -> None:
+    def on_part(self, part: ReducePart, now: float) -> None:
         bucket, contributor = part.key.bucket, part.key.contributor
         held = self._parts.get(bucket)
         if held is None or contributor in held or contributor not in self._members(bucket) or contributor == self._me:
@@ -189,8 +193,13 @@ class AllReduce:
             self._refuse(part)
             return
         held[contributor] = part
-        self._arrived += 1
+        self._note_arrival(now)
         self._sum_if_complete(bucket)
+
+    def _note_arrival(self, now: float) -> None:
+        self._arrived += 1
+        self._longest_pause = max(self._longest_pause, now - self._heard_at)
+        self._heard_at = now
 
     def _is_assigned(self, part: ReducePart) -> bool:
         return part.microbatches == self._sets[part.key.contributor]
@@ -246,12 +255,12 @@ class AllReduce:
                 self._out.send(actor, self._reduced(done.bucket, actor))
         self._store(done.bucket, done.payload)
 
-    def on_sum(self, sender: Actor, part: ReducedPart) -> None:
+    def on_sum(self, sender: Actor, part: ReducedPart, now: float) -> None:
         bucket = part.key.bucket
         if bucket not in self._open or bucket in self._stored or sender != self._owner(bucket):
             return
         self._totals[bucket] = part.receipt
-        self._arrived += 1
+        self._note_arrival(now)
         self._store(bucket, part.payload)
 
     def _reduced(self, bucket: int, to: Actor) -> ReducedPart:
@@ -267,6 +276,8 @@ class AllReduce:
             self._begin()
 
     def on_assembled(self, done: Assembled) -> Prepared:
+        if not self.asked_around:  # the pause before an answer by a detour is not how long parts take
+            self._pauses.add(self._longest_pause)
         found = (done.digest, done.squared_norm, done.loss_sum, done.finite)
         receipt = self._totals.get(self._shared)  # the first bucket that this stage does not share
         state = (done.state, done.spoilt, done.unusable)
@@ -301,6 +312,7 @@ class AllReduce:
         for actor, keys in wanted.items():
             self._out.send(actor, Want(tuple(keys)))
             if via_of and actor in via_of:
+                self.asked_around = True
                 self._out.send(actor, Want(tuple(keys)), via_of[actor])
 
     def _parts_lacking(self) -> Iterator[tuple[int, Actor]]:
@@ -364,7 +376,7 @@ class AllReduce:
         return self._attempts
 
     def next_deadline_at(self) -> float:
-        return self._asked_at + want_deadline(self._waits, self._budget_s, self._attempts)
+        return self._asked_at + part_deadline(self._pauses, self._budget_s, self._attempts)
 
     def next_deadline(self) -> float | None:
         return None if len(self._stored) == self._buckets else self.next_deadline_at()

@@ -14,7 +14,7 @@ from swarm.protocol.timeouts import Observed
 
 @dataclass(frozen=True, slots=True)
 class PassContext:
-    """Does not change during a pass. `slots` and `waits` outlive the pass."""
+    """Does not change during a pass. `slots`, `waits`, `pauses` and `indirect` outlive the pass."""
 
     me: Actor
     coordinator: Actor
@@ -22,6 +22,10 @@ class PassContext:
     slots: Slots
     waits: Observed
     """The observed waiting times for frames. Deadlines follow from them."""
+    pauses: Observed
+    """The longest pause in the arrivals of each earlier reduction. Deadlines follow from them."""
+    indirect: set[Actor]
+    """Actors whose parts or sums came only through another actor, although this peer had asked for them directly."""
     is_up: Callable[[Actor], bool]
     """Returns True if the connection to an actor is open."""
     out: Outbox

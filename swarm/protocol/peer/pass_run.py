@@ -73,6 +73,8 @@ class PassRun:
         first is reported.
         """
         self._out = out = context.out
+        self._pauses = context.pauses
+        self._indirect = context.indirect
         self._early = EarlyMessages()
         self._undelivered: dict[Actor, list[WithPayload]] = {}
         """For each unreachable actor, the messages that wait for a route to it."""
@@ -122,7 +124,7 @@ class PassRun:
         self._early.drop(lambda part: isinstance(part, ReducePart) and not self._is_of_use(part))
         if microbatches.fenced:
             self.fence(reason)
-        self._take_early_parts()
+        self._take_early_parts(now)
         self.reduce_if_sealed(now)
 
     def fence(self, reason: str) -> None:
@@ -194,17 +196,18 @@ class PassRun:
             buckets=self._buckets,
             carry=self._carry,
             budget_s=self._settings.step_budget_s,
+            pauses=self._pauses,
             out=self._out,
             now=now,
         )
-        self._take_early_parts()
+        self._take_early_parts(now)
 
-    def _take_early_parts(self) -> None:
+    def _take_early_parts(self, now: float) -> None:
         if self.reduction is None:
             return
         for _, part in self._early.take():
             if isinstance(part, ReducePart):
-                self.on_part(part)
+                self.on_part(part, now)
         if self._early.dropped:  # the other end of the pipeline may have finished long before and sent many parts
             self._early.dropped = False
             self.reduction.ask_again()
@@ -263,18 +266,26 @@ class PassRun:
             self.reduction.on_want(sender, key, via)
         return False
 
-    def on_part(self, part: ReducePart) -> None:
+    def on_part(self, part: ReducePart, now: float) -> None:
         if not self._is_of_use(part) or not self._reduces_here(part.key.contributor):
             return
         known = self._attempt
         if self.reduction is not None and (part.key.attempt.number < known.number or part.key.attempt == known):
-            self.reduction.on_part(part)
+            self.reduction.on_part(part, now)
         else:
             self._early.keep(part.key.contributor, part)
 
-    def on_sum(self, sender: Actor, part: ReducedPart) -> None:
+    def on_sum(self, sender: Actor, part: ReducedPart, now: float) -> None:
         if self.reduction is not None and part.key.attempt == self.reduction.attempt:
-            self.reduction.on_sum(sender, part)
+            self.reduction.on_sum(sender, part, now)
+
+    def came_around(self, origin: Actor, via: Actor) -> None:
+        """A part or a sum of `origin` comes through `via`. If it was requested directly first, the next reductions
+        request parts and sums of `origin` through another actor at once.
+        """
+        if self.reduction is not None and self.reduction.asked_around:
+            self._indirect.add(origin)
+            self._out.tell_route(origin, via, "answers only through a sibling")
 
     # ------------------------------------------------------------ links and time
 
@@ -306,6 +317,7 @@ class PassRun:
     def reconnected(self, other: Actor, now: float) -> None:
         """A connection is restored. Ask again for what may have been lost in transit."""
         self.microbatches.detours.unreachable.discard(other)
+        self._indirect.discard(other)
         if not self.microbatches.fenced:
             self.microbatches.wants.ask_again(now, of=other)
         if self.reduction is not None and other in self.reduction.siblings:
@@ -335,8 +347,9 @@ class PassRun:
         """Ask again for overdue frames, parts and sums."""
         self.microbatches.tick(now)
         if self.reduction is not None and (attempts := self.reduction.overdue(now)):
-            around = {a: via for a in self.reduction.siblings if (via := self.microbatches.detours.via(a)) is not None}
-            self.reduction.ask_again(around if attempts > 1 else None)
+            siblings = [a for a in self.reduction.siblings if attempts > 1 or a in self._indirect]
+            around = {a: via for a in siblings if (via := self.microbatches.detours.via(a)) is not None}
+            self.reduction.ask_again(around)
 
     def deadlines(self) -> list[float]:
         due = [

@@ -71,6 +71,8 @@ class StepCycle:
         self._lend_orders = LendOrders(held_stage, out)
         self._slots = Slots(settings)
         self._waits = Observed()
+        self._pauses = Observed()
+        self._indirect: set[Actor] = set()
         self._begun: PassId | None = None
         self._opening: Open | None = None
         """The Open of a pass that this peer begins once it has applied the previous step."""
@@ -186,6 +188,8 @@ class StepCycle:
             self._settings,
             self._slots,
             self._waits,
+            self._pauses,
+            self._indirect,
             self._reachability.is_up,
             self._out,
             self._is_paused,
