@@ -16,7 +16,7 @@ from peers.runtime.core_loop import RunFailed
 from peers.runtime.directory import Directory
 from peers.runtime.organisers import addresses_by_peer, members_of
 from peers.runtime.run_observer import RunObserver
-from peers.stage.admission import Admitted, be_admitted, says_shut_out
+from peers.stage.admission import Admitted, be_admitted, check_identity, says_shut_out
 from peers.stage.bans import Bans
 from peers.stage.budgets import memory_for_states
 from peers.stage.driver import StageDriver
@@ -86,6 +86,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
     later.
     """
     check_note(home)
+    check_identity(home)
     log = EventLog(home.events, time.time, Rotation(_LOG_PART_BYTES, _LOG_PARTS))
     log.listeners.extend((*options.listeners, *options.faults))
     entries = (*invite.addresses, *options.bootstrap)
