@@ -379,7 +379,10 @@ class PeerProcess:
                 patience.refused(str(refusals[0]))
                 if is_of_a_twin(str(refusals[0])):
                     self.log.append(DuplicateIdentity(str(self._network.me), None))
-                    leave_note(self._home, str(refusals[0]))
+                    try:
+                        leave_note(self._home, str(refusals[0]))
+                    except OSError as error:
+                        patience.refused(f"{refusals[0]}; {self._home.superseded} cannot be written: {error.strerror}")
                 break
             told = patience.look(self._network.why_lost(self.core.coordinator), self._loop.time())
             if patience.over:
