@@ -11,6 +11,7 @@ import difflib
 import errno
 import functools
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -93,6 +94,10 @@ class _LazyGroup(TyperGroup):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.0)[0]
             ctx.fail(f"no command {args[0]!r}; the nearest one is {near!r}")
+        try:
+            os.getcwd()
+        except FileNotFoundError:  # in such a folder, torch's mathematical library ends the process
+            ctx.fail("the current folder has been deleted: change to another one, for example with `cd`")
         name, _, rest = super().resolve_command(ctx, args)
         if name in LASTING:
             streams.outlive_reader()

@@ -144,6 +144,14 @@ def test_a_dashboards_process_makes_no_folder_called_tilde(tmp_path: Path, monke
         companion(Path("~/home"), None, None, Console())
 
 
+def test_a_deleted_current_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    deleting = ("sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh")
+    done = started("id", "--home", str(tmp_path / "home"), before=deleting, cwd=tmp_path / "gone")
+    assert "has been deleted" in said(done)
+    assert not (tmp_path / "home").exists()
+
+
 def limited(soft: int, hard: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
