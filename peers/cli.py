@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import difflib
 import errno
+import functools
 import importlib
+import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -91,11 +94,15 @@ class _LazyGroup(TyperGroup):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.0)[0]
             ctx.fail(f"no command {args[0]!r}; the nearest one is {near!r}")
+        try:
+            os.getcwd()
+        except FileNotFoundError:  # in such a folder, torch's mathematical library ends the process
+            ctx.fail("the current folder has been deleted: change to another one, for example with `cd`")
         name, _, rest = super().resolve_command(ctx, args)
         if name in LASTING:
             streams.outlive_reader()
             raise_limit()
-        return name, _load(str(name)), _with_places(rest)
+        return name, _load(str(name), rest), _with_places(rest)
 
 
 def _with_places(args: Sequence[str]) -> list[str]:
@@ -107,11 +114,30 @@ def _with_places(args: Sequence[str]) -> list[str]:
     return ["--dashboard=" if is_alone else word for word, is_alone in zip(args, alone, strict=True)]
 
 
-def _load(name: str) -> Any:
+def _load(name: str, args: Sequence[str]) -> Any:
     module = importlib.import_module(f"peers.commands.{name.replace('-', '_')}")
     single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    single.command(name=name)(module.command)
+    single.command(name=name)(_without_empty_paths(module.command) if _says_nothing(args) else module.command)
     return typer.main.get_command(single)
+
+
+def _says_nothing(args: Sequence[str]) -> bool:
+    """True if an argument or the value of an option is empty, as with `--home "$UNSET"`, and none is a plain dot."""
+    values = [word.partition("=")[2] if word.startswith("--") and "=" in word else word for word in args]
+    return "" in values and "." not in values
+
+
+def _without_empty_paths(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, which then refuses an empty path: it would mean the current folder."""
+
+    @functools.wraps(command)
+    def checked(**values: Any) -> None:
+        for name, value in values.items():
+            if Path() in (value if isinstance(value, list) else [value]):
+                raise typer.BadParameter("the path is empty: name a path, or . for this folder", param_hint=name)
+        command(**values)
+
+    return checked
 
 
 _app = typer.Typer(cls=_LazyGroup, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")

@@ -21,6 +21,7 @@ from typing import Self
 from rich.console import Console
 
 from peers.dashboard.place import Place
+from peers.run.home import made_home
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _LASTING_S = 60.0
@@ -114,9 +115,10 @@ class Companion:
 
 
 def companion(home: Path, place: Place | None, tensorboard: Path | None, console: Console) -> Companion:
-    """The dashboard for the process that owns `home`. `place` None: the default place, or the next free port."""
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    words = [str(home)]
+    """The dashboard for the process that owns `home`. `place` None: the default place, or the next free port. Raises
+    HomeError.
+    """
+    words = [str(made_home(home))]
     if place is not None:
         words += ["--address", str(place)]
     if tensorboard is not None:

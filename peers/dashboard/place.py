@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 ADDRESS, PORT = "127.0.0.1", 7070
+_FORM = re.compile(r"(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<four>[0-9.]+|localhost))?:?(?P<port>[0-9]+)?", re.ASCII)
 
 
 class PlaceError(ValueError):
@@ -30,22 +31,16 @@ class Place:
         """
         if not text:
             return cls()
-        found = re.fullmatch(
-            r"(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<four>[0-9.]+|localhost))?:?(?P<port>[0-9]{1,5})?", text
-        )
-        if text.isdigit():
-            address, port = ADDRESS, text
-        elif found is not None:
-            address, port = found["six"] or found["four"] or ADDRESS, found["port"] or ""
-        else:
+        if (found := _FORM.fullmatch(text)) is None:
             raise PlaceError(f"{text!r} is not an ADDRESS:PORT: write 127.0.0.1:7070, [::1]:7070 or 0.0.0.0:7070")
+        address, port = (ADDRESS, text) if text.isdigit() else (found["six"] or found["four"] or ADDRESS, found["port"])
         address = ADDRESS if address == "localhost" else address
         try:
             ipaddress.ip_address(address)
         except ValueError:
             raise PlaceError(f"{address!r} is not an IP address of this machine") from None
-        if port and int(port) > 65_535:
-            raise PlaceError(f"port {port}: the largest port is 65535")
+        if port and (len(port) > 5 or int(port) > 65_535):
+            raise PlaceError(f"port {port[:20]}: the largest port is 65535")
         return cls(address, int(port) if port else PORT, not port)
 
     @property
@@ -66,9 +61,7 @@ class Place:
 
 
 def is_place(text: str) -> bool:
-    """True if `text` is an ADDRESS:PORT, and not the next argument after an option without a value."""
-    try:
-        Place.parse(text)
-    except PlaceError:
-        return False
-    return bool(text)
+    """True if `text` has the form of an ADDRESS:PORT, perhaps of a wrong one, and is not the next argument after an
+    option without a value.
+    """
+    return bool(text) and _FORM.fullmatch(text) is not None

@@ -76,6 +76,16 @@ def logged_home(path: Path | None) -> Home:
     return max(logged, key=lambda home: home.events.stat().st_mtime)
 
 
+def made_home(path: Path) -> Path:
+    """Make the folder of a home, and return its path. Raises HomeError."""
+    found = Home(path).path
+    try:
+        found.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise _no_home(found, error) from None
+    return found
+
+
 class Home:
     """The layout of a home folder. To read a home, no lock is needed. A process that uses it as its own calls
     `Home.open`.
@@ -202,13 +212,11 @@ class OpenHome(Home):
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         super().__init__(path)
+        made_home(path)
         try:
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._held: IO[str] | None = self._take_lock()
         except OSError as error:
-            raise HomeError(
-                f"{self.path} cannot be a home ({error.strerror}): name one with --home {_WANTED}"
-            ) from None
+            raise _no_home(self.path, error) from None
         try:
             self.incarnation = self._next_incarnation(clock())
         except BaseException:
@@ -269,7 +277,11 @@ class OpenHome(Home):
         return incarnation
 
 
-_WANTED = "that you may write to, on a disk that has locks (most network drives have none)"
+def _no_home(path: Path, error: OSError) -> HomeError:
+    return HomeError(
+        f"{path} cannot be a home ({error.strerror}): name one with --home that you may write to, on a disk that has "
+        "locks (most network drives have none)"
+    )
 
 
 def _expanded(path: Path) -> Path:

@@ -39,7 +39,7 @@ class RunObserver(NetworkObserver):
         """Called with a coordinator's list of banned members, which the core does not need."""
 
     def ending(self) -> bool:
-        """True once broken streams and undelivered messages are no longer reported."""
+        """True once broken streams, refused peers and undelivered messages are no longer reported."""
         return False
 
     # ------------------------------------------------------------ from the network
@@ -66,12 +66,12 @@ class RunObserver(NetworkObserver):
             self._log.append(FrameRefused(str(sender), reason, count))
 
     def peer_refused(self, peer: str, reason: str) -> None:
-        if worth_telling(count := self._refused_peers.add(peer)):
+        if not self.ending() and worth_telling(count := self._refused_peers.add(peer)):
             self._log.append(PeerRefused(peer, reason, count))
 
     def stranger_refused(self, peer: str, reason: str) -> None:
         self._refused_strangers += 1
-        if worth_telling(self._refused_strangers):
+        if not self.ending() and worth_telling(self._refused_strangers):
             self._log.append(PeerRefused(peer, reason, self._refused_strangers))
 
     def member_slowed(self, actor: Actor, wait_s: float) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from peers.run.home import Home
+from peers.run.home import Home, HomeError
 from peers.runtime.core_loop import RunFailed
 from peers.runtime.organisers import certificate_from_any, fetch_from_any, members_of
 from swarm.atomic import atomic_file, write_whole
@@ -33,6 +33,18 @@ class Admitted(NamedTuple):
     signed: SignedManifest
     manifest: RunManifest
     certificate: bytes
+
+
+def check_identity(home: Home) -> None:
+    """Check that a home that was admitted to a run still has its identity. Raises HomeError, because it would silently
+    become another peer, which takes the place of one more device of the pass.
+    """
+    if home.certificate.exists() and not home.identity.exists():
+        raise HomeError(
+            f"{home.identity} is missing, but this home has taken part in a run: restore it from a backup. Without "
+            f"one, delete {home.certificate}: the home then joins as another peer, which its pass counts as one more "
+            "device"
+        )
 
 
 async def be_admitted(host: Host, home: Home, invite: Invite) -> Admitted:

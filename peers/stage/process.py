@@ -15,7 +15,7 @@ from peers.runtime.core_loop import RunFailed
 from peers.runtime.directory import Directory
 from peers.runtime.organisers import addresses_by_peer, members_of
 from peers.runtime.run_observer import RunObserver
-from peers.stage.admission import Admitted, be_admitted, says_shut_out
+from peers.stage.admission import Admitted, be_admitted, check_identity, says_shut_out
 from peers.stage.bans import Bans
 from peers.stage.budgets import memory_for_states
 from peers.stage.driver import StageDriver
@@ -79,6 +79,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
     later.
     """
     check_note(home)
+    check_identity(home)
     log = EventLog(home.events, time.time, Rotation(_LOG_PART_BYTES, _LOG_PARTS))
     log.listeners.extend((*options.listeners, *options.faults))
     entries = (*invite.addresses, *options.bootstrap)
@@ -334,7 +335,10 @@ class PeerProcess:
                 patience.refused(str(refusals[0]))
                 if is_of_a_twin(str(refusals[0])):
                     self.log.append(DuplicateIdentity(str(self._network.me), None))
-                    leave_note(self._home, str(refusals[0]))
+                    try:
+                        leave_note(self._home, str(refusals[0]))
+                    except OSError as error:
+                        patience.refused(f"{refusals[0]}; {self._home.superseded} cannot be written: {error.strerror}")
                 break
             told = patience.look(self._network.why_lost(self.core.coordinator), self._loop.time())
             if patience.over:

@@ -27,6 +27,6 @@ def check_note(home: Home) -> None:
     if home.superseded.exists():
         raise HomeError(
             f"{home.path}: another process with the same key joined after this one. If this home is a copy, delete "
-            f"{home.identity} and {home.superseded}: it gets a new key. If the other process has ended for good, "
-            f"delete {home.superseded} alone. Or join with another home: swarm-peer join --home OTHER"
+            f"{home.identity}, {home.certificate} and {home.superseded}: it gets a new key. If the other process has "
+            f"ended for good, delete {home.superseded} alone. Or join with another home: swarm-peer join --home OTHER"
         )

@@ -31,17 +31,21 @@ class Identity:
 
     @classmethod
     def load(cls, path: Path) -> Identity:
-        """Read the key, or make one (mode 0600) when there is no such file. Raises IdentityError."""
+        """Read the key, or make one (mode 0600) when there is no such file. Raises IdentityError, OSError."""
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             key = Ed25519PrivateKey.generate()
             draft = path.with_name(f".{path.name}.{os.getpid()}")
-            draft.touch(mode=0o600)
-            with draft.open("wb") as file:
-                file.write(_PRIVATE_HEAD + key.private_bytes_raw() + key.public_key().public_bytes_raw())
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
+            try:
+                draft.touch(mode=0o600)
+                with draft.open("wb") as file:
+                    file.write(_PRIVATE_HEAD + key.private_bytes_raw() + key.public_key().public_bytes_raw())
+                    file.flush()
+                    os.fsync(file.fileno())
+                draft.replace(path)
+            except OSError as error:  # such as a full disk, whose errors do not name the file
+                draft.unlink(missing_ok=True)
+                raise OSError(error.errno, error.strerror, str(path)) from None
             sync_folder(path.parent)  # others will know this identity, so it must survive a power failure
         raw = path.read_bytes()
         if len(raw) != len(_PRIVATE_HEAD) + 64 or not raw.startswith(_PRIVATE_HEAD):

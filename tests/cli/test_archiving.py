@@ -16,6 +16,7 @@ from peers.coordinator.collector import FIRST_RATE, Collector
 from peers.coordinator.driver import CoordinatorDriver
 from peers.coordinator.feeder import Feeder
 from peers.coordinator.organiser_key import KeyDamaged, organiser_key
+from peers.coordinator.pass_book import PassBook
 from peers.run.home import Home
 from peers.runtime.checkpoint_request import CheckpointRequest
 from swarm.events import CheckpointRefused, Event, EventLog
@@ -250,12 +251,24 @@ def test_the_organisers_key_is_whole_private_and_the_same_ever_after(tmp_path: P
             organiser_key(home)
 
 
+def test_a_lost_key_is_not_replaced_while_there_are_passes_that_it_signed(tmp_path: Path) -> None:
+    with Home.open(tmp_path / "home") as home:
+        made = organiser_key(home)
+        PassBook(home, "0" * 64).printed(made, 8)
+        home.organiser_key.unlink()
+        with pytest.raises(KeyDamaged, match=r"organiser\.key is missing.*restore it.*passes away.*new invites"):
+            organiser_key(home)
+        assert not home.organiser_key.exists()
+        home.passes.rename(home.path / "old-passes")
+        assert organiser_key(home).private_bytes_raw() != made.private_bytes_raw()
+
+
 def test_a_key_that_cannot_be_written_leaves_no_half_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    home: Any = SimpleNamespace(path=tmp_path, organiser_key=tmp_path / "organiser.key")
+    home: Any = SimpleNamespace(path=tmp_path, organiser_key=tmp_path / "organiser.key", passes=tmp_path / "passes")
     with pytest.raises(OSError, match="No space left"):
         organiser_key(home)
     assert list(tmp_path.iterdir()) == []

@@ -106,6 +106,13 @@ def test_a_peer_keeps_the_newest_list_of_its_run(tmp_path: Path) -> None:
         assert Bans(path, RUN, net).known == Banned(0, ())
 
 
+def test_a_list_that_cannot_be_written_is_obeyed_all_the_same(tmp_path: Path) -> None:
+    net: Any = Net()
+    (tmp_path / "bans.json").mkdir()
+    Bans(tmp_path / "bans.json", RUN, net).heard(Banned(3, (ONE.peer,)))
+    assert net.banned == {ONE.peer}
+
+
 async def test_a_certificate_is_signed_when_the_record_holds_the_device() -> None:
     record, asked = Record(), asyncio.Queue[ControlRequested]()
     answer = asyncio.get_running_loop().create_future()

@@ -86,3 +86,17 @@ def test_strangers_count_together_because_each_may_come_under_many_names(tmp_pat
     log.close()
     events = [event for _, event in read_log(tmp_path / "events.jsonl")]
     assert [e.count for e in events if isinstance(e, PeerRefused)] == [*range(1, 11), 100, 1000, 10_000]
+
+
+def test_a_process_that_ends_does_not_list_whom_it_turns_away(tmp_path: Path) -> None:
+    class Ending(RunObserver):
+        def ending(self) -> bool:
+            return True
+
+    log = EventLog(tmp_path / "events.jsonl", lambda: 0.0)
+    unused: Any = None
+    observer = Ending(unused, log)
+    observer.peer_refused("a peer", "closing: this process is about to end")
+    observer.stranger_refused("a stranger", "closing: this process is about to end")
+    log.close()
+    assert not list(read_log(tmp_path / "events.jsonl"))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from peers.run.home import Home, HomeError
+from peers.stage.admission import check_identity
 from peers.stage.twin import check_note, is_of_a_twin, leave_note
 
 
@@ -76,6 +77,19 @@ def test_a_home_that_a_twin_drove_out_says_so_until_somebody_has_read_it(tmp_pat
         check_note(home)
     home.superseded.unlink()
     check_note(home)
+
+
+def test_a_peer_that_has_lost_its_identity_does_not_silently_become_another(tmp_path: Path):
+    home = Home(tmp_path)
+    check_identity(home)  # a new home
+    home.certificate.write_text("of the run")
+    with pytest.raises(HomeError, match=r"identity\.key is missing.*restore it.*delete .*certificate"):
+        check_identity(home)
+    home.identity.write_text("key")
+    check_identity(home)
+    home.identity.unlink()
+    home.certificate.unlink()
+    check_identity(home)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from peers import cli
+from peers.dashboard.companion import companion
 from peers.run.home import Home, HomeError
 from peers.runtime import descriptors
 from peers.runtime.descriptors import TooFewDescriptors, raise_limit
@@ -106,6 +108,48 @@ def test_a_disk_without_locks_is_named(number: int, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(HomeError, match="locks"):
         Home.open(tmp_path / "home")
+
+
+@pytest.mark.parametrize(
+    "line", [["id", "--home", ""], ["export", ""], ["init", "--data="], ["prepare", "--input", ""]]
+)
+def test_an_empty_path_does_not_mean_this_folder(
+    line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        cli.main(line)
+    assert end.value.code == cli.EXIT_USER and "the path is empty" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_empty_text_and_a_dot_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        cli.main(["id", "--home", "."])
+    assert end.value.code == 0 and (tmp_path / "identity.key").exists()
+
+
+def test_a_dashboards_process_makes_no_folder_called_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    companion(Path("~/home"), None, None, Console())
+    assert [path.name for path in tmp_path.iterdir()] == ["me"]
+
+    def unknown(path: Path) -> Path:
+        raise RuntimeError
+
+    monkeypatch.setattr(Path, "expanduser", unknown)
+    with pytest.raises(HomeError, match="HOME is not set"):
+        companion(Path("~/home"), None, None, Console())
+
+
+def test_a_deleted_current_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    deleting = ("sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh")
+    done = started("id", "--home", str(tmp_path / "home"), before=deleting, cwd=tmp_path / "gone")
+    assert "has been deleted" in said(done)
+    assert not (tmp_path / "home").exists()
 
 
 def limited(soft: int, hard: int) -> Callable[[], None]:

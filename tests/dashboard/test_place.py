@@ -36,6 +36,21 @@ def test_dashboard_may_stand_alone() -> None:
     assert _with_places(["--dashboard", "8080", "x"]) == ["--dashboard", "8080", "x"]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("1:99999", "'1' is not an IP"),
+        ("1.2.3.4:99999", "port 99999"),
+        ("123456", "port 123456"),
+        (":" + "9" * 5000, "port 9"),
+    ],
+)
+def test_a_wrong_place_is_told_and_not_taken_for_the_next_argument(wrong: str, says: str) -> None:
+    assert _with_places(["--dashboard", wrong, "x"]) == ["--dashboard", wrong, "x"]
+    with pytest.raises(PlaceError, match=says):
+        Place.parse(wrong)
+
+
 def test_a_taken_port_is_passed_over_when_it_was_only_a_wish() -> None:
     with listen(Place(port=0, wish=False)) as taken:
         port = taken.getsockname()[1]

@@ -61,6 +61,18 @@ def test_a_damaged_identity_is_refused(tmp_path: Path, damage: Callable[[bytes],
         Identity.load(path)
 
 
+def test_an_identity_that_cannot_be_written_is_named_and_leaves_no_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/identity'"):
+        Identity.load(tmp_path / "identity")
+    assert not list(tmp_path.iterdir())
+
+
 async def test_a_host_is_who_its_identity_says_and_shows_where_it_listens(
     make_host: Callable[..., Awaitable[Host]], tmp_path: Path
 ) -> None:
