@@ -294,8 +294,8 @@ def _table(path: Path, column: str, delimiter: str) -> Iterator[str]:
                 if row and row[at].strip():
                     yield _string(row[at], f"{path}, line {rows.line_num}, column {column!r}")
         except csv.Error as error:
-            row = "" if begin >= rows.line_num else f"; its row begins in line {begin}: is a quote not closed there?"
-            raise CorpusError(f"{path}, line {rows.line_num}: not valid CSV or TSV ({error}){row}") from None
+            start = "" if begin >= rows.line_num else f"; its row begins in line {begin}: is a quote not closed there?"
+            raise CorpusError(f"{path}, line {rows.line_num}: not valid CSV or TSV ({error}){start}") from None
         except UnicodeDecodeError as error:
             raise CorpusError(
                 f"{path}, near line {rows.line_num}: not UTF-8 ({error.reason}); convert the file to UTF-8"
