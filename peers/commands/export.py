@@ -50,4 +50,4 @@ def command(
     else:
         print(f"wrote version {trained.version} to {out}: {amount(written.nbytes)}")
         data = trained.manifest.data
-        print(printable(f"the text it was trained on: {data.name}, licence {data.licence}"))
+        print(printable(f"the text it was trained on: {data.name}, licence {data.licence or 'not stated'}"))

@@ -13,7 +13,7 @@ from peers.coordinator.options import CoordinateOptions
 from peers.coordinator.record import DecisionRecord, RecordError
 from peers.coordinator.untold import untold
 from peers.report.metrics import Metrics
-from peers.run.archived_run import check_archive, describe_archive
+from peers.run.archived_run import changes, check_archive, describe_archive
 from peers.run.home import Home, OpenHome
 from peers.run.stage_sizes import stage_sizes
 from peers.runtime.organisers import members_of
@@ -56,8 +56,9 @@ class Durable:
         several = len(members_of(manifest)) > 1
         reader = CorpusReader(options.corpus, manifest)
         tokenizer = Tokenizer.load(options.corpus / TOKENIZER_FILE) if manifest.data.kind == "text" else None
-        check_archive(home.archive, manifest.hash)
-        record = (GroupRecord if several else DecisionRecord)(home.decisions, manifest.hash)
+        changed = changes(home.archive, manifest)
+        check_archive(home.archive, manifest.hash, changed)
+        record = (GroupRecord if several else DecisionRecord)(home.decisions, manifest.hash, changed)
         logs = (*whole_log(home.events), *sorted(home.mirrors.glob("*.jsonl")))
         unlogged = await asyncio.to_thread(untold, record.commands, logs)
         log = EventLog(home.events, time.time, Rotation(PART_BYTES, daily=True))

@@ -26,9 +26,9 @@ class DecisionRecord:
     time. All methods and properties raise RecordError if the file is damaged.
     """
 
-    def __init__(self, path: Path, run_hash: str) -> None:
+    def __init__(self, path: Path, run_hash: str, changed: str = "") -> None:
         """Open or create the record of a run. The record of another run is taken over if nothing has happened in that
-        run yet.
+        run yet. `changed`: how that run differs, in brackets, for the message.
 
         Raises RecordError.
         """
@@ -42,7 +42,7 @@ class DecisionRecord:
             self._db.executescript(_SCHEMA)
             self._db.execute("INSERT OR IGNORE INTO run(id, hash, term) VALUES (0, ?, 0)", (run_hash,))
             _take_over(self._db, run_hash)
-            _check_run(self._db, path, run_hash)
+            _check_run(self._db, path, run_hash, changed)
             stack.pop_all()
 
     @property
@@ -188,13 +188,13 @@ def _take_over(db: sqlite3.Connection, run_hash: str) -> None:
     db.execute("COMMIT")
 
 
-def _check_run(db: sqlite3.Connection, path: Path, run_hash: str) -> None:
+def _check_run(db: sqlite3.Connection, path: Path, run_hash: str, changed: str = "") -> None:
     row = db.execute("SELECT hash FROM run").fetchone()
     found = "" if row is None else str(row[0])
     if found != run_hash:
         raise RecordError(
-            f"{path} records run {found[:16]}…, RUN.toml resolves to {run_hash[:16]}…: "
-            "give this run its own --home, or restore the RUN.toml and corpus it was started with"
+            f"{path} records run {found[:16]}…, RUN.toml resolves to {run_hash[:16]}…{changed}: a run never changes. "
+            "Restore the RUN.toml, the --set and the corpus it was started with, or give the new run its own --home"
         )
 
 

@@ -16,7 +16,7 @@ from swarm.data.corpus_error import CorpusError
 from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.shards import check_file
 from swarm.events.wording import printable
-from swarm.manifest import ManifestError, RunManifest
+from swarm.manifest import ManifestError, RunManifest, differences
 from swarm.state.archive import Archive
 from swarm.state.error import StateError
 from swarm.state.folder import OnRefused, VersionFolder
@@ -47,12 +47,21 @@ class Refused:
         print(f"warning: {printable(text)}", file=sys.stderr)
 
 
-def check_archive(directory: Path, run_hash: str) -> None:
+def changes(directory: Path, manifest: RunManifest) -> str:
+    """How a run differs from the run that the archive in `directory` was made for, in brackets for a message:
+    " (run.steps was 12, is 20)". Empty if nothing differs, or if the archive does not say. Raises OSError.
+    """
+    path = directory / MANIFEST_FILE
+    told = differences(path.read_bytes(), manifest) if path.exists() else ""
+    return f" ({told})" if told else ""
+
+
+def check_archive(directory: Path, run_hash: str, changed: str = "") -> None:
     """Refuse an archive that contains training of another run, whose checkpoints would be pruned. Raises StateError,
     OSError.
 
     Version 0 alone does not count, because it contains no training. A damaged manifest file is no other run if the
-    checkpoints are of this run: `describe_archive` then writes it anew.
+    checkpoints are of this run: `describe_archive` then writes it anew. `changed`: from `changes`, for the message.
     """
     path = directory / MANIFEST_FILE
     if not path.exists():
@@ -63,8 +72,9 @@ def check_archive(directory: Path, run_hash: str) -> None:
     if trained and found != run_hash and not any(_is_of_this_run(folder, version) for version in trained):
         raise StateError(
             directory,
-            f"holds checkpoints of run {found[:16]}…, RUN.toml resolves to {run_hash[:16]}…: give this run a separate "
-            "--home, or restore the RUN.toml and corpus it was started with",
+            f"holds checkpoints of run {found[:16]}…, RUN.toml resolves to {run_hash[:16]}…{changed}: a run never "
+            "changes. Restore the RUN.toml, the --set and the corpus it was started with, or give the new run its own "
+            "--home",
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from peers.run.archived_run import changes, check_archive
 from peers.run.home import Home
 from swarm.manifest import RunManifest
 from swarm.state.archive import Archive
@@ -29,6 +30,7 @@ def archived_digests(
     folder = Home(home).archive
     if not folder.is_dir():
         raise StateError(folder, "no archive here: name the --home of the coordinator of this run")
+    check_archive(folder, manifest.hash, changes(folder, manifest))
     archive = Archive(folder, manifest.hash, manifest.model.stages, manifest.checkpoint.keep, on_refused=on_refused)
     version = archive.newest()
     if version is None:

@@ -12,6 +12,7 @@ import fnmatch
 import glob
 import importlib.util
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,12 +73,14 @@ def open_source(
     JSON lines and JSON: the text in `field` of each object, or plain strings. CSV, TSV and Parquet: the column `field`.
     Other files: UTF-8 text. Files compressed with gzip, bzip2 or xz are decompressed. Raises CorpusError for paths that
     do not exist, for other formats, and for a pattern that matches no file; `documents()` raises it for content that
-    cannot be read.
+    cannot be read, and for a file that has changed since this call. Raises OSError for a folder that cannot be listed.
     """
     passed_over: list[Path] = []
     unused = set(exclude)
     files = [
-        (path, file, formats.kind_of(file)) for path in inputs for file in _files(path, passed_over, exclude, unused)
+        (path, file, formats.kind_of(file), _state(file))
+        for path in inputs
+        for file in _files(path, passed_over, exclude, unused)
     ]
     if unused:
         raise CorpusError(f"--exclude {min(unused)}: matches no file of the folders that --input names")
@@ -85,9 +88,9 @@ def open_source(
         raise CorpusError("no input: name at least one file or folder")
 
     def documents() -> Iterator[str]:
-        for path, file, kind in files:
+        for path, file, kind, state in files:
             try:
-                yield from _documents(file, kind, field)
+                yield from _unchanged(_documents(file, kind, field), file, state)
             except CorpusError as error:
                 if file == path:
                     raise
@@ -96,6 +99,27 @@ def open_source(
 
     named = name or "+".join(path.stem or path.resolve().name for path in inputs)
     return Source(named, licence, documents, tuple(passed_over))
+
+
+def _state(file: Path) -> tuple[int, int]:
+    """What differs after a file was written: its size and the time of its last change."""
+    found = file.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _unchanged(texts: Iterator[str], file: Path, state: tuple[int, int]) -> Iterator[str]:
+    """Yield the texts of a file. Another program may write to it: then the passes over the source would differ, and the
+    last text may be cut off.
+    """
+    try:
+        yield from texts
+    except CorpusError:
+        if _state(file) == state:  # otherwise, the change is the cause
+            raise
+    if _state(file) != state:
+        raise CorpusError(
+            f"{file} has changed while it was read: end the program that writes to it, then start `prepare` again"
+        )
 
 
 def _documents(file: Path, kind: str, field: str) -> Iterator[str]:
@@ -130,21 +154,38 @@ def _files(path: Path, passed_over: list[Path], exclude: Sequence[str], unused: 
     if not path.is_dir():
         what = "is neither a file nor a folder" if path.exists() else "does not exist"
         raise CorpusError(f"{path} {what}: name a text, .jsonl or .parquet file, or a folder of them")
-    seen = [
-        file
-        for file in path.rglob("*")
-        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
-    ]
+    seen = list(_walk(path))
     names = {file: file.relative_to(path).as_posix() for file in seen}
     matching = {pattern: set(fnmatch.filter(names.values(), pattern)) for pattern in exclude}
     unused.difference_update(pattern for pattern, found in matching.items() if found)
     seen = [file for file in seen if not any(names[file] in found for found in matching.values())]
+    if leading := [file for file in seen if file.is_dir() or (not file.exists() and formats.is_taken(file))]:
+        what = "a link to a folder: name that folder with --input" if leading[0].is_dir() else "a link to nothing"
+        inside = glob.escape(names[leading[0]])
+        raise CorpusError(f"{leading[0]} is {what}; --exclude '{inside}' leaves it out")
     found = [file for file in seen if formats.is_taken(file)]
     passed_over.extend(sorted(file for file in seen if not formats.is_taken(file)))
     if not found:
         left = " left after --exclude" if any(matching.values()) else ""
         raise CorpusError(f"folder {path} has no file{left} that ends in {', '.join(formats.READ)}")
     return sorted(found, key=lambda file: file.relative_to(path).as_posix())
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """The files below a folder, and links to folders and to nothing. Hidden ones are left out. Raises OSError for a
+    folder that cannot be listed.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for place, folders, files in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        linked = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        for name in (*linked, *files):
+            path = Path(place, name)
+            if not name.startswith(".") and (path.is_file() or path.is_symlink()):
+                yield path
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -233,13 +274,19 @@ def _table(path: Path, column: str, delimiter: str) -> Iterator[str]:
     csv.field_size_limit(MAX_CELL)
     with formats.opened(path) as file:
         rows = csv.reader(formats.text_of(file), delimiter=delimiter, strict=True)
+        begin = 1
         try:
+            if fix := _separator(path, column, delimiter):
+                raise CorpusError(f"{path}: no column {column!r} in its first line{fix}")
             names = next(rows, [])
             if column not in names:
-                fix = _separator(column, names, delimiter) or f"{_nearest(column, names)}; choose with --column"
-                raise CorpusError(f"{path}: no column {column!r} in its first line{fix}")
+                raise CorpusError(
+                    f"{path}: no column {column!r} in its first line{_nearest(column, names)}; choose with --column"
+                )
             at = names.index(column)
+            begin = rows.line_num + 1
             for row in rows:
+                begin = rows.line_num + 1
                 if row and len(row) <= at:
                     raise CorpusError(
                         f"{path}, line {rows.line_num}: has {len(row)} cells, but the text should be in cell {at + 1}"
@@ -247,17 +294,22 @@ def _table(path: Path, column: str, delimiter: str) -> Iterator[str]:
                 if row and row[at].strip():
                     yield _string(row[at], f"{path}, line {rows.line_num}, column {column!r}")
         except csv.Error as error:
-            raise CorpusError(f"{path}, line {rows.line_num}: not valid CSV or TSV ({error})") from None
+            start = "" if begin >= rows.line_num else f"; its row begins in line {begin}: is a quote not closed there?"
+            raise CorpusError(f"{path}, line {rows.line_num}: not valid CSV or TSV ({error}){start}") from None
         except UnicodeDecodeError as error:
             raise CorpusError(
                 f"{path}, near line {rows.line_num}: not UTF-8 ({error.reason}); convert the file to UTF-8"
             ) from None
 
 
-def _separator(column: str, names: Sequence[str], delimiter: str) -> str:
+def _separator(path: Path, column: str, delimiter: str) -> str:
     """What to do if the column is in the first line, but the file uses another separator."""
+    with formats.opened(path) as file:
+        first = next(iter(formats.text_of(file)), "")
+    if column in next(csv.reader([first], delimiter=delimiter), []):
+        return ""
     for other in _SEPARATORS:
-        if len(names) == 1 and other != delimiter and column in names[0].split(other):
+        if other != delimiter and column in next(csv.reader([first], delimiter=other), []):
             kind = next((suffix for suffix, its in formats.TABLES.items() if its == other), "")
             fix = f"rename the file to {kind}" if kind else f"write the file again with {delimiter!r}"
             return f": its cells are separated by {other!r}, not by {delimiter!r}; {fix}"
@@ -272,10 +324,12 @@ def _parquet(path: Path, column: str) -> Iterator[str]:
         raise CorpusError(f"reading {path} needs pyarrow: `pip install pyarrow -c constraints.txt`") from None
     try:
         file = parquet.ParquetFile(path)
-    except pyarrow.ArrowException as error:
-        raise CorpusError(f"{path} is not a Parquet file: {error}") from None
-    with file:
         names = list(file.schema_arrow.names)
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
+        raise CorpusError(f"{path} is damaged or cut off: it cannot be read as Parquet ({error})") from None
+    with file:
         if column not in names:
             raise CorpusError(f"{path}: no column {column!r}{_nearest(column, names)}; choose with --column")
         for row, value in enumerate(_values(file, path, column), 1):

@@ -8,6 +8,7 @@ An unknown key is an error, which names the nearest known key.
 """
 
 from swarm.manifest.data import DataSection, InitialSection, Shard
+from swarm.manifest.differences import differences
 from swarm.manifest.model import TOKEN_MEANS_GRID_BITS, ModelSection
 from swarm.manifest.run_file import RunFile, apply_overrides, load_run_file, read_run_tree
 from swarm.manifest.run_manifest import MAX_MANIFEST_BYTES, PROTOCOL_VERSION, RunManifest
@@ -54,6 +55,7 @@ __all__ = [
     "SwarmSection",
     "TimingSection",
     "apply_overrides",
+    "differences",
     "explain",
     "key_fingerprint",
     "load_run_file",

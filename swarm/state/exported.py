@@ -42,8 +42,10 @@ def open_native(directory: Path) -> ExportedModel:
         raise StateError(
             directory, f"no {MANIFEST_FILE} here: name a folder that `swarm-peer export --format native` wrote"
         ) from None
-    except (ManifestError, CorpusError) as error:
+    except ManifestError as error:
         raise StateError(directory, f"not a usable export: {error}") from None
+    except CorpusError as error:
+        raise StateError(directory, f"not a usable export: {error}; or export the model again") from None
     path = directory / MODEL_FILE
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
@@ -52,6 +54,8 @@ def open_native(directory: Path) -> ExportedModel:
         raise StateError(path, "is missing: export the model again") from None
     except safetensors.SafetensorError as error:
         raise StateError(path, f"not a safetensors file: {error}") from None
+    except OSError as error:  # safetensors does not name the file
+        raise StateError(path, f"cannot be read: {error}") from None
     return ExportedModel(manifest, parameters, directory / TOKENIZER_FILE)
 
 

@@ -1,6 +1,9 @@
 """Sources: what is read, in which order, and how bad content is named."""
 
+import errno
 import json
+import os
+import random
 import sys
 from pathlib import Path
 
@@ -138,3 +141,68 @@ def test_parquet_column_and_errors(tmp_path: Path):
     path.write_bytes(b"not parquet at all")
     with pytest.raises(CorpusError, match="is not a Parquet file"):
         list(open_source([path]).documents())
+
+
+def test_damage_anywhere_in_a_parquet_file_is_named(tmp_path: Path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": [f"text {i}" for i in range(300)]}), path)
+    raw, chance = path.read_bytes(), random.Random(1)
+    footer = int.from_bytes(raw[-8:-4], "little") + 8
+    refused = 0
+    for _ in range(200):
+        damaged = bytearray(raw)
+        damaged[len(raw) - chance.randint(9, footer)] = chance.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            list(open_source([path]).documents())
+        except CorpusError as error:
+            refused += str(path) in str(error)
+    assert refused > 50
+
+
+def test_a_file_that_changes_while_it_is_read_is_named(tmp_path: Path):
+    """`prepare` reads it twice; and its last line may be half written."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "one"}\n{"text": "two"}\n')
+    source = open_source([tmp_path])
+    assert list(source.documents()) == ["one", "two"]
+    for more in ('{"text": "three"}\n', '{"text": "fo'):
+        with path.open("a") as file:
+            file.write(more)
+        with pytest.raises(CorpusError, match=r"a\.jsonl has changed while it was read: end the program that writes"):
+            list(source.documents())
+    with pytest.raises(CorpusError, match="line 4: not JSON"):
+        list(open_source([tmp_path]).documents())
+
+
+def test_links_in_a_folder_are_not_left_out_in_silence(tmp_path: Path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("one")
+    (tmp_path / "in" / "b.txt").symlink_to(tmp_path / "in" / "a.txt")
+    assert list(open_source([tmp_path / "in"]).documents()) == ["one", "one"]
+    (tmp_path / "in" / "more").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CorpusError, match=r"more is a link to a folder: name that .*; --exclude 'more'"):
+        open_source([tmp_path / "in"])
+    (tmp_path / "in" / "lost.txt").symlink_to(tmp_path / "none")
+    with pytest.raises(CorpusError, match=r"lost\.txt is a link to nothing; --exclude 'lost\.txt' leaves it out"):
+        open_source([tmp_path / "in"], exclude=["more"])
+    assert len(list(open_source([tmp_path / "in"], exclude=["more", "lost.txt"]).documents())) == 2
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its texts would be missing."""
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "a.txt").write_text("one")
+    scan = os.scandir
+
+    def locked(path: str) -> object:  # the tests may run as root, to whom every folder is open
+        if Path(path).name == "secret":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", locked)
+    with pytest.raises(PermissionError, match="secret"):
+        open_source([tmp_path])

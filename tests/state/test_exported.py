@@ -61,20 +61,40 @@ def _halved(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
     tensors["model.norm.weight"] = tensors["model.norm.weight"].half()
 
 
+def _made_a_folder(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").mkdir()
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (lambda folder: shutil.rmtree(folder), "no manifest.json here: name a folder that"),
         (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors: is missing"),
+        (_made_a_folder, "model.safetensors: cannot be read"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"no tensors"), "not a safetensors file"),
         (lambda folder: (folder / "manifest.json").write_bytes(b"{}"), "not a usable export"),
-        (lambda folder: (folder / "tokenizer.json").write_text("{}"), "not a usable export: .*the manifest expects"),
+        (
+            lambda folder: (folder / "tokenizer.json").write_text("{}"),
+            "not a usable export: .*the manifest expects.*; or export the",
+        ),
         (_changed(lambda tensors, metadata: metadata.update(run_hash="ab" * 32)), "run_hash is abab"),
         (_changed(lambda tensors, metadata: tensors.pop("model.norm.weight")), "tensor model.norm.weight is missing"),
         (_changed(_narrowed), r"tensor model.norm.weight has shape \[31\], expected \[32\]"),
         (_changed(_halved), "tensor model.norm.weight is F16, expected F32"),
     ],
-    ids=["none", "no model", "no tensors", "manifest", "tokenizer", "other run", "fewer", "narrower", "halves"],
+    ids=[
+        "none",
+        "no model",
+        "folder",
+        "no tensors",
+        "manifest",
+        "tokenizer",
+        "other run",
+        "fewer",
+        "narrower",
+        "halves",
+    ],
 )
 def test_what_is_no_export_is_refused(exported: Path, spoil: Callable[[Path], object], message: str) -> None:
     spoil(exported)

@@ -200,6 +200,16 @@ def test_tensors_that_are_wrong_are_named(folder: Path, values: dict[str, torch.
     path.write_bytes(b"\xff" * 100)
     with pytest.raises(StateError, match="not a safetensors file"):
         open_pretrained(folder)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StateError, match=r"model\.safetensors: cannot be read"):
+        open_pretrained(folder)
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_a_file_of_a_folder_leads_to_the_folder(file: str, folder: Path) -> None:
+    with pytest.raises(StateError, match=f"neither a folder nor a GGUF file.* name its folder, {folder}"):
+        open_pretrained(folder / file)
 
 
 def test_pickles_are_refused_with_the_fix(folder: Path, tmp_path: Path) -> None:

@@ -150,6 +150,8 @@ def _open(path: Path) -> dict[str, LazyTensor]:
         return found
     except safetensors.SafetensorError as error:
         raise StateError(path, f"not a safetensors file: {error}") from None
+    except OSError as error:  # safetensors does not name the file
+        raise StateError(path, f"cannot be read: {error}") from None
 
 
 def _is_plain(file: object) -> bool:

@@ -24,4 +24,5 @@ def open_pretrained(source: Path, tokenizer: Path | None = None) -> PretrainedMo
         return open_gguf(source, tokenizer)
     if source.suffix in (".bin", ".pt", ".pth", ".pkl", ".ckpt"):
         raise StateError(source, NO_PICKLE)
-    raise StateError(source, f"is neither a folder nor a GGUF file: it begins with {magic!r}")
+    inside = f": name its folder, {source.parent}" if source.suffix in (".safetensors", ".json") else ""
+    raise StateError(source, f"is neither a folder nor a GGUF file, since it begins with {magic!r}{inside}")
