@@ -114,7 +114,7 @@ def _with_places(args: Sequence[str]) -> list[str]:
     return ["--dashboard=" if is_alone else word for word, is_alone in zip(args, alone, strict=True)]
 
 
-def _load(name: str, args: Sequence[str]) -> Any:
+def _load(name: str, args: Sequence[str] = ()) -> Any:
     module = importlib.import_module(f"peers.commands.{name.replace('-', '_')}")
     single = typer.Typer(add_completion=False, rich_markup_mode="rich")
     single.command(name=name)(_without_empty_paths(module.command) if _says_nothing(args) else module.command)
