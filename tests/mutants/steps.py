@@ -254,7 +254,7 @@ STEPS = (
     Mutant("late open accepted", "an older pass or term changes nothing", late_open, "storm"),
     Mutant("cursor shifted on resume", "the data are a function of the step number", _cursor_shifted),
     Mutant("reduce attempt without id", "an attempt is named by pass, stage and table", _attempt_without_id),
-    Mutant("release without hand-shake", "only what is tombstoned moves", _release_without_hand_shake),
+    Mutant("release without hand-shake", "only what is tombstoned moves", _release_without_hand_shake, first=500),
     Mutant("poll after crash", "the record, not the peers, says what is decided", _poll_after_crash),
     Mutant("set digests unchecked", "a reducer checks that sets are disjoint and complete", _sets_unchecked),
     Mutant("done taken for completeness", "DONE drives the window and nothing else", _done_is_completeness),
