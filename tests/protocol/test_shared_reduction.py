@@ -1,5 +1,7 @@
 """Two stages reduce what both hold: one by hand, with two peers in each."""
 
+import pytest
+
 from swarm.events import FrameRefused
 from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor, Attempt, PartKey, PassId, StageIndex, StepNumber, SumKey, Term
@@ -23,7 +25,7 @@ def _table(attempt: Attempt, roster: tuple[Actor, ...]) -> m.StageTable:
 class Peer:
     """One peer of the first or the last stage, which has done half of the microbatches."""
 
-    def __init__(self, me: Actor, *, last: bool = False, done: int = 0b0011) -> None:
+    def __init__(self, me: Actor, *, last: bool = False, done: int = 0b0011, pauses: Observed | None = None) -> None:
         self.out = Outbox(me)
         attempt, own = (THERE, LAST) if last else (HERE, FIRST)
         self.reduction = AllReduce(
@@ -36,7 +38,7 @@ class Peer:
             microbatches=4,
             buckets=BucketCounts(SHARED + 1, shared=SHARED),
             carry=None,
-            pauses=Observed(),
+            pauses=pauses or Observed(),
             budget_s=60.0,
             out=self.out,
             now=0.0,
@@ -148,3 +150,22 @@ def test_who_is_awaited_is_who_computes_whose_parts_lack_then_whose_sums() -> No
     assert peer.reduction.awaited == (FIRST[0],), "it puts them together"
     peer.reduction.on_assembled(Assembled(HERE, "digest", 1.0, 0.0))
     assert not peer.reduction.awaited
+
+
+def test_what_is_missing_is_asked_for_after_several_times_the_usual_pause() -> None:
+    assert Peer(FIRST[0]).reduction.next_deadline_at() == 3.0, "a twentieth of the budget: nothing is known"
+    for pause, expected in ((0.01, 0.5), (0.25, 1.0), (30.0, 3.0)):
+        pauses = Observed()
+        pauses.add(pause)
+        assert Peer(FIRST[0], pauses=pauses).reduction.next_deadline_at() == expected
+
+
+@pytest.mark.parametrize("around", [False, True])
+def test_the_longest_pause_of_a_reduction_counts_unless_it_ended_by_a_detour(around: bool) -> None:
+    pauses = Observed()
+    peer = Peer(FIRST[0], pauses=pauses)
+    for at, (bucket, owner) in zip((0.5, 2.5), ((2, LAST[0]), (3, LAST[1])), strict=True):
+        peer.reduction.on_sum(owner, m.ReducedPart(SumKey(HERE, bucket), "sum"), at)
+    peer.reduction.ask_again({FIRST[1]: LAST[1]} if around else None)
+    peer.reduction.on_assembled(Assembled(HERE, "digest", 1.0, 0.0))
+    assert pauses.quantile(1.0) == (None if around else 2.0)

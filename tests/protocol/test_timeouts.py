@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.protocol.timeouts import Observed, silence_deadline, stall_deadline, want_deadline
+from swarm.protocol.timeouts import Observed, part_deadline, silence_deadline, stall_deadline, want_deadline
 
 BUDGET_S, BEAT_S = 60.0, 1.0
 SECONDS = st.floats(0.001, 1000.0)
@@ -22,7 +22,8 @@ def test_each_is_held_between_fractions_of_the_budget(seconds: list[float], time
     those = observed(*seconds)
     assert BUDGET_S / 15 <= silence_deadline(those, BUDGET_S, BEAT_S) <= BUDGET_S / 4
     assert BUDGET_S / 12 <= stall_deadline(None, those, BUDGET_S, BEAT_S, times) <= 4 * BUDGET_S
-    assert BUDGET_S / 120 <= want_deadline(those, BUDGET_S, times) <= BUDGET_S / 2
+    for of in (want_deadline, part_deadline):
+        assert BUDGET_S / 120 <= of(those, BUDGET_S, times) <= BUDGET_S / 2
 
 
 @given(SECONDS, st.integers(0, 3), st.booleans())

@@ -10,7 +10,8 @@ import pytest
 from swarm.events import PeerFenced
 from swarm.protocol.coordinator.passes.stragglers import Stragglers
 from swarm.protocol.ids import Actor
-from swarm.protocol.messages import ReducePart, Relay
+from swarm.protocol.messages import ReducedPart, ReducePart, Relay
+from swarm.protocol.peer.pass_run import PassRun
 from swarm.simulation.runs.plan import Plan, small_settings
 from swarm.simulation.runs.runner import Run
 
@@ -40,6 +41,34 @@ def fenced(seed: int, replicas: int, withhold: tuple[Actor, ...]) -> list[tuple[
     world.network.send, world.watch.emitted = on_send, on_emitted  # type: ignore[method-assign]
     run.finish()
     return found
+
+
+def virtual_seconds(seed: int, victim: Actor | None) -> float:
+    """The duration of a run in which one of four replicas sends no parts and sums to the victim, except through others."""
+    settings = small_settings(stages=1, microbatches=10, steps=STEPS, replicas=4, checkpoint_every=1000)
+    run = Run(Plan("calm", seed, settings, 0, (1.0,) * 4, ()))
+    world, kept_back = run.world, []
+    send = world.network.send
+    world.watch.leaving.disturbed = True
+
+    def on_send(source: Any, to: Actor, message: Any) -> None:
+        own = isinstance(message, ReducePart | ReducedPart) and source.actor == WITHHOLD[0]
+        if own and to == victim:
+            kept_back.append(message)
+        else:
+            send(source, to, message)
+
+    world.network.send = on_send  # type: ignore[method-assign]
+    run.finish()
+    assert bool(kept_back) == (victim is not None)
+    return world.now
+
+
+def test_who_answers_only_through_others_is_asked_through_others_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = virtual_seconds(0, None)
+    lost = virtual_seconds(0, VICTIM) - usual
+    monkeypatch.setattr(PassRun, "came_around", lambda *_: None)
+    assert lost < 0.6 * (virtual_seconds(0, VICTIM) - usual), "it is asked directly first in every step"
 
 
 @pytest.mark.parametrize("seed", range(3))
