@@ -100,7 +100,7 @@ class LocalSwarm:
     def finish(self, timeout: float, failing: Collection[int] = ()) -> None:
         """Wait for the run's end. If a process fails, raises RuntimeError with the end of its output.
 
-        `failing`: numbers of peers that may fail.
+        `failing`: numbers of peers that may fail. Those that still run at the end are killed.
         """
         assert self.coordinator is not None
         deadline = time.monotonic() + timeout
@@ -113,7 +113,9 @@ class LocalSwarm:
             time.sleep(0.2)
         if self.coordinator.code != 0:
             raise RuntimeError(self._failure("coordinator", self.coordinator.code))
-        for process in self.peers:
+        for number, process in enumerate(self.peers):
+            if number in failing and process.code is None:  # it may start again and again
+                process.send(signal.SIGKILL)
             process.wait(30)
 
     def _failure(self, name: str, code: int | None) -> str:

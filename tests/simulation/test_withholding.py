@@ -44,7 +44,7 @@ def fenced(seed: int, replicas: int, withhold: tuple[Actor, ...]) -> list[tuple[
 
 
 def virtual_seconds(seed: int, victim: Actor | None) -> float:
-    """The duration of a run in which one of four replicas sends no parts and sums to the victim, except through others."""
+    """The duration of a run in which one of four replicas sends the victim parts and sums only through others."""
     settings = small_settings(stages=1, microbatches=10, steps=STEPS, replicas=4, checkpoint_every=1000)
     run = Run(Plan("calm", seed, settings, 0, (1.0,) * 4, ()))
     world, kept_back = run.world, []
