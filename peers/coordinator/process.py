@@ -33,6 +33,7 @@ from peers.runtime.link_probe import PROBES, Prober
 from peers.runtime.organisers import addresses_by_peer, members_of
 from peers.runtime.run_observer import RunObserver
 from peers.runtime.signals import leaving_signals
+from peers.runtime.transfer_allowance import TransferAllowance
 from swarm.compute.payload import largest_payload
 from swarm.events import (
     ClockDiffers,
@@ -134,6 +135,7 @@ class CoordinatorProcess:
             home.events, home.mirrors, others, network.send, lambda other: network.why_lost(other) is None
         )
         self._prober = Prober(network.bulk)
+        self._allowance = TransferAllowance(log.append)
         network.admission.on_stale = Twins(self._on_twins).refused
         network.bulk.serve(self._serve)
         self._doorman = Doorman(network, self._controls, lambda: self.core.known)
@@ -231,7 +233,11 @@ class CoordinatorProcess:
             return answer
         if requester not in self.core.known and requester not in self._others:
             raise BulkError("the archive is for the members of the run: join it first")
-        return archived(self._durable.archive, CheckpointRequest.decode(raw))
+        request = CheckpointRequest.decode(raw)
+        transfer = archived(self._durable.archive, request)
+        if requester in self._others:
+            return transfer
+        return self._allowance.counted(requester.peer, request.stage, transfer)
 
     def _controls(self) -> Controls:
         """The organiser's decisions in the record."""

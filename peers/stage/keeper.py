@@ -248,9 +248,9 @@ class Keeper:
         assert self.engine is not None and self.stage is not None
         self._lending.lend(order, self.stage, self.engine)
 
-    async def answer(self, request: PieceRequest) -> bytes:
-        """The answer to a request for pieces, as `Lending.answer` gives it."""
-        return await self._lending.answer(request, self.stage, self.engine)
+    async def answer(self, request: PieceRequest, peer: str) -> bytes:
+        """The answer to a request for pieces from this peer id, as `Lending.answer` gives it."""
+        return await self._lending.answer(request, peer, self.stage, self.engine)
 
     # ------------------------------------------------------------ saving
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from peers.runtime.piece_request import NOT_KEPT, NOT_YET, PieceKind, PieceRequest
+from peers.runtime.transfer_allowance import TransferAllowance
 from peers.stage.copying import Engine
 from peers.stage.lent_files import LentFile, LentFiles
 from peers.stage.state_copies import StateCopies
@@ -41,6 +42,7 @@ class Lending:
         self._stage = -1
         self._order: Lend | None = None
         self._copies = StateCopies(run_hash, folder, emit)
+        self._allowance = TransferAllowance(emit)
         self._sums = LentFiles(emit)
         """The files of sums, by step."""
         self._stored: dict[Attempt, dict[int, bytes]] = {}
@@ -106,12 +108,12 @@ class Lending:
         self._copies.clear()
         self._sums.clear()
 
-    async def answer(self, request: PieceRequest, stage: int | None, engine: Engine | None) -> bytes:
+    async def answer(self, request: PieceRequest, peer: str, stage: int | None, engine: Engine | None) -> bytes:
         """Return the answer: pieces, an index, NOT_YET or NOT_KEPT. Raises StateError for pieces that do not exist,
-        and OSError.
+        Busy if the requester has fetched the same content too often, and OSError.
 
-        `stage`, `engine`: those of this peer. The requester may have learned earlier than this peer of the pass that
-        orders the copy.
+        `peer`: the requester's peer id. `stage`, `engine`: those of this peer. The requester may have learned earlier
+        than this peer of the pass that orders the copy.
         """
         if engine is None or request.stage != stage:
             return NOT_KEPT
@@ -132,6 +134,11 @@ class Lending:
             raise StateError(
                 "lent", f"pieces up to {request.first + request.count} are requested, but there are {pieces}"
             )
+        content = (
+            request.version if request.kind is PieceKind.SUMS else request.kind
+        )  # each step's sums are needed once
+        self._allowance.check(peer, content, found.index.total)
+        self._allowance.charge(peer, content, found.nbytes(request), found.index.total)
         return await asyncio.to_thread(found.read, request)
 
     def _holds(self, stage: int) -> None:

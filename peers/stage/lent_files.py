@@ -18,12 +18,15 @@ class LentFile:
     index: Index
     path: Path
 
+    def nbytes(self, request: PieceRequest) -> int:
+        """Bytes of the pieces of a request, which must exist."""
+        return min(request.count * PIECE_BYTES, self.index.total - request.first * PIECE_BYTES)
+
     def read(self, request: PieceRequest) -> bytes:
         """The pieces of a request, which must exist. Raises OSError."""
-        start = request.first * PIECE_BYTES
         with self.path.open("rb") as file:
-            file.seek(start)
-            pieces = file.read(min(request.count * PIECE_BYTES, self.index.total - start))
+            file.seek(request.first * PIECE_BYTES)
+            pieces = file.read(self.nbytes(request))
         if not request.packed:
             return pieces
         views = (memoryview(pieces)[at : at + PIECE_BYTES] for at in range(0, len(pieces), PIECE_BYTES))

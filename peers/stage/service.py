@@ -23,11 +23,13 @@ class Service:
             return noise()
         try:
             if (pieces := PieceRequest.decode(raw)) is not None:
-                answered = await self._keeper.answer(pieces)
+                answered = await self._keeper.answer(pieces, requester.peer)
                 return Transfer.of(answered, urgent=pieces.kind is PieceKind.SUMS)  # a peer without them falls behind
             request = CheckpointRequest.decode(raw)
             if requester.peer not in self._coordinators:
                 raise BulkError("only the coordinator may fetch saved checkpoints: ask for pieces of the live state")
             return self._keeper.saved(request)
+        except BulkError:
+            raise
         except (OSError, ValueError) as error:
             raise BulkError(str(error)) from None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from swarm.events.event import Event, Severity
-from swarm.events.wording import stage_name
+from swarm.events.wording import amount, stage_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +165,25 @@ class MemberSlowed(Event):
         return (
             f"{self.actor} and the other devices of its pass send too many messages: this process did not read one of "
             f"its streams for {self.wait_s:.2g} s ({self.count} such pauses so far)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RequesterSlowed(Event):
+    """A device fetches the same state or sums from this process again and again. It gets one more copy every ten
+    minutes. Logged once per device.
+    """
+
+    severity: ClassVar[Severity] = "warning"
+
+    peer: str
+    nbytes: int
+    """Size of what it fetches."""
+
+    def sentence(self) -> str:
+        return (
+            f"{self.peer} has fetched the same {amount(self.nbytes)} from this process several times: "
+            "it gets them more slowly from now on"
         )
 
 

@@ -105,11 +105,11 @@ async def test_sums_of_one_step_at_most_wait_in_memory_for_a_slow_disk(
         decide(lending, step, Writing())
     for step in (6, 7):
         await answered(lending, PieceRequest(PieceKind.SUMS, 0, step))
-        raw = await lending.answer(PieceRequest(PieceKind.SUMS, 0, step, 0, 1), 0, Engine())
+        raw = await lending.answer(PieceRequest(PieceKind.SUMS, 0, step, 0, 1), "a peer", 0, Engine())
         assert b"".join(SumsFile.read(raw, BUCKETS + 1, "x")) == bytes(range(BUCKETS + 1))
     go_on.set()
     await answered(lending, PieceRequest(PieceKind.SUMS, 0, 5))
-    raw = await lending.answer(PieceRequest(PieceKind.SUMS, 0, 5, 0, 2), 0, Engine())
+    raw = await lending.answer(PieceRequest(PieceKind.SUMS, 0, 5, 0, 2), "a peer", 0, Engine())
     assert [len(each) for each in SumsFile.read(raw, BUCKETS, "x")] == [100_000] * BUCKETS
     assert not events
 
@@ -135,7 +135,7 @@ async def test_a_copy_is_lent_from_its_file_which_goes_when_nobody_wants_that_ve
     await until(lambda: bool(list(folder.iterdir())))
     (path,) = folder.iterdir()
     index = Index.decode(await answered(lending, PieceRequest(PieceKind.STATE, 0, 5)), 10_000, "x")
-    whole = await lending.answer(PieceRequest(PieceKind.STATE, 0, 5, 0, 1), 0, engine)
+    whole = await lending.answer(PieceRequest(PieceKind.STATE, 0, 5, 0, 1), "a peer", 0, engine)
     assert whole == path.read_bytes() and index.fits(0, whole)
     assert torch.equal(open_shard(path, "x").tensors["param/w"], torch.ones(3))
     assert events == [StepHeldUp(0, 5, 3.0)], "who waits says so"
@@ -154,7 +154,7 @@ async def test_a_version_that_is_over_is_not_copied(tmp_path: Path) -> None:
 
 async def answered(lending: Lending, request: PieceRequest) -> bytes:
     async with asyncio.timeout(60):
-        while (found := await lending.answer(request, 0, Engine())) == lending_module.NOT_YET:  # noqa: ASYNC110
+        while (found := await lending.answer(request, "a peer", 0, Engine())) == lending_module.NOT_YET:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return found
 
@@ -174,5 +174,5 @@ async def test_a_full_disk_is_told_and_does_not_stay_full_of_half_a_file(
     assert not list((tmp_path / "lent").iterdir())
     engine = Engine()
     engine.version = 6
-    answer = await lending.answer(PieceRequest(PieceKind.SUMS, 0, 5), 0, engine)
+    answer = await lending.answer(PieceRequest(PieceKind.SUMS, 0, 5), "a peer", 0, engine)
     assert answer == lending_module.NOT_KEPT

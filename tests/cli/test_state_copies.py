@@ -63,7 +63,7 @@ class Lender:
         self.lending = Lending("a" * 64, self.folder, self.events.append)
 
     async def index(self, version: int) -> bytes:
-        return await self.lending.answer(PieceRequest(PieceKind.STATE, 0, version), 0, self.engine)  # type: ignore[arg-type]
+        return await self.lending.answer(PieceRequest(PieceKind.STATE, 0, version), "a peer", 0, self.engine)  # type: ignore[arg-type]
 
     async def fetch(self, version: int) -> bytes:
         """The state, as long as it takes to copy it."""
@@ -71,7 +71,7 @@ class Lender:
             while await self.index(version) == NOT_YET:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         request = PieceRequest(PieceKind.STATE, 0, version, 0, 1)
-        return await self.lending.answer(request, 0, self.engine)  # type: ignore[arg-type]
+        return await self.lending.answer(request, "a peer", 0, self.engine)  # type: ignore[arg-type]
 
     def order(self, version: int, *versions: int) -> None:
         self.lending.lend(Lend(PassId(Term(1), StepNumber(version)), versions, 0, sums=False), 0, self.engine)  # type: ignore[arg-type]
@@ -102,10 +102,10 @@ async def test_a_copy_of_before_another_state_was_loaded_is_given_to_nobody(lend
 async def test_a_stage_is_not_asked_for_the_copy_of_another(lender: Lender) -> None:
     await lender.fetch(7)
     request = PieceRequest(PieceKind.STATE, 0, 7)
-    assert await lender.lending.answer(request, 1, lender.engine) == NOT_KEPT  # type: ignore[arg-type]
-    assert await lender.lending.answer(request, None, None) == NOT_KEPT
+    assert await lender.lending.answer(request, "a peer", 1, lender.engine) == NOT_KEPT  # type: ignore[arg-type]
+    assert await lender.lending.answer(request, "a peer", None, None) == NOT_KEPT
     elsewhere = PieceRequest(PieceKind.STATE, 1, 7)
-    assert await lender.lending.answer(elsewhere, 1, lender.engine) == NOT_YET, "a new copy"  # type: ignore[arg-type]
+    assert await lender.lending.answer(elsewhere, "a peer", 1, lender.engine) == NOT_YET, "a new copy"  # type: ignore[arg-type]
     assert lender.engine.snapshots == 2
 
 

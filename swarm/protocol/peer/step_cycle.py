@@ -166,6 +166,7 @@ class StepCycle:
         self.leave_pass()
         self._held_stage.begun(message.pass_id)
         self._begun = message.pass_id
+        self._indirect.intersection_update(actor for table in message.tables for actor in table.roster)
         training = message.kind is PassKind.TRAIN
         self.pace.new_pass(stage)
         self.pass_run = PassRun(
