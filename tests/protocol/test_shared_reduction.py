@@ -160,6 +160,14 @@ def test_what_is_missing_is_asked_for_after_several_times_the_usual_pause() -> N
         assert Peer(FIRST[0], pauses=pauses).reduction.next_deadline_at() == expected
 
 
+def test_the_deadline_counts_from_the_last_arrival() -> None:
+    reduction = Peer(FIRST[0]).reduction
+    assert reduction.overdue(3.0) == 1 and reduction.overdue(8.9) == 0, "it doubles from request to request"
+    reduction.on_sum(LAST[0], m.ReducedPart(SumKey(HERE, 2), "sum"), 8.9)
+    assert reduction.next_deadline_at() == pytest.approx(11.9)
+    assert reduction.overdue(11.8) == 0 and reduction.overdue(11.95) == 1
+
+
 @pytest.mark.parametrize("around", [False, True])
 def test_the_longest_pause_of_a_reduction_counts_unless_it_ended_by_a_detour(around: bool) -> None:
     pauses = Observed()

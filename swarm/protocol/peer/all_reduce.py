@@ -114,10 +114,9 @@ class AllReduce:
         self._stored: set[int] = set()
         self._asked_at = now
         self._attempts = 0
+        """Number of times that this peer has asked for what is missing since the last arrival."""
         self._arrived = 0
         """Number of parts and sums received, without the parts that a new table made void."""
-        self._seen = 0
-        """The value of `_arrived` at the last check for overdue parts."""
         self._begin()
 
     def _begin(self) -> None:
@@ -148,7 +147,6 @@ class AllReduce:
             for actor in [actor for actor, part in held.items() if not self._is_assigned(part)]:
                 del held[actor]
                 self._arrived -= 1
-        self._seen = min(self._seen, self._arrived)
         self._asked_at, self._attempts = now, 0
 
     @property
@@ -198,6 +196,7 @@ class AllReduce:
 
     def _note_arrival(self, now: float) -> None:
         self._arrived += 1
+        self._attempts = 0
         self._longest_pause = max(self._longest_pause, now - self._heard_at)
         self._heard_at = now
 
@@ -363,7 +362,8 @@ class AllReduce:
         return tuple(actor for actor in members if actor != self._me)
 
     def overdue(self, now: float) -> int:
-        """How often this peer has asked for missing parts or sums, including this time. 0 if nothing is overdue.
+        """How often this peer has asked for missing parts or sums since the last arrival, including this time. 0 if
+        nothing is overdue.
 
         Nothing is overdue while parts or sums keep arriving. On a slow link, a reduction takes longer than any
         deadline, and a part that is requested while it is in transit is sent twice.
@@ -371,12 +371,11 @@ class AllReduce:
         if len(self._stored) == self._buckets or now < self.next_deadline_at():
             return 0
         self._asked_at = now
-        self._attempts = 0 if self._arrived > self._seen else self._attempts + 1
-        self._seen = self._arrived
+        self._attempts += 1
         return self._attempts
 
     def next_deadline_at(self) -> float:
-        return self._asked_at + part_deadline(self._pauses, self._budget_s, self._attempts)
+        return max(self._asked_at, self._heard_at) + part_deadline(self._pauses, self._budget_s, self._attempts)
 
     def next_deadline(self) -> float | None:
         return None if len(self._stored) == self._buckets else self.next_deadline_at()
