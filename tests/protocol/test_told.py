@@ -120,7 +120,7 @@ def test_what_a_fault_in_an_evaluation_cost_is_told(monkeypatch: pytest.MonkeyPa
     told = [cost for reader in readers for cost in reader.costs if "+" in cost.pass_id]
     assert [(cost.actors, cost.seconds > 0 and cost.tokens > 0) for cost in told] == [(["peer4.1"], True)]
     readers.clear()
-    assert run_seed("last-replica", 24).ok  # here the evaluation's peers are lost, and its step is done again
+    assert run_seed("last-replica", 6).ok  # here the evaluation's peers are lost, and its step is done again
     first = next(cost for reader in readers for cost in reader.costs)
     assert first.pass_id == "3:0" and first.actors and "its connection broke" in first.reason
 
