@@ -19,10 +19,8 @@ RECORD_FILE = "import.json"
 """In the folder of the parameters."""
 MAX_RECORD_BYTES = 1 << 16
 
-FREE = ("cuts", "context", "token_means", "anchor")
-"""Keys of [model] that may be edited after an import: they change where, how far and how exactly it is computed. An
-anchor that has an effect is refused with the manifest.
-"""
+FREE = ("cuts", "context", "anchor")
+"""Keys of [model] that may be edited after an import. An anchor that has an effect is refused with the manifest."""
 
 
 def write_record(directory: Path, model: ModelSection, sha256: str) -> None:
