@@ -9,6 +9,9 @@ retention/       frames of the open step that do not fit into memory (peers/stag
 lent/            sums of steps, kept for peers that catch up; emptied at every start
 incoming/        parts of a state and of sums that a peer fetches to join or catch up
 seats/           homes of the further peers of a process that holds several stages (peers/stage/seats.py)
+mirrors/         copies of the event logs of the other coordinators of a group
+invite           the invite of another coordinator of the group (peers/coordinator/charter.py)
+manifest.signed  the group's manifest, which that coordinator has signed
 archive/         the coordinator's verified copy of each stage
 decisions.sqlite the coordinator's decision record
 control.sock     receives commands for the coordinator (peers/coordinator/control_socket.py)
@@ -39,6 +42,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from peers.run.home_names import wrong_kind
 from swarm.atomic import atomic_file, write_whole
 
 _NOBODYS = Path("~")
@@ -214,6 +218,8 @@ class OpenHome(Home):
         super().__init__(path)
         made_home(path)
         try:
+            if wrong := wrong_kind(self.path):
+                raise HomeError(wrong)
             self._held: IO[str] | None = self._take_lock()
         except OSError as error:
             raise _no_home(self.path, error) from None
