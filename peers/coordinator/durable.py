@@ -136,8 +136,8 @@ def check_checkpoints(
         return
     raise RecordError(
         f"every checkpoint in {home.archive} is damaged (such as {damaged[0]}), and step {decided.step + 1} is "
-        "decided: restore archive/ from a backup. Without one, move archive/ away: the run then continues if its peers still "
-        "hold their state in memory; otherwise it begins again at version 0"
+        "decided: restore archive/ from a backup. Without one, move archive/ away: the run then continues if its "
+        "peers still hold their state in memory; otherwise it begins again at version 0"
     )
 
 

@@ -34,6 +34,7 @@ lock             held while the process lives
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -250,7 +251,7 @@ class OpenHome(Home):
     def _take_lock(self) -> IO[str]:
         file = self._lock.open("a+")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file)
         except BlockingIOError:
             file.seek(0)
             owner = _number(file.read())
@@ -281,6 +282,21 @@ class OpenHome(Home):
         with atomic_file(self._counter) as file:
             write_whole(file, f"{incarnation}\n".encode())
         return incarnation
+
+
+def _lock(file: IO[str]) -> None:
+    """Lock a home's file for this process. Raises BlockingIOError if another process keeps it; OSError.
+
+    `occupant` also locks the file, for a moment: a process that only looks must not keep this one from starting.
+    """
+    for _ in range(_TRIES - 1):
+        with contextlib.suppress(BlockingIOError):
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(_PAUSE_S)
+    return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+_TRIES, _PAUSE_S = 5, 0.05
 
 
 def _no_home(path: Path, error: OSError) -> HomeError:

@@ -1,5 +1,6 @@
 """Homes: one process each, and an incarnation that only grows."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -65,6 +66,22 @@ def test_two_processes_never_share_a_home(tmp_path: Path):
     with Home.open(tmp_path) as home:
         assert home.incarnation > int(before)
         assert Home(tmp_path).occupant() == os.getpid()
+
+
+def test_a_process_that_only_looks_keeps_nobody_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    Home.open(tmp_path).close()
+    looking = (tmp_path / "lock").open()
+    fcntl.flock(looking, fcntl.LOCK_SH)  # as `occupant` does, for a moment
+    paused: list[float] = []
+
+    def pause(seconds: float) -> None:
+        paused.append(seconds)
+        if len(paused) == 2:
+            looking.close()
+
+    monkeypatch.setattr(layout.time, "sleep", pause)
+    with Home.open(tmp_path):
+        assert len(paused) == 2
 
 
 def test_a_home_that_was_never_used_is_nobodys(tmp_path: Path):
