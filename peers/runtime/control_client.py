@@ -106,7 +106,7 @@ def socket_path(home: Path) -> Path:
     socket.
     """
     try:
-        path, of = pointer(home).read_text().splitlines()
+        path, of = os.fsdecode(pointer(home).read_bytes()).splitlines()
     except (OSError, ValueError):
         return home / "control.sock"
     return Path(path) if of == str(home.resolve()) else home / "control.sock"

@@ -106,10 +106,13 @@ def test_a_socket_that_is_left_over_is_replaced_and_anything_else_is_not(tmp_pat
     assert (tmp_path / "control.sock").read_text() == "mine"
 
 
-def test_a_home_with_a_long_path_has_its_socket_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["long" * 30, "ü" * 60, os.fsdecode(b"\xfc" * 120)], ids=["ascii", "utf-8", "latin-1"])
+def test_a_home_with_a_long_path_has_its_socket_elsewhere(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runtime = Path(tempfile.mkdtemp(dir="/tmp"))  # pytest's own folders have long paths
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    home = tmp_path / ("long" * 30)
+    home = tmp_path / name
     home.mkdir()
 
     def use() -> Reply:
