@@ -184,5 +184,5 @@ def _nobody(home: Path, path: Path) -> NoCoordinator:
             "runs, so try again in some seconds. If that process is no coordinator, name the --home of one"
         )
     there = path.exists() and stat.S_ISSOCK(os.lstat(path).st_mode)
-    why = "its socket is left over from one that died" if there else "there is no socket"
+    why = "its socket is left over from one that died, or was copied with the home" if there else "there is no socket"
     return NoCoordinator(f"no coordinator runs in {home} ({why}): start it, or name the --home of one that runs")
