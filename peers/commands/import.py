@@ -51,6 +51,7 @@ def command(
     from swarm.atomic import atomic_file, write_whole
     from swarm.models import cuts
     from swarm.state.error import StateError
+    from swarm.state.import_record import write_record
     from swarm.state.initial import write_initial
     from swarm.state.pretrained.same_logits import compare_logits
     from swarm.state.pretrained.source import open_pretrained
@@ -78,6 +79,7 @@ def command(
     shutil.rmtree(side, ignore_errors=True)
     try:
         sha256 = write_initial(side / "parameters", found.tensors)
+        write_record(side / "parameters", model, sha256)
         with atomic_file(side / "tokenizer.json") as file:
             write_whole(file, found.tokenizer)
         run = RunFile(

@@ -8,6 +8,7 @@ for later starts.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -17,10 +18,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from peers.run.home import OpenHome
 from peers.runtime.organisers import fetch_from_any
 from swarm.atomic import atomic_file, write_whole
-from swarm.manifest import ManifestError, RunManifest, SignedManifest
+from swarm.manifest import ManifestError, RunManifest, SignedManifest, differences
 from swarm.net import invite as invites
-from swarm.net.handshake import Channel, Introduction, Role
-from swarm.net.host import Host
+from swarm.net.bulk import BulkError
+from swarm.net.handshake import Channel, Introduction, Refused, Role
+from swarm.net.host import DialError, Host
 from swarm.net.identity import Identity
 from swarm.net.invite import Invite
 from swarm.protocol.ids import Actor
@@ -75,28 +77,47 @@ async def signed_manifest(
 ) -> SignedManifest:
     """With an invite: the manifest that another coordinator has signed. Otherwise: the manifest signed with `key`.
 
-    Raises CharterError, ManifestError, DialError, BulkError.
+    Raises CharterError, ManifestError, DialError, Refused, BulkError.
     """
     path = home.path / "manifest.signed"
-    if path.exists():
-        signed = _decode(path.read_text(encoding="ascii", errors="replace"))
-        if signed.manifest == manifest.canonical():
-            signed.verify()
-            return signed
+    kept = _decode(path.read_text(encoding="ascii", errors="replace")) if path.exists() else None
+    if kept is not None and kept.manifest == manifest.canonical():
+        kept.verify()
+        return kept
     if invite is None:
         return SignedManifest.sign(manifest, key)
     if invite.run_hash is not None and invite.run_hash != manifest.hash:
         raise CharterError(
             f"RUN.toml and its data describe run {manifest.hash[:16]}…, but the invite is for run "
-            f"{invite.run_hash[:16]}…: all coordinators of a group need the same RUN.toml, the same --set and the same "
-            "prepared data: copy them from one machine"
+            f"{invite.run_hash[:16]}…{await _told_apart(manifest, kept, host, invite)}: all coordinators of a group "
+            "need the same RUN.toml, the same --set and the same prepared data: copy them from one machine. If this "
+            "is a new run, give --invite the invite that its first coordinator has printed"
         )
-    guest = Introduction(manifest.hash, Actor(host.peer_id, 0), Role.GUEST, None, Channel.BULK)
-    signed = await fetch_from_any(host, invite, guest)
+    signed = await _fetch(host, invite, manifest.hash)
     signed.verify(manifest.hash, invite.fingerprint)
     _keep(path, _encode(signed))
     _keep(home.path / "invite", invite.encode())
     return signed
+
+
+async def _fetch(host: Host, invite: Invite, run_hash: str) -> SignedManifest:
+    guest = Introduction(run_hash, Actor(host.peer_id, 0), Role.GUEST, None, Channel.BULK)
+    return await fetch_from_any(host, invite, guest)
+
+
+async def _told_apart(mine: RunManifest, kept: SignedManifest | None, host: Host, invite: Invite) -> str:
+    """How this run differs from that of `invite`, in brackets for a message. Empty if neither the manifest `kept` in
+    the home nor a coordinator can tell.
+    """
+    assert invite.run_hash is not None
+    try:
+        if kept is None or hashlib.sha256(kept.manifest).hexdigest() != invite.run_hash:
+            kept = await _fetch(host, invite, invite.run_hash)
+        kept.verify(invite.run_hash, invite.fingerprint)
+    except (ManifestError, DialError, Refused, BulkError):
+        return ""
+    told = differences(kept.manifest, mine, "{key} is {before} there, {now} here")
+    return f" ({told})" if told else ""
 
 
 def _keep(path: Path, text: str) -> None:

@@ -91,7 +91,7 @@ class ControlSocket:
                 f"no control socket at {self.path}: {error}; set XDG_RUNTIME_DIR to a folder with a short path"
             ) from None
         with atomic_file(pointer(self._home)) as file:
-            write_whole(file, f"{self.path}\n{self._home.resolve()}\n".encode())
+            write_whole(file, os.fsencode(f"{self.path}\n{self._home.resolve()}\n"))
         return bound
 
     # ------------------------------------------------------------ one connection

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Self
 
 from peers.coordinator.group_record import GroupRecord
@@ -31,6 +33,7 @@ from swarm.protocol.messages import Command
 from swarm.protocol.raft.member import GroupMember
 from swarm.protocol.settings import Settings
 from swarm.state.archive import Archive
+from swarm.state.folder import MANIFEST
 from swarm.state.layout import shard_limit
 
 PART_BYTES = 64 << 20
@@ -44,6 +47,8 @@ class Durable:
     tokenizer: Tokenizer | None
     record: DecisionRecord | GroupRecord
     archive: Archive
+    newest: int | None
+    """The newest checkpoint in the archive with intact files; None: there is none."""
     log: EventLog
     unlogged: tuple[Command, ...]
     """Commands in the record that no coordinator has logged, because it died between the two writes."""
@@ -64,7 +69,8 @@ class Durable:
         log = EventLog(home.events, time.time, Rotation(PART_BYTES, daily=True))
         log.listeners.extend((*options.listeners, Metrics(home.metrics), *options.faults))
         describe_archive(home.archive, manifest, None if tokenizer is None else tokenizer.raw)
-        archive = _archive(manifest, home, log, several)
+        refused: list[Path] = []
+        archive = _archive(manifest, home, log, several, refused)
         check_record(record, archive, home, several)
         if record.term:  # without a record the history is unknown, so the archive is left alone
             archive.forget_after(0 if record.last_decision is None else record.last_decision.step + 1)
@@ -74,7 +80,10 @@ class Durable:
 
             archive_first(archive, options.initial, manifest)
             log.append(CheckpointArchived(0, list(manifest.initial.digests)))
-        return cls(manifest, reader, tokenizer, record, archive, log, tuple(unlogged))
+        refused.clear()
+        newest = archive.newest()
+        check_checkpoints(record, newest, refused, home, several)
+        return cls(manifest, reader, tokenizer, record, archive, newest, log, tuple(unlogged))
 
     async def settings(self) -> Settings:
         """The settings of the run, with the sizes of its stages."""
@@ -83,8 +92,7 @@ class Durable:
 
     def core(self, me: Actor, settings: Settings) -> CoordinatorCore | GroupMember:
         """The core, which continues at the end of the record."""
-        record, archive = self.record, self.archive
-        newest = archive.newest()
+        record, archive, newest = self.record, self.archive, self.newest
         if isinstance(record, GroupRecord):
             files = {} if newest is None else {newest: _files(archive, newest)}
             group = members_of(self.manifest)
@@ -115,8 +123,31 @@ def check_record(record: DecisionRecord, archive: Archive, home: Home, several: 
         )
 
 
-def _archive(manifest: RunManifest, home: OpenHome, log: EventLog, several: bool) -> Archive:
+def check_checkpoints(
+    record: DecisionRecord, newest: int | None, refused: Sequence[Path], home: Home, several: bool
+) -> None:
+    """Raise RecordError if no checkpoint in the archive is intact because of damage: unless peers still held the state,
+    the run would begin again at version 0 and then remove what is left. In a group, the other members have copies.
+
+    `newest`, `refused`: what `Archive.newest` has returned and reported.
+    """
+    decided, damaged = record.last_decision, [path for path in refused if path.exists() or path.name != MANIFEST]
+    if newest or not damaged or decided is None or several:  # a checkpoint that never became complete has no manifest
+        return
+    raise RecordError(
+        f"every checkpoint in {home.archive} is damaged (such as {damaged[0]}), and step {decided.step + 1} is "
+        "decided: restore archive/ from a backup. Without one, move archive/ away: the run then continues if its "
+        "peers still hold their state in memory; otherwise it begins again at version 0"
+    )
+
+
+def _archive(manifest: RunManifest, home: OpenHome, log: EventLog, several: bool, refused: list[Path]) -> Archive:
     stages = manifest.model.stages
+
+    def on_refused(path: Path, reason: str) -> None:
+        log.append(CheckpointRefused(str(path), reason))
+        refused.append(path)
+
     return Archive(
         home.archive,
         manifest.hash,
@@ -124,7 +155,7 @@ def _archive(manifest: RunManifest, home: OpenHome, log: EventLog, several: bool
         max(manifest.checkpoint.keep, 2) if several else manifest.checkpoint.keep,  # the newest may be uncommitted
         shard_limits=[shard_limit(parameter_shapes(manifest.model, stage)) for stage in range(stages)],
         keep_first=bool(manifest.initial.sha256),
-        on_refused=lambda path, reason: log.append(CheckpointRefused(str(path), reason)),
+        on_refused=on_refused,
     )
 
 

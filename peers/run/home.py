@@ -9,6 +9,9 @@ retention/       frames of the open step that do not fit into memory (peers/stag
 lent/            sums of steps, kept for peers that catch up; emptied at every start
 incoming/        parts of a state and of sums that a peer fetches to join or catch up
 seats/           homes of the further peers of a process that holds several stages (peers/stage/seats.py)
+mirrors/         copies of the event logs of the other coordinators of a group
+invite           the invite of another coordinator of the group (peers/coordinator/charter.py)
+manifest.signed  the group's manifest, which that coordinator has signed
 archive/         the coordinator's verified copy of each stage
 decisions.sqlite the coordinator's decision record
 control.sock     receives commands for the coordinator (peers/coordinator/control_socket.py)
@@ -31,6 +34,7 @@ lock             held while the process lives
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -39,6 +43,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from peers.run.home_names import wrong_kind
 from swarm.atomic import atomic_file, write_whole
 
 _NOBODYS = Path("~")
@@ -214,6 +219,8 @@ class OpenHome(Home):
         super().__init__(path)
         made_home(path)
         try:
+            if wrong := wrong_kind(self.path):
+                raise HomeError(wrong)
             self._held: IO[str] | None = self._take_lock()
         except OSError as error:
             raise _no_home(self.path, error) from None
@@ -244,7 +251,7 @@ class OpenHome(Home):
     def _take_lock(self) -> IO[str]:
         file = self._lock.open("a+")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file)
         except BlockingIOError:
             file.seek(0)
             owner = _number(file.read())
@@ -275,6 +282,21 @@ class OpenHome(Home):
         with atomic_file(self._counter) as file:
             write_whole(file, f"{incarnation}\n".encode())
         return incarnation
+
+
+def _lock(file: IO[str]) -> None:
+    """Lock a home's file for this process. Raises BlockingIOError if another process keeps it; OSError.
+
+    `occupant` also locks the file, for a moment: a process that only looks must not keep this one from starting.
+    """
+    for _ in range(_TRIES - 1):
+        with contextlib.suppress(BlockingIOError):
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(_PAUSE_S)
+    return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+_TRIES, _PAUSE_S = 5, 0.05
 
 
 def _no_home(path: Path, error: OSError) -> HomeError:

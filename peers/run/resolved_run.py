@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from swarm.events.wording import printable
 from swarm.manifest import RunManifest, load_run_file
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ def resolve_run(path: Path, overrides: Iterable[str] = ()) -> ResolvedRun:
     """Read RUN.toml at `path`; directories in it are relative to it.
 
     Raises ManifestError, CorpusError, StateError, codecs.UnknownCodec. Imported parameters are fully checked against
-    their hash, which takes seconds per gigabyte.
+    their hash, which takes seconds per gigabyte. Imported parameters without a record of their [model] are reported on
+    stderr.
     """
     from swarm.data import read_corpus
 
@@ -40,9 +43,18 @@ def resolve_run(path: Path, overrides: Iterable[str] = ()) -> ResolvedRun:
         return ResolvedRun(manifest, corpus)
 
     from peers.run.first_version import first_digests
+    from swarm.state.import_record import check_record
     from swarm.state.initial import InitialParameters
 
-    initial = InitialParameters(path.parent / run.initial.directory, run.model, run.initial.sha256)
+    directory = path.parent / run.initial.directory
+    recorded = check_record(directory, run.model, run.initial.sha256)
+    initial = InitialParameters(directory, run.model, run.initial.sha256)
+    if not recorded:
+        print(
+            f"warning: {printable(str(directory))} has no record of the [model] that it was imported with, because an "
+            "earlier release wrote it: if you have edited [model] since, import the model again and compare",
+            file=sys.stderr,
+        )
     manifest = run.resolve(section, first_digests(initial, run.model))
     _check_codecs(manifest)
     return ResolvedRun(manifest, corpus, initial)

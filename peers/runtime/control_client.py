@@ -6,6 +6,7 @@ dashboard use it; it needs only the standard library.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -16,6 +17,8 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
+
+from peers.run.home import Home
 
 MAX_LINE = 64 << 10
 """Maximum size of a request or a reply in bytes."""
@@ -103,7 +106,7 @@ def socket_path(home: Path) -> Path:
     socket.
     """
     try:
-        path, of = pointer(home).read_text().splitlines()
+        path, of = os.fsdecode(pointer(home).read_bytes()).splitlines()
     except (OSError, ValueError):
         return home / "control.sock"
     return Path(path) if of == str(home.resolve()) else home / "control.sock"
@@ -171,6 +174,15 @@ def _line(connection: socket.socket, deadline: float) -> bytes:
 def _nobody(home: Path, path: Path) -> NoCoordinator:
     if not home.is_dir():
         return NoCoordinator(f"{home} is not a home: name the --home that `swarm-peer coordinate` runs with")
+    process = None
+    with contextlib.suppress(OSError):  # a lock that this user may not read
+        process = Home(home).occupant()
+    if process is not None:
+        who = f"process {process}" if process else "a process"
+        return NoCoordinator(
+            f"{who} uses {home}, but takes no commands: a coordinator that is starting or ending answers only while it "
+            "runs, so try again in some seconds. If that process is no coordinator, name the --home of one"
+        )
     there = path.exists() and stat.S_ISSOCK(os.lstat(path).st_mode)
-    why = "its socket is left over from one that died" if there else "there is no socket"
+    why = "its socket is left over from one that died, or was copied with the home" if there else "there is no socket"
     return NoCoordinator(f"no coordinator runs in {home} ({why}): start it, or name the --home of one that runs")

@@ -1,4 +1,4 @@
-"""The keys in which a run differs from an earlier one, for the message that refuses to mix the two."""
+"""The keys in which two descriptions of a run differ, for the message that refuses to mix the two."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _FOLLOWS = ("data.unigram_entropy", "data.bytes_per_token", "subspace_id", "init
 """Keys that nobody sets: they follow from others."""
 
 
-def differences(before: bytes, now: RunManifest) -> str:
+def differences(before: bytes, now: RunManifest, wording: str = "{key} was {before}, is {now}") -> str:
     """Names each key that differs, with both values: "run.steps was 12, is 20". `before`: the canonical form of the
-    earlier manifest, perhaps of another release. Empty if nothing differs, or if `before` is damaged.
+    other manifest, perhaps of another release. Empty if nothing differs, or if `before` is damaged.
     """
     try:
         tree = json.loads(before)
@@ -25,7 +25,11 @@ def differences(before: bytes, now: RunManifest) -> str:
         return ""
     old, new = _by_key(tree), _by_key(now.model_dump(mode="json"))
     keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
-    told = [f"{key} was {_shown(key, old)}, is {_shown(key, new)}" for key in keys if key not in (*_TOKENS, *_FOLLOWS)]
+    told = [
+        wording.format(key=key, before=_shown(key, old), now=_shown(key, new))
+        for key in keys
+        if key not in (*_TOKENS, *_FOLLOWS)
+    ]
     if any(key in _TOKENS for key in keys):
         told.append("the corpus holds other tokens")
     more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""

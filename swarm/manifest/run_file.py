@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ValidationError, model_validator
 
 from swarm.manifest.data import DataSection, InitialSection
 from swarm.manifest.run_manifest import RunManifest, check_importable
-from swarm.manifest.section import ManifestError, MaybeSha256, Section, explain
+from swarm.manifest.section import ManifestError, MaybeSha256, Section, explain, shown
 from swarm.manifest.tables import (
     Tables,
 )
@@ -52,14 +53,30 @@ class RunFile(Tables):
 def load_run_file(path: Path, overrides: Iterable[str] = ()) -> RunFile:
     """Read RUN.toml and apply `a.b=c` overrides (values in TOML syntax, or bare strings). Raises ManifestError."""
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_bytes().decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except FileNotFoundError:
         raise ManifestError(f"no run file {path}: make one with `swarm-peer init {path}`") from None
     except IsADirectoryError:
         raise ManifestError(f"{path} is a folder: name the run file in it, such as {path / 'RUN.toml'}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ManifestError(f"{path} is not valid TOML: {error}") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ManifestError(f"{path} is not UTF-8 text (line {line}): save it with the encoding UTF-8") from None
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    try:
+        tree = tomllib.loads(text)
+    except RecursionError:
+        raise ManifestError(f"{path} is not valid TOML: it nests values too deeply") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ManifestError(f"{path} is not valid TOML: {error}{_line_of(error, text)}") from None
     return read_run_tree(tree, str(path), overrides)
+
+
+def _line_of(error: tomllib.TOMLDecodeError, text: str) -> str:
+    """The line that an error of the TOML parser names, for its message: the parser itself names no key."""
+    found = re.search(r"\(at line (\d+),", str(error))
+    lines = text.split("\n")
+    line = lines[int(found[1]) - 1].strip() if found and int(found[1]) <= len(lines) else ""
+    return f": {shown(line)}" if line else ""
 
 
 def read_run_tree(tree: dict[str, Any], where: str, overrides: Iterable[str] = ()) -> RunFile:
@@ -84,14 +101,14 @@ def _override(tree: dict[str, Any], override: str) -> None:
     name, separator, text = override.partition("=")
     keys = name.strip().split(".")
     if not separator or len(keys) != 2 or not all(keys):
-        raise ManifestError(f"--set {override!r}: expected table.key=value, such as --set run.steps=100")
+        raise ManifestError(f"--set {shown(repr(override))}: expected table.key=value, such as --set run.steps=100")
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         value = text  # not stripped: a prompt may end in a space
     table = tree.setdefault(keys[0], {})
     if not isinstance(table, dict):
-        raise ManifestError(f"--set {override!r}: {keys[0]} is not a table")
+        raise ManifestError(f"--set {shown(repr(override))}: {keys[0]} is not a table")
     table[keys[1]] = value
 
 
@@ -99,8 +116,20 @@ def _reject_unknown_keys(tree: Mapping[str, Any], model: type[BaseModel], where:
     for key, value in tree.items():
         field = model.model_fields.get(key)
         if field is None:
-            near = difflib.get_close_matches(key, model.model_fields, n=1, cutoff=0.0)
-            raise ManifestError(f"{where}: unknown key {prefix}{key}; the nearest known key is {prefix}{near[0]}")
+            raise ManifestError(f"{where}: unknown key {prefix}{key[:_KEY_SHOWN]}; {_nearest(key, model, prefix)}")
         inner = field.annotation
         if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, BaseModel):
             _reject_unknown_keys(value, inner, where, f"{prefix}{key}.")
+
+
+_KEY_SHOWN = 80
+
+
+def _nearest(key: str, model: type[BaseModel], prefix: str) -> str:
+    """What an unknown key was probably meant to be, in words."""
+    tables = {name: field.annotation for name, field in RunFile.model_fields.items()}
+    for name, table in tables.items():
+        if isinstance(table, type) and issubclass(table, BaseModel) and key in table.model_fields:
+            return f"{key} belongs to the table [{name}]"
+    near = difflib.get_close_matches(key[:_KEY_SHOWN].lower(), model.model_fields, n=1, cutoff=0.0)
+    return f"the nearest known key is {prefix}{near[0]}"

@@ -15,7 +15,11 @@ _FORMS = {
     _SHA256: "write 64 hexadecimal digits",
     _MAYBE_SHA256: "write 64 hexadecimal digits, or leave it empty",
 }
-_KINDS = {"tuple_type": "write a list, such as [2, 4]"}
+_KINDS = {
+    "tuple_type": "write a list, such as [2, 4]",
+    "model_type": "this is a table: write its keys, each with a value",
+}
+_VALUE_SHOWN = 120
 
 Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(gt=0, lt=1 << 31)]
@@ -52,6 +56,11 @@ def explain(error: Exception) -> str:
         form = _FORMS.get(item.get("ctx", {}).get("pattern", ""))
         message = form or _KINDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
         given = item.get("input")
-        shown = f" (got {given!r})" if isinstance(given, str | int | float | bool | list | tuple) else ""
-        parts.append(f"{place}: {message}{shown}" if place else message)
+        got = f" (got {shown(repr(given))})" if isinstance(given, str | int | float | bool | list | tuple) else ""
+        parts.append(f"{place}: {message}{got}" if place else message)
     return "; ".join(parts)
+
+
+def shown(text: str) -> str:
+    """The beginning of a text of any length, for a message."""
+    return text if len(text) <= _VALUE_SHOWN else f"{text[:_VALUE_SHOWN]}…"

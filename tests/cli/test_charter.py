@@ -154,6 +154,8 @@ async def test_the_first_signs_and_the_others_take_what_it_signed(
         other = manifest(three, name="other")
         with pytest.raises(CharterError, match=r"coordinators of a group need the same RUN\.toml"):
             await signed_manifest(other, home, host, way_in(home, None), mine)  # type: ignore[arg-type]
+        with pytest.raises(CharterError, match=r'\(run\.name is "tiny" there, "other" here\): all coordinators'):
+            await signed_manifest(other, home, host, way_in(home, None), mine)  # type: ignore[arg-type]
         for text in (b"{}", b"\xff\xfe", b"[" * 100_000):
             (home.path / "manifest.signed").write_bytes(text)
             with pytest.raises(ManifestError, match="delete it and give --invite again"):
@@ -174,3 +176,21 @@ async def test_a_manifest_of_another_organiser_is_refused(tmp_path: Path, monkey
         with pytest.raises(ManifestError, match="the invite names organiser"):
             await signed_manifest(run, home, host, invite(three, run, key), mine)  # type: ignore[arg-type]
         assert not (home.path / "manifest.signed").exists(), "nothing is kept of it"
+
+
+async def test_a_new_coordinator_with_another_run_file_is_told_the_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three, key, mine = ids(tmp_path, 3), Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    run, other, host = manifest(three), manifest(three, name="other"), SimpleNamespace(peer_id=three[1])
+    Hosts(monkeypatch, **{three[0]: SignedManifest.sign(run, key)})
+    with Home.open(tmp_path / "c1") as home:
+        with pytest.raises(CharterError, match=r'…, but .*… \(run\.name is "tiny" there, "other" here\): all'):
+            await signed_manifest(other, home, host, invite(three, run, key), mine)  # type: ignore[arg-type]
+        Hosts(monkeypatch, **{three[0]: SignedManifest.sign(run, mine)})  # not of the organiser that the invite names
+        with pytest.raises(CharterError, match=rf"but the invite is for run {run.hash[:16]}…: all coordinators"):
+            await signed_manifest(other, home, host, invite(three, run, key), mine)  # type: ignore[arg-type]
+        Hosts(monkeypatch)  # nobody answers
+        with pytest.raises(CharterError, match=rf"but the invite is for run {run.hash[:16]}…: all coordinators"):
+            await signed_manifest(other, home, host, invite(three, run, key), mine)  # type: ignore[arg-type]
+        assert not (home.path / "manifest.signed").exists() and not (home.path / "invite").exists()

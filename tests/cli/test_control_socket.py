@@ -16,6 +16,7 @@ import pytest
 
 from peers.coordinator import control_socket
 from peers.coordinator.control_socket import ControlSocket, ControlSocketError
+from peers.run.home import Home
 from peers.runtime.control_client import MAX_LINE, NoCoordinator, Refused, Reply, Request, Unanswered, send, socket_path
 
 
@@ -105,10 +106,13 @@ def test_a_socket_that_is_left_over_is_replaced_and_anything_else_is_not(tmp_pat
     assert (tmp_path / "control.sock").read_text() == "mine"
 
 
-def test_a_home_with_a_long_path_has_its_socket_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["long" * 30, "ü" * 60, os.fsdecode(b"\xfc" * 120)], ids=["ascii", "utf-8", "latin-1"])
+def test_a_home_with_a_long_path_has_its_socket_elsewhere(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runtime = Path(tempfile.mkdtemp(dir="/tmp"))  # pytest's own folders have long paths
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    home = tmp_path / ("long" * 30)
+    home = tmp_path / name
     home.mkdir()
 
     def use() -> Reply:
@@ -204,6 +208,16 @@ def test_a_coordinator_that_dies_meanwhile_is_no_refusal_either(tmp_path: Path) 
     with pytest.raises(Unanswered, match="it ended before it could answer; the command may still be in force"):
         asyncio.run(run())
     listening.close()
+
+
+def test_a_coordinator_that_is_starting_or_ending_is_not_told_to_start(tmp_path: Path) -> None:
+    with (
+        Home.open(tmp_path),
+        pytest.raises(NoCoordinator, match=rf"process {os.getpid()} uses .*, but takes no commands: .* try again"),
+    ):
+        send(tmp_path, "pause")
+    with pytest.raises(NoCoordinator, match=r"no coordinator runs in .* \(there is no socket\): start it"):
+        send(tmp_path, "pause")
 
 
 def test_a_home_that_is_none(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Homes: one process each, and an incarnation that only grows."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -8,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from peers.run import home as layout
 from peers.run.home import Home, HomeError
+from peers.run.home_names import FILES, FOLDERS
 from peers.stage.admission import check_identity
 from peers.stage.twin import check_note, is_of_a_twin, leave_note
 
@@ -65,6 +68,22 @@ def test_two_processes_never_share_a_home(tmp_path: Path):
         assert Home(tmp_path).occupant() == os.getpid()
 
 
+def test_a_process_that_only_looks_keeps_nobody_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    Home.open(tmp_path).close()
+    looking = (tmp_path / "lock").open()
+    fcntl.flock(looking, fcntl.LOCK_SH)  # as `occupant` does, for a moment
+    paused: list[float] = []
+
+    def pause(seconds: float) -> None:
+        paused.append(seconds)
+        if len(paused) == 2:
+            looking.close()
+
+    monkeypatch.setattr(layout.time, "sleep", pause)
+    with Home.open(tmp_path):
+        assert len(paused) == 2
+
+
 def test_a_home_that_was_never_used_is_nobodys(tmp_path: Path):
     assert Home(tmp_path / "none").occupant() is None
 
@@ -98,3 +117,31 @@ def test_a_peer_that_has_lost_its_identity_does_not_silently_become_another(tmp_
 )
 def test_only_a_newer_process_with_the_same_key_is_a_twin(refusal: str, is_twin: bool):
     assert is_of_a_twin(refusal) is is_twin
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_folder_in_place_of_a_file_is_refused_at_the_start(name: str, tmp_path: Path):
+    (tmp_path / name).mkdir()
+    with pytest.raises(HomeError, match=f"{tmp_path / name} is a folder, but must be a file: move it away"):
+        Home.open(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name], "nothing else was made"
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_file_in_place_of_a_folder_is_refused_at_the_start(name: str, tmp_path: Path):
+    (tmp_path / name).write_text("")
+    with pytest.raises(HomeError, match=f"{tmp_path / name} is a file, but must be a folder: move it away"):
+        Home.open(tmp_path)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to(tmp_path / "disk")
+    with pytest.raises(HomeError, match=f"{tmp_path / name} is a broken link, but must be a folder"):
+        Home.open(tmp_path)
+    (tmp_path / "disk").mkdir()
+    Home.open(tmp_path).close()
+
+
+def test_the_list_of_kinds_is_that_of_the_layout():
+    told = [line.split()[0] for line in (layout.__doc__ or "").splitlines() if line and line[:2].islower()]
+    kept = {name for name in told if not name.startswith("control.sock")}
+    assert {name.rstrip("/") for name in kept if name.endswith("/")} == set(FOLDERS)
+    assert {name for name in kept if not name.endswith("/")} == set(FILES)

@@ -18,6 +18,7 @@ from swarm.data.tokenizer import Tokenizer
 from swarm.manifest import ModelSection, load_run_file
 from swarm.models.kinds import build_stage
 from swarm.state.archive import Archive
+from swarm.state.import_record import RECORD_FILE, write_record
 from swarm.state.whole import whole_parameters
 
 MODEL = ModelSection(vocab_size=400, dim=32, layers=3, heads=4, kv_heads=2, ffn_dim=48, context=64, cuts=())
@@ -77,13 +78,76 @@ def test_the_run_begins_with_the_model(source: Path, tmp_path: Path, capsys: pyt
     assert cut_again.initial.sha256 == resolved.manifest.initial.sha256 and len(cut_again.initial.digests) == 2
 
 
+@pytest.mark.parametrize(
+    ("sets", "told"),
+    [
+        (["model.rope_theta=500000.0"], r"(model.rope_theta was 10000.0, is 500000.0)"),
+        (["model.norm_eps=1e-6"], "(model.norm_eps was 1e-05, is 1e-06)"),
+        (["model.heads=2", "model.kv_heads=1"], "(model.heads was 4, is 2; model.kv_heads was 2, is 1)"),
+        (["model.layers=4"], "(model.layers was 3, is 4)"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_another_model_than_the_imported_one_is_refused_by_its_key(
+    sets: list[str], told: str, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert run("import", source, "--out", out) == 0
+    prepare(out, tmp_path)
+    given = [f"--set={text}" for text in sets]
+    capsys.readouterr()
+    assert run("coordinate", out / "RUN.toml", "--dry-run", *given) == 2
+    said = capsys.readouterr().err
+    assert f"{out / 'parameters'}: the parameters were imported with another [model] {told}" in said
+    record = out / "parameters" / RECORD_FILE
+    assert f"make it in {record} too" in said
+    if sets[0].startswith("model.layers"):  # nothing else could serve
+        return
+    changed = load_run_file(out / "RUN.toml", sets)
+    write_record(out / "parameters", changed.model, changed.initial.sha256)
+    assert run("coordinate", out / "RUN.toml", "--dry-run", *given) == 0, "if it is meant"
+
+
+def test_what_computes_the_same_may_be_edited_after_the_import(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert run("import", source, "--out", out) == 0
+    prepare(out, tmp_path)
+    capsys.readouterr()
+    free = ("model.cuts=[1]", "model.context=32", "batch.sequence_length=32", "model.anchor=none")
+    assert run("coordinate", out / "RUN.toml", "--dry-run", *(f"--set={text}" for text in free)) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_an_import_without_a_record_is_used_with_a_warning_and_a_damaged_one_is_not(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert run("import", source, "--out", out) == 0
+    prepare(out, tmp_path)
+    record = out / "parameters" / RECORD_FILE
+    whole = json.loads(record.read_text())
+    later = {**whole, "model": {**whole["model"], "unheard_of": 1}}
+    for damaged in (b"", b"{}", b"[" * 100_000, b"\xff", json.dumps(later).encode()):
+        record.write_bytes(damaged)
+        assert run("coordinate", out / "RUN.toml", "--dry-run") == 2
+        assert f"{record}: is damaged, or of a later release: import the model again" in capsys.readouterr().err
+    record.write_text(json.dumps({**whole, "sha256": "0" * 64}))  # of another import
+    assert run("coordinate", out / "RUN.toml", "--dry-run") == 0
+    assert "has no record of the [model]" in capsys.readouterr().err
+    record.unlink()
+    assert run("coordinate", out / "RUN.toml", "--dry-run", "--set=model.rope_theta=500000.0") == 0
+    assert "has no record of the [model]" in capsys.readouterr().err
+
+
 def test_other_parameters_than_those_of_the_run_are_refused(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
     assert run("import", source, "--out", out) == 0
     prepare(out, tmp_path)
-    (path,) = (out / "parameters").iterdir()
+    (path,) = (out / "parameters").glob("*.safetensors")
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 1
     path.write_bytes(raw)
@@ -143,7 +207,7 @@ def test_an_import_that_fails_leaves_the_one_before(
     assert run("import", source, "--out", out) == 0
     (out / "data").mkdir()
     before = {path.relative_to(out): path.read_bytes() for path in out.rglob("*.*") if path.is_file()}
-    assert len(before) == 3
+    assert len(before) == 4
     values = safetensors.torch.load_file(source / "model.safetensors")
     values["model.norm.weight"][3] = float("nan")
     safetensors.torch.save_file(values, source / "model.safetensors")

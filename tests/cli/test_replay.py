@@ -3,12 +3,14 @@
 import dataclasses
 import functools
 import hashlib
+import shutil
 import sqlite3
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
-from peers.coordinator.durable import check_record
+from peers.coordinator.durable import check_checkpoints, check_record
 from peers.coordinator.record import DecisionRecord, RecordError
 from peers.run.archived_run import MANIFEST_FILE, check_archive
 from peers.run.home import Home
@@ -18,7 +20,7 @@ from swarm.protocol.messages import CodecPair, Contribution, Decision, StageOutc
 from swarm.protocol.update import Update
 from swarm.state.archive import Archive
 from swarm.state.error import StateError
-from swarm.state.folder import Checkpoint, VersionFolder
+from swarm.state.folder import MANIFEST, Checkpoint, VersionFolder
 
 RUN = "ab" * 32
 SHARES = (Contribution(2**70 + 5, -1), Contribution(10, 1))
@@ -151,3 +153,45 @@ def test_a_damaged_manifest_beside_checkpoints_of_this_run_is_no_other_run(damag
     check_archive(tmp_path, RUN)
     with pytest.raises(StateError, match="holds checkpoints of run"):
         check_archive(tmp_path, "cd" * 32)
+
+
+def test_an_archive_of_damaged_checkpoints_alone_starts_no_new_run(tmp_path: Path) -> None:
+    """Unless its peers held their state, it would begin again at version 0, and remove what is left."""
+    refused: list[Path] = []
+    home = Home(tmp_path)
+    archive = Archive(home.archive, RUN, 1, 3, on_refused=lambda path, reason: refused.append(path))
+    folder = VersionFolder(home.archive, RUN)
+
+    def check(several: bool = False) -> None:
+        refused.clear()
+        check_checkpoints(record, archive.newest(), refused, home, several)
+
+    def commit(version: int) -> Path:
+        path = folder.new_path(0, version)
+        path.write_bytes(b"state")
+        folder.commit(Checkpoint(0, version, path, "digest", blake3(b"state").hexdigest(), 5))
+        return path
+
+    record = DecisionRecord(home.decisions, RUN)
+    commit(10)
+    shard = commit(20)
+    shard.write_bytes(b"stat")
+    record.write_decision(decision(20))
+    check()
+    assert refused == [shard] and archive.newest() == 10, "the newest intact one is used"
+    (home.archive / "00000010" / MANIFEST).write_bytes(b"{")
+    with pytest.raises(
+        RecordError, match=r"archive is damaged \(such as .*stage-0.*step 21 is decided: restore archive"
+    ):
+        check()
+    check(several=True)
+    shard.unlink()
+    with pytest.raises(RecordError, match="move archive/ away"):
+        check()
+    for version in ("00000010", "00000020"):
+        (home.archive / version / MANIFEST).unlink()
+    check()  # two that never became complete
+    shutil.rmtree(home.archive)
+    home.archive.mkdir()
+    check()  # moved away, as advised
+    record.close()

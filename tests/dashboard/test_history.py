@@ -175,6 +175,21 @@ def test_garbage_in_a_log_is_passed_over(home: Path, database: Path):
     assert set(history.now.members.here) == set(folded(LINES).members.here)
 
 
+def test_a_home_whose_name_is_not_utf8_and_a_text_that_is_not(home: Path, database: Path):
+    """Python keeps such bytes as surrogates, which SQLite refuses."""
+    odd = home.rename(home.with_name(os.fsdecode(b"h\xfcme")))
+    refused = {"at": LINES[-1]["at"], "kind": "CheckpointRefused", "path": "\udcfc/shard", "reason": "\ud800"}
+    stranger = {"at": LINES[-1]["at"], "kind": "ControlGiven", "command": "\ud800", "value": "", "by": "\udcfc"}
+    actor = {"at": LINES[-1]["at"], "kind": "PeerJoined", "actor": "\ud800.1", "stage": 0, "reason": "\ud801"}
+    (odd / "events.jsonl").write_bytes(encoded([*LINES, refused, stranger, actor]))
+    history = caught_up(History([odd], database))
+    kept, state = rows(history), history.now
+    history.close()
+    again = caught_up(History([odd], database))
+    assert rows(again) == kept and same(again.now, state)
+    assert str(odd / "events.jsonl") in again._store._names, "under the name that the file has"
+
+
 def test_a_full_disk_stops_the_database_and_not_the_state(home: Path, database: Path, monkeypatch: pytest.MonkeyPatch):
     usage = shutil.disk_usage(home)
     monkeypatch.setattr(history_module.shutil, "disk_usage", lambda path: usage._replace(free=10**8))

@@ -65,7 +65,7 @@ class Store:
             self.execute("INSERT INTO meta VALUES ('format', ?)", (str(FORMAT),))
         elif found != str(FORMAT):
             raise sqlite3.DatabaseError(f"{path} has format {found}, not {FORMAT}")
-        self._names: dict[str, int] = dict(self.rows("SELECT name, id FROM names"))
+        self._names = {_loaded(name): number for name, number in self.rows("SELECT name, id FROM names")}
         self._next_line = (self.value("SELECT max(id) FROM lines") or 0) + 1
         self._lines: list[tuple[Any, ...]] = []
         self._work: list[tuple[Any, ...]] = []
@@ -82,14 +82,14 @@ class Store:
         return None if row is None else row[0]
 
     def name(self, number: int) -> str:
-        return str(self.value("SELECT name FROM names WHERE id = ?", (number,)) or "")
+        return _loaded(self.value("SELECT name FROM names WHERE id = ?", (number,)) or "")
 
     def number(self, name: str) -> int:
         """The number that stands for a name in the tables. It is made at first use."""
         found = self._names.get(name)
         if found is None:
             found = self._names[name] = len(self._names) + 1
-            self._rows.append(("INSERT OR REPLACE INTO names VALUES (?, ?)", (found, name)))
+            self._rows.append(("INSERT OR REPLACE INTO names VALUES (?, ?)", (found, _stored(name))))
         return found
 
     def known(self, name: str) -> int | None:
@@ -105,7 +105,7 @@ class Store:
         number = self._names.get(old)
         if number is None or new in self._names:
             return  # no rows, or they have the right name already
-        self.execute("UPDATE names SET name = ? WHERE id = ?", (new, number))
+        self.execute("UPDATE names SET name = ? WHERE id = ?", (_stored(new), number))
         del self._names[old]
         self._names[new] = number
 
@@ -120,7 +120,8 @@ class Store:
         self._work.append((step, self.number(actor), stage, self.number(log), offset))
 
     def add(self, query: str, values: tuple[Any, ...]) -> None:
-        self._rows.append((query, values))
+        whole = (_whole(value) if isinstance(value, str) else value for value in values)
+        self._rows.append((query, tuple(whole)))
 
     @property
     def waiting(self) -> int:
@@ -195,6 +196,22 @@ class Store:
 
     def close(self) -> None:
         self._base.close()
+
+
+def _stored(name: str) -> str | bytes:
+    """A name as the database takes it. A path need not be UTF-8: Python then has surrogates in its text, which SQLite
+    refuses.
+    """
+    return name if _whole(name) == name else name.encode("utf-8", "surrogatepass")
+
+
+def _loaded(name: str | bytes) -> str:
+    return name if isinstance(name, str) else name.decode("utf-8", "surrogatepass")
+
+
+def _whole(text: str) -> str:
+    """A text to show, without surrogates."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _unpacked(blob: bytes) -> Iterator[bytes]:
