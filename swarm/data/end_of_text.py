@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from swarm.data.corpus_error import CorpusError
+from swarm.data.lfs_pointer import pointer_advice
 
 MARK = "end_of_text"
 _MAX_JSON_BYTES = 64 << 20
@@ -112,7 +113,7 @@ def _tree(raw: bytes, origin: str) -> dict[str, Any]:
     try:
         tree = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise CorpusError(f"{origin} is not a tokenizer.json: {error}") from None
+        raise CorpusError(f"{origin} is not a tokenizer.json: {pointer_advice(raw) or error}") from None
     if not isinstance(tree, dict):
         raise CorpusError(f"{origin} is not a tokenizer.json: it is not a JSON object")
     return tree

@@ -15,6 +15,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from swarm.data import end_of_text
 from swarm.data.corpus_error import CorpusError
+from swarm.data.lfs_pointer import pointer_advice
 
 END_OF_TEXT = "<|endoftext|>"
 """The token between documents, in tokenizers trained here."""
@@ -38,7 +39,7 @@ class Tokenizer:
         except BaseException as error:
             if not is_of_library(error):
                 raise
-            raise CorpusError(f"{origin} is not a tokenizer.json: {error}") from None
+            raise CorpusError(f"{origin} is not a tokenizer.json: {pointer_advice(raw) or error}") from None
         inner.no_truncation()
         inner.no_padding()
         # The text of a special token within a document must not be encoded as this token.
