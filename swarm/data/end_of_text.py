@@ -58,6 +58,14 @@ def unmarked(raw: bytes) -> bytes:
     return json.dumps(tree, ensure_ascii=False).encode("utf-8")
 
 
+def named(token: str, raw: bytes, origin: str) -> EndOfText:
+    """The end of text that the user names. Raises CorpusError if the tokenizer.json has no such special token."""
+    for each in specials(raw, origin):
+        if each.token == token:
+            return EndOfText(token, each.number, "--end-of-text")
+    raise CorpusError(f"--end-of-text {token}: {origin} has no such special token")
+
+
 def told_beside(path: Path, raw: bytes) -> EndOfText | None:
     """The end of text, according to the other files in the folder of a tokenizer.json. None if they do not name it.
 
@@ -74,8 +82,8 @@ def told_in(folder: Path, raw: bytes, origin: str) -> EndOfText | None:
     CorpusError if files name tokens, but none of them is a special token.
     """
     known = _specials(raw, origin)
-    named = _name(_read(folder / _BY_NAME).get("eos_token"))
-    by_name = next((number for number, token in known.items() if token == named), None)
+    name = _name(_read(folder / _BY_NAME).get("eos_token"))
+    by_name = next((number for number, token in known.items() if token == name), None)
     unfit = []
     for file in _BY_ID:
         told = _read(folder / file).get("eos_token_id")
@@ -88,9 +96,12 @@ def told_in(folder: Path, raw: bytes, origin: str) -> EndOfText | None:
         unfit += [f"{file}: eos_token_id = {told}"] if numbers else []
     if by_name is not None:
         return EndOfText(known[by_name], by_name, _BY_NAME)
-    unfit += [f"{_BY_NAME}: eos_token = {named!r}"] if named is not None else []
-    if named is not None:
-        raise CorpusError(f"{origin} has no such special token ({', '.join(unfit)}): name the right tokenizer")
+    unfit += [f"{_BY_NAME}: eos_token = {name!r}"] if name is not None else []
+    if name is not None:
+        raise CorpusError(
+            f"{origin} has no such special token ({', '.join(unfit)}): name the right tokenizer, or list the token "
+            "under added_tokens in tokenizer.json"
+        )
     return None
 
 

@@ -81,10 +81,7 @@ class Tokenizer:
         """
         raw = path.read_bytes()
         if end is not None:
-            number = next((each.number for each in end_of_text.specials(raw, str(path)) if each.token == end), None)
-            if number is None:
-                raise CorpusError(f"--end-of-text {end}: {path} has no such special token")
-            return cls(end_of_text.mark(raw, number), str(path))
+            return cls(end_of_text.mark(raw, end_of_text.named(end, raw, str(path)).number), str(path))
         told = end_of_text.told_beside(path, raw)
         if told is not None and end_of_text.marked(json.loads(raw)) is None:
             raw = end_of_text.mark(raw, told.number)

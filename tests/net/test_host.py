@@ -92,7 +92,7 @@ async def test_a_machine_without_any_address_is_told_so(
         return host.dht.peer_id, []
 
     monkeypatch.setattr(host._p2p._client, "identify", nothing)
-    with pytest.raises(HostError, match="no address for /ip4/127.0.0.1/tcp/.*ip link set lo up"):
+    with pytest.raises(HostError, match=r"no address for /ip4/127\.0\.0\.1/tcp/.*ip link set lo up"):
         await host.addresses()
 
 

@@ -8,7 +8,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from swarm.data import CorpusError
+from swarm.data import CorpusError, Tokenizer
 from swarm.manifest import ModelSection
 from swarm.models.kinds import build_stage
 from swarm.state.error import StateError
@@ -274,6 +274,20 @@ def test_pickles_are_refused_with_the_fix(folder: Path, tmp_path: Path) -> None:
     other.write_bytes(b"????????")
     with pytest.raises(StateError, match="neither a folder nor a GGUF file"):
         open_pretrained(other)
+
+
+def test_the_user_names_the_end_of_text_where_no_file_does(folder: Path) -> None:
+    tree = json.loads((folder / "tokenizer.json").read_text())
+    (known,) = tree["added_tokens"]
+    tree["added_tokens"] = [{**known, "id": 280 + n, "content": token} for n, token in enumerate(("</s>", "<eos>"))]
+    (folder / "tokenizer.json").write_text(json.dumps(tree))
+    with pytest.raises(StateError, match=r"no eos_token_id says which .*name it with --end-of-text"):
+        open_pretrained(folder)
+    found = open_pretrained(folder, end="<eos>")
+    assert "a text ends with '<eos>' (token 281), as --end-of-text says" in found.notes
+    assert Tokenizer(found.tokenizer).end_of_text == 281
+    with pytest.raises(CorpusError, match=r"--end-of-text <end>: .*tokenizer\.json has no such special token"):
+        open_pretrained(folder, end="<end>")
 
 
 def test_a_tokenizer_is_needed_that_fits(folder: Path, tokenizer_path: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import safetensors
 import torch
 
-from swarm.data.end_of_text import told_in
+from swarm.data.end_of_text import named, told_in
 from swarm.data.lfs_pointer import pointer_advice
 from swarm.state.error import StateError
 from swarm.state.initial import LazyTensor
@@ -51,8 +51,8 @@ _SHAPE = {
 """{required key of config.json: our key}"""
 
 
-def open_folder(folder: Path, tokenizer: Path | None = None) -> PretrainedModel:
-    """The model in a folder; its tensors are read on demand. Raises StateError, OSError."""
+def open_folder(folder: Path, tokenizer: Path | None = None, end: str | None = None) -> PretrainedModel:
+    """The model in a folder; its tensors are read on demand. Raises StateError, CorpusError, OSError."""
     path = folder / "config.json"
     if (folder / _ADAPTER).exists():
         raise StateError(folder / _ADAPTER, "exists: an adapter is not a model; merge it into its model first")
@@ -66,8 +66,8 @@ def open_folder(folder: Path, tokenizer: Path | None = None) -> PretrainedModel:
         raise StateError(path, f"tie_word_embeddings = {json.dumps(tied)}: it must be true or false")
     where = folder / "tokenizer.json" if tokenizer is None else tokenizer
     raw = read_tokenizer(where)
-    end = told_in(folder, raw, str(where))
-    return assemble(folder, shape, count_layers(list(tensors)), tensors, tied, raw, end)
+    told = told_in(folder, raw, str(where)) if end is None else named(end, raw, str(where))
+    return assemble(folder, shape, count_layers(list(tensors)), tensors, tied, raw, told)
 
 
 def _instead(folder: Path) -> str:

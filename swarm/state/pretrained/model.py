@@ -101,7 +101,8 @@ def assemble(
     if built.guesses:
         raise StateError(
             where,
-            f"its tokenizer has {', '.join(built.guesses)}, but no eos_token_id says which of them ends a text",
+            f"its tokenizer has {', '.join(built.guesses)}, but no eos_token_id says which of them ends a text: "
+            "name it with --end-of-text",
         )
     known = built.vocab_size
     if known > section.vocab_size:

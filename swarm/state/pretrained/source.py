@@ -16,13 +16,16 @@ _LOOK = 256
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def open_pretrained(source: Path, tokenizer: Path | None = None) -> PretrainedModel:
-    """Open the model at `source`; `tokenizer`: a tokenizer.json in place of its own. No tensor is read yet.
+def open_pretrained(source: Path, tokenizer: Path | None = None, end: str | None = None) -> PretrainedModel:
+    """Open the model at `source`. No tensor is read yet.
+
+    `tokenizer`: a tokenizer.json in place of its own. `end`: the special token that ends a text; None: the one that the
+    model's files name.
 
     Raises StateError naming the unsupported property; CorpusError for a tokenizer; OSError.
     """
     if source.is_dir():
-        return open_folder(source, tokenizer)
+        return open_folder(source, tokenizer, end)
     if not source.exists() and _HUB_NAME.fullmatch(str(source)):
         raise StateError(
             source,
@@ -33,7 +36,7 @@ def open_pretrained(source: Path, tokenizer: Path | None = None) -> PretrainedMo
         start = file.read(_LOOK)
     magic = start[: len(MAGIC)]
     if magic == MAGIC:
-        return open_gguf(source, tokenizer)
+        return open_gguf(source, tokenizer, end)
     if advice := pointer_advice(start):
         raise StateError(source, advice)
     if source.suffix in (".bin", ".pt", ".pth", ".pkl", ".ckpt"):
