@@ -2,7 +2,7 @@
 
 Exit codes: 0 done, 1 an internal error, 2 an error that the user can fix (explained in one line), 130 Ctrl-C.
 `reference` and `demo` exit with 3 if digests differ. `coordinate` and `join` exit with 4 if the run cannot continue,
-or if the coordinator stayed unreachable.
+or if the coordinator stayed unreachable, `reference` if the run diverges.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from peers.options import Json
+from peers.runtime.signals import leaving_signals
 
 
 class EmulatedNetwork(StrEnum):
@@ -65,7 +66,7 @@ def command(
         console.print(f"{missing}: a relay is used instead", markup=False, soft_wrap=True)
     internet = Relays if missing is not None or network is EmulatedNetwork.relay else Namespaces
     folder = (Path(tempfile.mkdtemp(prefix="swarm-chaos-")) if directory is None else directory).resolve()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in set(leaving_signals()) - {signal.SIGINT}:
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
     good = True
     try:

@@ -35,6 +35,14 @@ def command(
     tokenizer: Annotated[
         Path | None, typer.Option("--tokenizer", help="The model's tokenizer.json, if SOURCE has no usable one.")
     ] = None,
+    end: Annotated[
+        str | None,
+        typer.Option(
+            "--end-of-text",
+            metavar="TOKEN",
+            help="The special token that ends a text. Default: the one that the model's files name.",
+        ),
+    ] = None,
     untie: Annotated[
         bool,
         typer.Option("--untie", help="Train embedding and head separately, even if they are one matrix in SOURCE."),
@@ -61,7 +69,7 @@ def command(
         raise ManifestError(f"--out {out} is SOURCE itself, whose tokenizer.json would be lost: choose another --out")
     if not force and (there := [out / name for name in WRITTEN if (out / name).exists()]):
         raise ManifestError(f"{there[-1]} exists: choose another --out, or overwrite it with --force")
-    found = open_pretrained(source, tokenizer)
+    found = open_pretrained(source, tokenizer, end)
     if untie and not found.tied:
         raise ManifestError(f"--untie: embedding and head of {source} are two matrices already; leave it out")
     if untie:

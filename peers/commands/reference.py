@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -40,6 +41,9 @@ def command(
 
     The results are equal if the swarm's peers computed on the same kind of device, in the same precision, compiled or
     not.
+
+    Without --against, it stops with exit code 4 if the run diverges, as a swarm does: if divergence.skips steps in a
+    row have gradients that are not finite.
     """
     from peers.run.archived_run import Refused
     from peers.run.first_version import first_states
@@ -69,13 +73,23 @@ def command(
             'codec "auto": every step uses the codecs of the first; --against HOME uses those that a swarm has chosen'
         )
     began = time.monotonic()
+    skipped = 0
 
     def show(step: ReferenceStep) -> None:
+        nonlocal skipped
         if not as_json:
             rate = (step.step + 1) * run.manifest.batch.tokens_per_step / (time.monotonic() - began)
             total = version or run.manifest.run.steps
             loss = f"loss {step.loss:.4f}  norm {step.gradient_norm:.3g}"
             print(f"reference step {step.step + 1}/{total}  {loss}  {rate:,.0f} tok/s", flush=True)
+        skipped = skipped + 1 if step.scale == 0.0 else 0
+        if against is None and skipped >= run.manifest.divergence.skips:
+            print(
+                f"stopped: the run has diverged: {skipped} steps in a row up to step {step.step + 1} have gradients "
+                "that are not finite, so they changed nothing. Lower optimizer.learning_rate",
+                file=sys.stderr,
+            )
+            raise typer.Exit(4)
 
     reader = CorpusReader(run.corpus, run.manifest)
     state = None if run.initial is None else list(first_states(run.initial, run.manifest))

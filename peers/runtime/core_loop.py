@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import uvloop
 
+from peers.runtime.signals import treat_all_as_ctrl_c
 from swarm.protocol.io import Tick
 
 Input = TypeVar("Input", contravariant=True)
@@ -38,8 +39,9 @@ INTERRUPTED = "interrupted"
 
 def exit_code(process: Coroutine[Any, Any, str]) -> int:
     """Run a process's coroutine in uvloop to its end. Returns 0 when done, 130 when interrupted, otherwise the exit
-    code of ProcessFailed.
+    code of ProcessFailed. Until the coroutine handles signals itself, all signals that ask it to leave act as Ctrl-C.
     """
+    treat_all_as_ctrl_c()
     try:
         return 130 if uvloop.run(process).startswith(INTERRUPTED) else 0
     except ProcessFailed as failure:

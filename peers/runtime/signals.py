@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from types import FrameType
 
 
 def leaving_signals() -> tuple[signal.Signals, ...]:
@@ -11,6 +12,24 @@ def leaving_signals() -> tuple[signal.Signals, ...]:
     """
     asked = (signal.SIGINT, signal.SIGTERM)
     return asked if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*asked, signal.SIGHUP)
+
+
+def treat_all_as_ctrl_c() -> None:
+    """From this call on, SIGTERM and SIGHUP do what Ctrl-C does, until the process handles them in its event loop.
+
+    Otherwise a process that is asked to leave while it waits for a coordinator would end without its exit code, and
+    would leave its sockets behind. Call this after slow imports: an exception within them can abort the process.
+    """
+    for number in leaving_signals():
+        if number is not signal.SIGINT:
+            signal.signal(number, _like_ctrl_c)
+
+
+def _like_ctrl_c(number: int, frame: FrameType | None) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):  # a shell starts its background jobs without Ctrl-C
+        handler = signal.default_int_handler
+    handler(signal.SIGINT, frame)
 
 
 def let_the_next_end_it() -> None:

@@ -253,7 +253,8 @@ def _json(path: Path, field: str) -> Iterator[str]:
     except UnicodeDecodeError as error:
         raise CorpusError(f"{path}: not UTF-8 ({error.reason}); convert the file to UTF-8") from None
     except (ValueError, RecursionError) as error:
-        raise CorpusError(f"{path}: not JSON ({error})") from None
+        several = "; write each object on one line, such as with `jq -c . FILE`" if "Extra data" in str(error) else ""
+        raise CorpusError(f"{path}: not JSON ({error}){several}") from None
     if isinstance(tree, dict):
         lists = [key for key, value in tree.items() if isinstance(value, list)]
         raise CorpusError(
@@ -283,6 +284,7 @@ def _table(path: Path, column: str, delimiter: str) -> Iterator[str]:
                 raise CorpusError(
                     f"{path}: no column {column!r} in its first line{_nearest(column, names)}; choose with --column"
                 )
+            _refuse_twins(path, names, column)
             at = names.index(column)
             begin = rows.line_num + 1
             for row in rows:
@@ -290,6 +292,11 @@ def _table(path: Path, column: str, delimiter: str) -> Iterator[str]:
                 if row and len(row) <= at:
                     raise CorpusError(
                         f"{path}, line {rows.line_num}: has {len(row)} cells, but the text should be in cell {at + 1}"
+                    )
+                if any(cell.strip() for cell in row[len(names) :]):
+                    raise CorpusError(
+                        f"{path}, line {rows.line_num}: has {len(row)} cells, but the first line names {len(names)}: "
+                        f"put a text with {delimiter!r} in it in quotes"
                     )
                 if row and row[at].strip():
                     yield _string(row[at], f"{path}, line {rows.line_num}, column {column!r}")
@@ -300,6 +307,11 @@ def _table(path: Path, column: str, delimiter: str) -> Iterator[str]:
             raise CorpusError(
                 f"{path}, near line {rows.line_num}: not UTF-8 ({error.reason}); convert the file to UTF-8"
             ) from None
+
+
+def _refuse_twins(path: Path, names: Sequence[str], column: str) -> None:
+    if names.count(column) > 1:
+        raise CorpusError(f"{path}: has {names.count(column)} columns called {column!r}: rename all but one")
 
 
 def _separator(path: Path, column: str, delimiter: str) -> str:
@@ -332,6 +344,7 @@ def _parquet(path: Path, column: str) -> Iterator[str]:
     with file:
         if column not in names:
             raise CorpusError(f"{path}: no column {column!r}{_nearest(column, names)}; choose with --column")
+        _refuse_twins(path, names, column)
         for row, value in enumerate(_values(file, path, column), 1):
             text = _string(value, f"{path}, row {row}, column {column!r}")
             if text.strip():

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from swarm.data.corpus_error import CorpusError
+from swarm.data.lfs_pointer import pointer_advice
 
 MARK = "end_of_text"
 _MAX_JSON_BYTES = 64 << 20
@@ -57,6 +58,14 @@ def unmarked(raw: bytes) -> bytes:
     return json.dumps(tree, ensure_ascii=False).encode("utf-8")
 
 
+def named(token: str, raw: bytes, origin: str) -> EndOfText:
+    """The end of text that the user names. Raises CorpusError if the tokenizer.json has no such special token."""
+    for each in specials(raw, origin):
+        if each.token == token:
+            return EndOfText(token, each.number, "--end-of-text")
+    raise CorpusError(f"--end-of-text {token}: {origin} has no such special token")
+
+
 def told_beside(path: Path, raw: bytes) -> EndOfText | None:
     """The end of text, according to the other files in the folder of a tokenizer.json. None if they do not name it.
 
@@ -73,8 +82,8 @@ def told_in(folder: Path, raw: bytes, origin: str) -> EndOfText | None:
     CorpusError if files name tokens, but none of them is a special token.
     """
     known = _specials(raw, origin)
-    named = _name(_read(folder / _BY_NAME).get("eos_token"))
-    by_name = next((number for number, token in known.items() if token == named), None)
+    name = _name(_read(folder / _BY_NAME).get("eos_token"))
+    by_name = next((number for number, token in known.items() if token == name), None)
     unfit = []
     for file in _BY_ID:
         told = _read(folder / file).get("eos_token_id")
@@ -87,9 +96,12 @@ def told_in(folder: Path, raw: bytes, origin: str) -> EndOfText | None:
         unfit += [f"{file}: eos_token_id = {told}"] if numbers else []
     if by_name is not None:
         return EndOfText(known[by_name], by_name, _BY_NAME)
-    unfit += [f"{_BY_NAME}: eos_token = {named!r}"] if named is not None else []
-    if named is not None:
-        raise CorpusError(f"{origin} has no such special token ({', '.join(unfit)}): name the right tokenizer")
+    unfit += [f"{_BY_NAME}: eos_token = {name!r}"] if name is not None else []
+    if name is not None:
+        raise CorpusError(
+            f"{origin} has no such special token ({', '.join(unfit)}): name the right tokenizer, or list the token "
+            "under added_tokens in tokenizer.json"
+        )
     return None
 
 
@@ -112,7 +124,7 @@ def _tree(raw: bytes, origin: str) -> dict[str, Any]:
     try:
         tree = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise CorpusError(f"{origin} is not a tokenizer.json: {error}") from None
+        raise CorpusError(f"{origin} is not a tokenizer.json: {pointer_advice(raw) or error}") from None
     if not isinstance(tree, dict):
         raise CorpusError(f"{origin} is not a tokenizer.json: it is not a JSON object")
     return tree

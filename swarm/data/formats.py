@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, cast
 
 from swarm.data.corpus_error import CorpusError
+from swarm.data.lfs_pointer import pointer_advice
 
 TEXT = (".txt", ".text", ".md", ".markdown", ".rst")
 JSON_LINES = (".jsonl", ".ndjson", ".jsonlines")
@@ -110,6 +111,9 @@ _MAGIC = (
     (b"\xff\xd8\xff", "it is a picture"),
     (b"GIF8", "it is a picture"),
     (b"\x7fELF", "it is a program"),
+    (b"\xff\xfe\0\0", "it is UTF-32: `iconv -f UTF-32 -t UTF-8 FILE` converts it"),
+    (b"\0\0\xfe\xff", "it is UTF-32: `iconv -f UTF-32 -t UTF-8 FILE` converts it"),
+    (b"\x1f\x9d", "it is compressed: `uncompress FILE` unpacks it"),
     (b"\xff\xfe", "it is UTF-16: `iconv -f UTF-16 -t UTF-8 FILE` converts it"),
     (b"\xfe\xff", "it is UTF-16: `iconv -f UTF-16 -t UTF-8 FILE` converts it"),
 )
@@ -118,7 +122,8 @@ _PARQUET_MAGIC = b"PAR1"
 _TAR_AT = 257
 _LOOK = 1 << 16
 _JSON_LINES_SEEN = 3
-_MARKUP = ("<!doctype html", "<html", "<?xml", "<mediawiki", "<svg")
+_MARKUP = ("<!doctype html", "<html", "<?xml", "<mediawiki", "<svg", "<doc ")
+"""How a page, an XML file or a WikiExtractor file begins, in lower case."""
 
 
 def kind_of(path: Path) -> str:
@@ -129,6 +134,8 @@ def kind_of(path: Path) -> str:
     packed, kind = _by_name(path)
     with path.open("rb") as file:
         start = file.read(_LOOK)
+    if advice := pointer_advice(start):
+        raise CorpusError(f"{path}: {advice}")
     found = next((suffix for magic, suffix in _PACKED_MAGIC if start.startswith(magic)), None)
     if (found is not None) != (packed is not None):
         if found is not None:
@@ -199,10 +206,13 @@ def _refuse_foreign(path: Path, start: bytes) -> None:
 
 def _refuse_markup_and_json(path: Path, start: str) -> None:
     head = start.lstrip("\ufeff \t\r\n")
-    if head[:20].lower().startswith(_MARKUP):
+    content = head
+    while content.startswith("<!--") and "-->" in content:
+        content = content.partition("-->")[2].lstrip()
+    if content[:20].lower().startswith(_MARKUP):
         raise CorpusError(f"{path}: {REFUSED['.html']}")
     lines = [line for line in head.splitlines()[: 4 * _JSON_LINES_SEEN] if line.strip()][:_JSON_LINES_SEEN]
-    if len(lines) == _JSON_LINES_SEEN and all(_is_object(line) for line in lines):
+    if len(lines) > 1 and all(_is_object(line) for line in lines):
         raise CorpusError(f"{path}: it contains JSON lines: rename it to {path.stem}.jsonl")
     if head[:1] in "[{" and _is_json(path, head):
         raise CorpusError(f"{path}: it contains JSON: rename it to {path.stem}.json")
@@ -218,11 +228,24 @@ def _is_object(line: str) -> bool:
 def _is_json(path: Path, head: str) -> bool:
     """Whether a file whose first bytes look like JSON is JSON; of a large file, only the beginning is checked."""
     if len(head.encode("utf-8", errors="replace")) < _LOOK - 4:
+        return _is_json_throughout(head)
+    return (head[:1] == "[" and head[1:].lstrip()[:2] == '{"') or (head[:1] == "{" and head[1:].lstrip()[:1] == '"')
+
+
+def _is_json_throughout(text: str) -> bool:
+    """Whether a text is a JSON list or object, or several of them one after another."""
+    decoder = json.JSONDecoder()
+    at = 0
+    while at < len(text):
         try:
-            return isinstance(json.loads(head), dict | list)
+            value, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             return False
-    return (head[:1] == "[" and head[1:].lstrip()[:2] == '{"') or (head[:1] == "{" and head[1:].lstrip()[:1] == '"')
+        if not isinstance(value, dict | list):
+            return False
+        while at < len(text) and text[at].isspace():
+            at += 1
+    return True
 
 
 def text_of(file: IO[bytes]) -> io.TextIOWrapper:

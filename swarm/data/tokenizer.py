@@ -15,6 +15,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from swarm.data import end_of_text
 from swarm.data.corpus_error import CorpusError
+from swarm.data.lfs_pointer import pointer_advice
 
 END_OF_TEXT = "<|endoftext|>"
 """The token between documents, in tokenizers trained here."""
@@ -38,7 +39,7 @@ class Tokenizer:
         except BaseException as error:
             if not is_of_library(error):
                 raise
-            raise CorpusError(f"{origin} is not a tokenizer.json: {error}") from None
+            raise CorpusError(f"{origin} is not a tokenizer.json: {pointer_advice(raw) or error}") from None
         inner.no_truncation()
         inner.no_padding()
         # The text of a special token within a document must not be encoded as this token.
@@ -80,10 +81,7 @@ class Tokenizer:
         """
         raw = path.read_bytes()
         if end is not None:
-            number = next((each.number for each in end_of_text.specials(raw, str(path)) if each.token == end), None)
-            if number is None:
-                raise CorpusError(f"--end-of-text {end}: {path} has no such special token")
-            return cls(end_of_text.mark(raw, number), str(path))
+            return cls(end_of_text.mark(raw, end_of_text.named(end, raw, str(path)).number), str(path))
         told = end_of_text.told_beside(path, raw)
         if told is not None and end_of_text.marked(json.loads(raw)) is None:
             raw = end_of_text.mark(raw, told.number)

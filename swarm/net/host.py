@@ -177,9 +177,16 @@ class Host:
     async def addresses(self) -> list[str]:
         """At most 16 multiaddresses that others can dial now, best first, each ending in /p2p/ and our peer id.
 
-        They are the announced addresses if there are any, else those at which this machine seems reachable.
+        They are the announced addresses if there are any, else those at which this machine seems reachable. Raises
+        HostError if the machine has no address at all, not even a loopback one; P2PDaemonError.
         """
-        visible = [str(address) for address in await self._p2p.get_visible_maddrs(latest=True)]
+        try:
+            visible = [str(address) for address in await self._p2p.get_visible_maddrs(latest=True)]
+        except ValueError:  # the daemon reports none
+            raise HostError(
+                f"this machine has no address for {', '.join(self.listen)}: connect it to a network, or turn on its "
+                "loopback interface, such as with `ip link set lo up`"
+            ) from None
         return visible if self._announced else told(self.listen, visible, self.peer_id)
 
     async def connect(self, peer_id: str, maddrs: Sequence[str], timeout: float = DIAL_TIMEOUT_S) -> None:

@@ -127,6 +127,10 @@ def test_parquet_column_and_errors(tmp_path: Path):
         list(open_source([path], field="texts").documents())
     with pytest.raises(CorpusError, match="row 1, column 'count': expected text, got int"):
         list(open_source([path], field="count").documents())
+    twice = pyarrow.table([["one"], ["two"]], names=["text", "text"])
+    parquet.write_table(twice, path)
+    with pytest.raises(CorpusError, match="has 2 columns called 'text'"):
+        list(open_source([path]).documents())
     table = pyarrow.table({"text": pyarrow.array([b"one", b"\xff"], pyarrow.binary()).cast(pyarrow.binary())})
     broken = table.column("text").combine_chunks().view(pyarrow.string())
     parquet.write_table(pyarrow.table({"text": broken}), path)

@@ -20,6 +20,7 @@ TEXTS = ["the river runs", 'a quote " and, a comma', "two\nlines", "über … �
 LINES = "".join(
     json.dumps({"id": i, "url": "https://example.org", "text": text}) + "\n" for i, text in enumerate(TEXTS)
 )
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
 CSV = 'id,text\n1,the river runs\n2,"a quote "" and, a comma"\n3,"two\nlines"\n4,über … 河\n'
 TSV = 'id\ttext\n1\tthe river runs\n2\t"a quote "" and, a comma"\n3\t"two\nlines"\n4\tüber … 河\n'
 
@@ -41,6 +42,7 @@ def read(path: Path, **options: str) -> list[str]:
         ("a.csv", CSV),
         ("a.csv", "\ufeff" + CSV),
         ("a.csv", CSV.replace("\n1", "\r\n1")),
+        ("a.csv", CSV.replace("the river runs", "the river runs,, ")),
         ("a.tsv", TSV),
         ("a.jsonl", "\ufeff" + LINES),
     ],
@@ -110,6 +112,17 @@ def test_what_is_not_read_is_refused_by_name(suffix: str, honest: bool, tmp_path
         ("corpus", LINES.encode(), r"rename it to corpus\.jsonl"),
         ("a.txt", json.dumps([{"text": "x"}]).encode(), r"rename it to a\.json"),
         ("a.txt", ('[\n' + '{"text": "long"},\n' * 9999).encode(), r"rename it to a\.json"),
+        ("a.txt", b'{"text": "one"}\n{"text": "two"}\n', r"rename it to a\.jsonl"),
+        ("a.txt", b'{\n  "text": "one"\n}\n{\n  "text": "two"\n}\n', r"rename it to a\.json"),
+        ("a.json", b'{\n  "text": "one"\n}\n{\n  "text": "two"\n}\n', "write each object on one line"),
+        ("wiki_00", b'<doc id="12" url="u" title="A">\nA\n</doc>\n', "tags"),
+        ("a.txt", b"<!-- saved -->\n<!-- twice -->\n<html><body>text", "tags"),
+        ("a.txt", "text".encode("utf-32"), "UTF-32"),
+        ("a.txt.Z", b"\x1f\x9d\x90text\0", "uncompress"),
+        *(
+            (f"a{suffix}", POINTER, "Git LFS pointer.*git lfs pull")
+            for suffix in (".txt", ".jsonl", ".csv", ".parquet", ".jsonl.gz")
+        ),
         ("a.txt", gzip.compress(b"text"), r"rename it to a\.txt\.gz"),
         ("a.jsonl", gzip.compress(LINES.encode()), r"rename it to a\.jsonl\.gz"),
         ("a.txt.gz", b"text", "is not compressed"),
@@ -131,6 +144,8 @@ def test_what_is_not_read_is_refused_by_name(suffix: str, honest: bool, tmp_path
         ("a.tsv", b"id,text\n1,x\n", r"separated by ',', not by '.t'; rename the file to \.csv"),
         ("a.csv", b"the text; more\n", "there are 'the text; more'; choose with --column"),
         ("a.csv", b"id,text\n1\n", "line 2: has 1 cells"),
+        ("a.csv", b"text,id\nHello, world,1\n", "line 2: has 3 cells, but the first line names 2.*in quotes"),
+        ("a.csv", b"text,text\na,b\n", "has 2 columns called 'text'"),
         ("a.csv", b"id,text\n1,\xff\n", "not UTF-8"),
         ("a.csv", b'id,text\n1,"open\n', "not valid CSV or TSV"),
         ("a.csv", b'id,text\n1,x\n2,"open\n3,x\n4,x\n', "line 5: not valid CSV.*its row begins in line 3"),
@@ -144,7 +159,20 @@ def test_what_is_wrong_is_named(name: str, content: bytes, advice: str, tmp_path
         read(tmp_path / name)
 
 
-@pytest.mark.parametrize("text", ["{ a brace", "[1] a reference", '{"a": 1}\nand prose', "<- an arrow", "x < y"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{ a brace",
+        "[1] a reference",
+        '{"a": 1}\nand prose',
+        "[1]\n2 and prose",
+        "<- an arrow",
+        "x < y",
+        "<!-- a remark -->\n# A readme",
+        "<!-- an open remark <html>",
+        "the version https://git-lfs.github.com/spec/v1",
+    ],
+)
 def test_prose_that_begins_oddly_is_prose(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(text)
     assert read(tmp_path / "a.txt") == [text]

@@ -52,6 +52,10 @@ def test_a_file_is_taken_as_it_is(tmp_path: Path):
 
 def test_bad_tokenizers_are_named(tmp_path: Path):
     path = tmp_path / "odd.json"
+    path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n")
+    for read in (Tokenizer.load, Tokenizer.of_model):
+        with pytest.raises(CorpusError, match=r"odd\.json is not a tokenizer\.json: .*git lfs pull"):
+            read(path)
     path.write_text("{}")
     with pytest.raises(CorpusError, match=r"odd\.json is not a tokenizer\.json"):
         Tokenizer.load(path)

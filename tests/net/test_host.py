@@ -83,6 +83,19 @@ async def test_a_host_is_who_its_identity_says_and_shows_where_it_listens(
     assert not host.died.done()
 
 
+async def test_a_machine_without_any_address_is_told_so(
+    make_host: Callable[..., Awaitable[Host]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = await make_host()
+
+    async def nothing() -> tuple[object, list[object]]:
+        return host.dht.peer_id, []
+
+    monkeypatch.setattr(host._p2p._client, "identify", nothing)
+    with pytest.raises(HostError, match=r"no address for /ip4/127\.0\.0\.1/tcp/.*ip link set lo up"):
+        await host.addresses()
+
+
 async def test_a_port_that_somebody_else_listens_on_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swarm.net.host._FREED_S", 0.2)
     with socket.socket() as other:

@@ -185,6 +185,15 @@ def test_a_model_is_taken_up_exactly(
         assert np.array_equal(tensor.load().numpy(), values[name]), name
 
 
+def test_the_user_may_name_the_end_of_text(values: dict[str, np.ndarray], tokenizer_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf({**METADATA, "tokenizer.ggml.eos_token_id": 7}, model_tensors(values)))
+    with pytest.raises(StateError, match="eos_token_id = 7, which is not a special token"):
+        open_pretrained(path, tokenizer_path)
+    found = open_pretrained(path, tokenizer_path, "<|endoftext|>")
+    assert "'<|endoftext|>' (token 0), as --end-of-text says" in found.notes[0]
+
+
 def test_a_quantised_model_is_what_its_blocks_stand_for(
     values: dict[str, np.ndarray], tokenizer_path: Path, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from swarm.data import CorpusError, Tokenizer
 from swarm.manifest import ModelSection
 from swarm.models.kinds import build_stage
 from swarm.state.error import StateError
@@ -119,9 +120,57 @@ def test_an_index_that_promises_more_than_is_there(folder: Path, values: dict[st
         open_pretrained(folder)
 
 
-def test_an_adapter_is_no_model(folder: Path) -> None:
+@pytest.mark.parametrize("whole", [True, False], ids=["beside its model", "alone"])
+def test_an_adapter_is_no_model(whole: bool, folder: Path) -> None:
     (folder / "adapter_config.json").write_text("{}")
+    if not whole:
+        (folder / "config.json").unlink()
     with pytest.raises(StateError, match="merge it"):
+        open_pretrained(folder)
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json", "model.gguf"])
+def test_a_pointer_in_place_of_a_file_is_told(file: str, folder: Path) -> None:
+    (folder / file).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n")
+    with pytest.raises((StateError, CorpusError), match=rf"{file}.*git lfs pull"):
+        open_pretrained(folder / file if file.endswith(".gguf") else folder)
+
+
+def test_a_folder_without_a_configuration_says_what_is_there_instead(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    with pytest.raises(StateError, match="is missing: name the folder of a Hugging Face model, or a GGUF file"):
+        open_pretrained(folder)
+    (folder / "consolidated.00.pth").write_bytes(b"")
+    with pytest.raises(StateError, match="is missing: pickled weights can run code"):
+        open_pretrained(folder)
+    (folder / "small.gguf").write_bytes(b"GGUF")
+    with pytest.raises(StateError, match=r"is missing: if the model is in small\.gguf, name this file"):
+        open_pretrained(folder)
+
+
+def test_a_name_on_a_hub_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StateError, match=r"`hf download someone/Llama-1B --local-dir FOLDER`"):
+        open_pretrained(Path("someone/Llama-1B"))
+    with pytest.raises(FileNotFoundError):
+        open_pretrained(Path("a/longer/path"))
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [("pytorch_model.safetensors", "rename pytorch_model.safetensors"), ("model-1-of-2.safetensors", "copy all files")],
+)
+def test_weights_under_another_name_are_seen(name: str, fix: str, folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / name)
+    with pytest.raises(StateError, match=f"contains neither .*{fix}"):
+        open_pretrained(folder)
+
+
+@pytest.mark.parametrize("prefix", ["", "_orig_mod.model."])
+def test_tensors_of_another_class_are_named(prefix: str, folder: Path, values: dict[str, torch.Tensor]) -> None:
+    renamed = {prefix + name.removeprefix("model."): value for name, value in values.items()}
+    safetensors.torch.save_file(renamed, folder / "model.safetensors")
+    with pytest.raises(StateError, match=f"have other names, such as {prefix}embed_tokens.weight.*LlamaForCausalLM"):
         open_pretrained(folder)
 
 
@@ -225,6 +274,20 @@ def test_pickles_are_refused_with_the_fix(folder: Path, tmp_path: Path) -> None:
     other.write_bytes(b"????????")
     with pytest.raises(StateError, match="neither a folder nor a GGUF file"):
         open_pretrained(other)
+
+
+def test_the_user_names_the_end_of_text_where_no_file_does(folder: Path) -> None:
+    tree = json.loads((folder / "tokenizer.json").read_text())
+    (known,) = tree["added_tokens"]
+    tree["added_tokens"] = [{**known, "id": 280 + n, "content": token} for n, token in enumerate(("</s>", "<eos>"))]
+    (folder / "tokenizer.json").write_text(json.dumps(tree))
+    with pytest.raises(StateError, match=r"no eos_token_id says which .*name it with --end-of-text"):
+        open_pretrained(folder)
+    found = open_pretrained(folder, end="<eos>")
+    assert "a text ends with '<eos>' (token 281), as --end-of-text says" in found.notes
+    assert Tokenizer(found.tokenizer).end_of_text == 281
+    with pytest.raises(CorpusError, match=r"--end-of-text <end>: .*tokenizer\.json has no such special token"):
+        open_pretrained(folder, end="<end>")
 
 
 def test_a_tokenizer_is_needed_that_fits(folder: Path, tokenizer_path: Path, tmp_path: Path) -> None:

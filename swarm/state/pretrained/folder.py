@@ -6,6 +6,7 @@ The tensor names are equal to ours. A value in config.json that this program's L
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,18 @@ from typing import Any
 import safetensors
 import torch
 
-from swarm.data.end_of_text import told_in
+from swarm.data.end_of_text import named, told_in
+from swarm.data.lfs_pointer import pointer_advice
 from swarm.state.error import StateError
 from swarm.state.initial import LazyTensor
 from swarm.state.pretrained.model import NO_PICKLE, PretrainedModel, assemble, count_layers, read_tokenizer
 
 _MAX_JSON_BYTES = 64 << 20
+_LOOK = 256
 _DTYPES = ("F32", "F16", "BF16")
 _ONE_FILE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_PART = re.compile(r"-\d+-of-\d+\.safetensors$")
 _ADAPTER = "adapter_config.json"
 
 _FIXED: Mapping[str, tuple[Any, tuple[Any, ...], str]] = {
@@ -47,9 +51,13 @@ _SHAPE = {
 """{required key of config.json: our key}"""
 
 
-def open_folder(folder: Path, tokenizer: Path | None = None) -> PretrainedModel:
-    """The model in a folder; its tensors are read on demand. Raises StateError, OSError."""
+def open_folder(folder: Path, tokenizer: Path | None = None, end: str | None = None) -> PretrainedModel:
+    """The model in a folder; its tensors are read on demand. Raises StateError, CorpusError, OSError."""
     path = folder / "config.json"
+    if (folder / _ADAPTER).exists():
+        raise StateError(folder / _ADAPTER, "exists: an adapter is not a model; merge it into its model first")
+    if not path.exists():
+        raise StateError(path, f"is missing: {_instead(folder)}")
     config = _read_json(path)
     shape = _shape(config, path)
     tensors = {name: tensor for name, tensor in _tensors(folder).items() if not name.endswith("rotary_emb.inv_freq")}
@@ -58,8 +66,17 @@ def open_folder(folder: Path, tokenizer: Path | None = None) -> PretrainedModel:
         raise StateError(path, f"tie_word_embeddings = {json.dumps(tied)}: it must be true or false")
     where = folder / "tokenizer.json" if tokenizer is None else tokenizer
     raw = read_tokenizer(where)
-    end = told_in(folder, raw, str(where))
-    return assemble(folder, shape, count_layers(list(tensors)), tensors, tied, raw, end)
+    told = told_in(folder, raw, str(where)) if end is None else named(end, raw, str(where))
+    return assemble(folder, shape, count_layers(list(tensors)), tensors, tied, raw, told)
+
+
+def _instead(folder: Path) -> str:
+    """What to do about a folder without config.json."""
+    if gguf := sorted(folder.glob("*.gguf")):
+        return f"if the model is in {gguf[0].name}, name this file"
+    if any(folder.glob("*.pt*")) or any(folder.glob("*.bin")):
+        return NO_PICKLE
+    return "name the folder of a Hugging Face model, or a GGUF file"
 
 
 def _shape(config: Mapping[str, Any], path: Path) -> dict[str, object]:
@@ -102,8 +119,6 @@ def _rope_theta(config: Mapping[str, Any], path: Path) -> object:
 
 def _tensors(folder: Path) -> dict[str, LazyTensor]:
     index = folder / _INDEX
-    if (folder / _ADAPTER).exists():
-        raise StateError(folder / _ADAPTER, "exists: an adapter is not a model; merge it into its model first")
     if index.exists() and (folder / _ONE_FILE).exists():
         raise StateError(folder, f"contains both {_ONE_FILE} and {_INDEX}: remove the one that is not the model")
     places: dict[str, str] = {}
@@ -118,7 +133,11 @@ def _tensors(folder: Path) -> dict[str, LazyTensor]:
     elif any(folder.glob("*.bin")) or any(folder.glob("*.pt*")):
         raise StateError(folder, NO_PICKLE)
     else:
-        raise StateError(folder, f"contains neither {_ONE_FILE} nor {_INDEX}")
+        others = sorted(file.name for file in folder.glob("*.safetensors"))
+        fix = f": rename {others[0]} to {_ONE_FILE}" if len(others) == 1 and not _PART.search(others[0]) else ""
+        if others and not fix:
+            fix = f", which says where the tensors are; {others[0]} is a part of the model: copy all files of the model"
+        raise StateError(folder, f"contains neither {_ONE_FILE} nor {_INDEX}{fix}")
     found: dict[str, LazyTensor] = {}
     for file in files:
         for name, tensor in _open(folder / file).items():
@@ -149,7 +168,9 @@ def _open(path: Path) -> dict[str, LazyTensor]:
             found[name] = LazyTensor(tuple(piece.get_shape()), load)
         return found
     except safetensors.SafetensorError as error:
-        raise StateError(path, f"not a safetensors file: {error}") from None
+        with path.open("rb") as raw:
+            advice = pointer_advice(raw.read(_LOOK))
+        raise StateError(path, advice or f"not a safetensors file: {error}") from None
     except OSError as error:  # safetensors does not name the file
         raise StateError(path, f"cannot be read: {error}") from None
 
@@ -165,12 +186,10 @@ def _read_json(path: Path) -> dict[str, Any]:
         if len(raw) > _MAX_JSON_BYTES:
             raise StateError(path, f"has more than {_MAX_JSON_BYTES} bytes")
         tree = json.loads(raw)
-    except FileNotFoundError:
-        raise StateError(path, "is missing: name the folder of a Hugging Face model, or a GGUF file") from None
     except (ValueError, RecursionError) as error:
         if isinstance(error, StateError):
             raise
-        raise StateError(path, f"is not JSON: {error}") from None
+        raise StateError(path, pointer_advice(raw) or f"is not JSON: {error}") from None
     if not isinstance(tree, dict):
         raise StateError(path, "is not a JSON object")
     return tree

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from swarm.data.end_of_text import EndOfText, specials
+from swarm.data.end_of_text import EndOfText, named, specials
 from swarm.state.error import StateError
 from swarm.state.initial import LazyTensor
 from swarm.state.pretrained.bpe import byte_level_bpe
@@ -50,8 +50,11 @@ _SHAPE = {
 """{required key after `llama.`: our key}"""
 
 
-def open_gguf(path: Path, tokenizer: Path | None = None) -> PretrainedModel:
-    """The model in a file. `tokenizer` None: build it from the metadata, if possible. Raises StateError, OSError."""
+def open_gguf(path: Path, tokenizer: Path | None = None, end: str | None = None) -> PretrainedModel:
+    """The model in a file. `tokenizer` None: build it from the metadata, if possible.
+
+    Raises StateError, CorpusError, OSError.
+    """
     file = read_parts(path)
     shape = _shape(file, path)
     heads = {"attn_q": shape["heads"], "attn_k": shape["kv_heads"]}
@@ -63,7 +66,8 @@ def open_gguf(path: Path, tokenizer: Path | None = None) -> PretrainedModel:
         permuted = heads.get(part, 0) if name.endswith(".weight") else 0
         tensors[_our_name(name)] = _lazy(tensor, permuted, path, name)
     raw = byte_level_bpe(file.metadata, path) if tokenizer is None else read_tokenizer(tokenizer)
-    return assemble(path, shape, count_layers(list(tensors)), tensors, HEAD not in tensors, raw, _end(file, raw, path))
+    told = _end(file, raw, path) if end is None else named(end, raw, str(tokenizer or path))
+    return assemble(path, shape, count_layers(list(tensors)), tensors, HEAD not in tensors, raw, told)
 
 
 def _end(file: Gguf, raw: bytes, path: Path) -> EndOfText | None:

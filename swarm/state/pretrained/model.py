@@ -75,6 +75,12 @@ def assemble(
         section = ModelSection(**{"cuts": (), "tie_embeddings": tied, **shape})  # type: ignore[arg-type]
     except ValueError as error:
         raise StateError(where, f"is not a Llama that this program supports: {explain(error)}") from None
+    if tensors and not layers:
+        raise StateError(
+            where,
+            f"its tensors have other names, such as {min(tensors)}; expected are names such as model.layers.0.mlp.…: "
+            "save the model again as LlamaForCausalLM of transformers",
+        )
     if section.layers != layers:
         raise StateError(where, f"says that it has {section.layers} layers, but has tensors of {layers} layers")
     if EMBEDDING in tensors and (shape_of := tensors[EMBEDDING].shape) != (section.vocab_size, section.dim):
@@ -95,7 +101,8 @@ def assemble(
     if built.guesses:
         raise StateError(
             where,
-            f"its tokenizer has {', '.join(built.guesses)}, but no eos_token_id says which of them ends a text",
+            f"its tokenizer has {', '.join(built.guesses)}, but no eos_token_id says which of them ends a text: "
+            "name it with --end-of-text",
         )
     known = built.vocab_size
     if known > section.vocab_size:
