@@ -94,8 +94,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         is_swarm = item.get_closest_marker("swarm") is not None
         whole = is_swarm or TESTS / "swarm" in item.path.parents  # that folder marks its tests after this
-        if whole and item.get_closest_marker("timeout") is None:  # a machine may be busy with other swarms
-            item.add_marker(pytest.mark.timeout(900))
+        if item.get_closest_marker("timeout") is None:
+            if item.get_closest_marker("long") is not None:
+                item.add_marker(pytest.mark.timeout(3600))
+            elif whole:  # a machine may be busy with other swarms
+                item.add_marker(pytest.mark.timeout(900))
         if is_swarm or slow(item.path):
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("xdist_group") is None:
