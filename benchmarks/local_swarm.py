@@ -8,7 +8,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -79,14 +79,16 @@ class LocalSwarm:
             self.join(words)
         return self
 
-    def join(self, words: Sequence[str]) -> None:
-        """Start one more peer, at any time. `words`: its command, without invite and home."""
+    def join(self, words: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """Start one more peer, at any time. `words`: its command, without invite and home. `environment`: what is
+        different in its environment.
+        """
         number = len(self.peers)
         invite = (self.folder / "invite").read_text().strip()
         self.spawned_at.append(time.time())
         command = [*words, invite, "--home", str(self.folder / f"peer-{number}")]
         namespace = self._namespaces[number + 1] if number < len(self._commands) else None
-        self.peers.append(self._start(command, f"peer-{number}", namespace))
+        self.peers.append(self._start(command, f"peer-{number}", namespace, environment))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -139,12 +141,19 @@ class LocalSwarm:
         assert len(opened) == len(decided) == steps, "a step was run twice: not a measurement"
         return [b - a for a, b in zip(opened, decided, strict=True)]
 
-    def _start(self, command: Sequence[str], name: str, namespace: str | None) -> Process:
+    def _start(
+        self,
+        command: Sequence[str],
+        name: str,
+        namespace: str | None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Process:
         ours = list(command[: len(PEERS)]) == PEERS
         file = None if ours else Path(command[len(script("")) - 1])
         argv = command[len(PEERS if ours else script("")) :]
         output = self.folder / f"{name}.out"
-        return self._launcher.start(argv, output, file=file, namespace=namespace, environment=self._environment)
+        changed = self._environment | dict(environment or {})
+        return self._launcher.start(argv, output, file=file, namespace=namespace, environment=changed)
 
     def _await(self, invite: Path) -> None:
         deadline = time.monotonic() + 60

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,8 +152,8 @@ def told(local: LocalSwarm, peers: int, ended: str) -> dict[str, Any]:
 class OneByOne(LocalSwarm):
     """A peer starts when the one before has joined, so it gets the stage that lacks most peers."""
 
-    def join(self, words: Sequence[str]) -> None:
-        super().join(words)
+    def join(self, words: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        super().join(words, environment)
         self._until(lambda: self._joined >= len(self.peers) or self.peers[-1].code is not None, 60)
 
     def bring_back(self, killed: int, sibling: int, words: Sequence[str]) -> None:
