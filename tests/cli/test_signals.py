@@ -12,6 +12,7 @@ WAITING = """
 import asyncio, signal, sys
 from peers.runtime.core_loop import exit_code
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever has started the tests, such as nohup
 for name in sys.argv[1:]:
     signal.signal(getattr(signal, name), signal.SIG_IGN)
 
