@@ -1,24 +1,28 @@
 """Measures what a stranger's flood costs the coordinator that it attacks, and the swarm that trains meanwhile.
 
-    python -m benchmarks.flood [--seconds 600] [--after 120] [--out benchmarks/results/flood.json]
+    python -m benchmarks.flood [--seconds 600] [--after 120] [--firewall] [--out benchmarks/results/flood.json]
 
-Two peers train, paced. For a fifth of the time, nobody attacks. Then `benchmarks.stranger` attacks the coordinator, and
-a newcomer joins meanwhile. Then it is quiet again. CPU and memory are those of the coordinator's process and of its
-libp2p daemon. The stranger runs on the same machine and takes a part of it, so steps become slower even if nothing else
-does.
+Two peers train, paced. For a fifth of the time, nobody attacks. Then `benchmarks.stranger` attacks a port on which
+nobody listens: it runs on the same machine and takes a part of it, so steps become slower even if nothing else does.
+Then it attacks the coordinator, and a newcomer joins meanwhile. Then it is quiet again. CPU and memory are those of the
+coordinator's process and of its libp2p daemon.
+
+With `--firewall` (root), the stranger has an address of its own, and the rule of deploy/flood.nft is in force.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +32,15 @@ from benchmarks.local_swarm import PEERS, LocalSwarm
 from benchmarks.results import write_results
 from peers.chaos.small_run import write_run
 from swarm.events import MicrobatchAccumulated, StepDecided, read_log
+from swarm.net.addresses import components, split_peer
 from swarm.net.invite import parse
 
 PACE = "--pace=0.05,0.1"
 PEER = [*PEERS, "join", "--threads=1", "--max-memory=1GB", "--device=cpu", "--capacity=1", PACE]
+_NAMESPACE = "swarm-peer-flood"
+_OURS, _THEIRS = "10.213.7.1", "10.213.7.2"
+"""The addresses at both ends of the stranger's line, with `--firewall`."""
+_RULE = Path(__file__).parents[1] / "deploy" / "flood.nft"
 SETTLE_S = 20.0
 """Seconds that a swarm gets to start before anything is measured."""
 
@@ -81,6 +90,34 @@ class Newcomer:
             self._process.wait()
 
 
+@contextlib.contextmanager
+def elsewhere(invite: str) -> Iterator[tuple[list[str], str]]:
+    """A network namespace with an address of its own, and the firewall rule for the coordinator's port.
+
+    Yields the words before a command that runs there, and the address under which it reaches the coordinator.
+    """
+    peer = split_peer(parse(invite).addresses[0])[1]
+    port = next(value for name, value in components(parse(invite).addresses[0]) if name == "tcp")
+
+    def run(*words: str) -> None:
+        subprocess.run(words, check=True)
+
+    try:
+        run("ip", "netns", "add", _NAMESPACE)
+        run("ip", "link", "add", "flood0", "type", "veth", "peer", "name", "flood1", "netns", _NAMESPACE)
+        run("ip", "address", "add", f"{_OURS}/24", "dev", "flood0")
+        run("ip", "link", "set", "flood0", "up")
+        for words in (["address", "add", f"{_THEIRS}/24", "dev", "flood1"], ["link", "set", "flood1", "up"]):
+            run("ip", "-n", _NAMESPACE, *words)
+        run("ip", "-n", _NAMESPACE, "link", "set", "lo", "up")
+        run("nft", "-D", f"port={port}", "-f", str(_RULE))
+        yield ["ip", "netns", "exec", _NAMESPACE], f"/ip4/{_OURS}/tcp/{port}/p2p/{peer}"
+        run("nft", "list", "chain", "inet", "swarm_peer", "input")
+    finally:
+        subprocess.run(["nft", "delete", "table", "inet", "swarm_peer"], check=False)
+        subprocess.run(["ip", "netns", "delete", _NAMESPACE], check=False)
+
+
 def phase(
     swarm: LocalSwarm, watched: Watched, seconds: float, look: Callable[[float], None] = lambda now: None
 ) -> dict[str, Any]:
@@ -105,8 +142,16 @@ def phase(
     }
 
 
-def measure(seconds: float, after_s: float, words: list[str]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="flood-") as made:
+def _unused(address: str) -> str:
+    """The same address with a port on which nobody listens."""
+    parts = dict(components(address))
+    with socket.socket() as free:
+        free.bind(("", 0))
+        return address.replace(f"/tcp/{parts['tcp']}/", f"/tcp/{free.getsockname()[1]}/")
+
+
+def measure(seconds: float, after_s: float, words: list[str], *, firewall: bool) -> dict[str, Any]:
+    with contextlib.ExitStack() as undone, tempfile.TemporaryDirectory(prefix="flood-") as made:
         folder = Path(made)
         run_file, prepare = write_run(folder)
         text = run_file.read_text().replace("steps = 12", "steps = 1000000").replace("every = 4", "every = 1000")
@@ -119,7 +164,15 @@ def measure(seconds: float, after_s: float, words: list[str]) -> dict[str, Any]:
             before = phase(swarm, watched, seconds / 5)
             invite = (folder / "swarm" / "invite").read_text().strip()
             newcomer = Newcomer(folder / "swarm" / "newcomer", invite)
-            command = [sys.executable, "-m", "benchmarks.stranger", parse(invite).addresses[0], str(seconds), *words]
+            before_command, address = list[str](), parse(invite).addresses[0]
+            if firewall:
+                before_command, address = undone.enter_context(elsewhere(invite))
+            stranger_command = [*before_command, sys.executable, "-m", "benchmarks.stranger"]
+            with subprocess.Popen(
+                [*stranger_command, _unused(address), str(seconds), *words], stdout=subprocess.DEVNULL
+            ):
+                against_nobody = phase(swarm, watched, seconds)
+            command = [*stranger_command, address, str(seconds), *words]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stranger:
                 during = phase(
                     swarm, watched, seconds, lambda passed: newcomer.start() if passed > seconds / 3 else None
@@ -132,8 +185,10 @@ def measure(seconds: float, after_s: float, words: list[str]) -> dict[str, Any]:
             joined_s = newcomer.trained_s()
     return {
         "before": before,
+        "while_nobody_is_attacked": against_nobody,
         "during": during,
         "after": after,
+        "step_rate": round(during["steps_a_second"] / against_nobody["steps_a_second"], 3),
         "newcomer_trains_after_s": joined_s,
         "refusals_in_the_log": refusals,
         "stranger": {"done": told["done"], "different_answers": len(told["told"]), "met": told["met"]},
@@ -147,10 +202,11 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1e6, help="Bytes a second of the stranger.")
     parser.add_argument("--connections", type=float, default=50.0, help="Its connections a second.")
     parser.add_argument("--records", type=int, default=20_000, help="Its records in all.")
+    parser.add_argument("--firewall", action="store_true", help="With the rule of deploy/flood.nft. Takes root.")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     words = [f"--rate={given.rate}", f"--connections={given.connections}", f"--records={given.records}"]
-    found = measure(given.seconds, given.after, words)
+    found = measure(given.seconds, given.after, words, firewall=given.firewall)
     print(json.dumps(found, indent=2))
     write_results(given.out, "flood", **found)
 

@@ -14,6 +14,7 @@ with this process, even after SIGKILL, and a supervisor can restart a peer at on
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -123,20 +124,27 @@ class Daemon:
 
     def protect(self, peer_id: str) -> None:
         """Exempt the present connection to a peer from being closed when there are too many connections."""
-        task = asyncio.get_running_loop().create_task(self._tag(peer_id))
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-
-    async def _tag(self, peer_id: str) -> None:
         tag = p2pd_pb2.ConnManagerRequest(
             type=p2pd_pb2.ConnManagerRequest.TAG_PEER, peer=peer_id_bytes(peer_id), tag="member", weight=MEMBER_WEIGHT
         )
-        request = p2pd_pb2.Request(type=p2pd_pb2.Request.CONNMANAGER, connManager=tag)
-        try:
-            stream, _ = await self._request(request, f"protect {peer_id}", CONTROL_S)
-        except DialError:
-            return  # the daemon is busy or gone; the connection still works, only without protection
-        stream.close()
+        self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.CONNMANAGER, connManager=tag), f"protect {peer_id}")
+
+    def disconnect(self, peer_id: str) -> None:
+        """Close the connection to a peer, with all of its streams."""
+        cut = p2pd_pb2.DisconnectRequest(peer=peer_id_bytes(peer_id))
+        self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.DISCONNECT, disconnect=cut), f"disconnect {peer_id}")
+
+    def _ask(self, request: p2pd_pb2.Request, what: str) -> None:
+        """Send a request whose answer nobody waits for. Nothing follows from a failure: the daemon is busy or gone."""
+
+        async def ask() -> None:
+            with contextlib.suppress(DialError):
+                stream, _ = await self._request(request, what, CONTROL_S)
+                stream.close()
+
+        task = asyncio.get_running_loop().create_task(ask())
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
 
     async def handle(self, protocol: str, handler: StreamHandler) -> None:
         """Register `handler` for every incoming stream of `protocol`; it replaces an earlier handler."""

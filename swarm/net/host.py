@@ -203,6 +203,10 @@ class Host:
         """Have the daemon keep the connection to this peer when it closes others because there are too many."""
         self._daemon.protect(peer_id)
 
+    def disconnect(self, peer_id: str) -> None:
+        """Close the connection to a peer, with all of its streams."""
+        self._daemon.disconnect(peer_id)
+
     def shut_out(self, peer_ids: Collection[str]) -> None:
         """Ban these peers from our DHT node, and only these: the list replaces the previous one."""
         self._guard.banned = frozenset(peer_ids)

@@ -29,6 +29,7 @@ from swarm.net.message_allowance import MessageAllowance
 from swarm.net.observer import NetworkObserver
 from swarm.net.relaying import Relaying
 from swarm.net.round_trips import RoundTrips
+from swarm.net.showing_out import ShowingOut
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
 from swarm.net.traffic import TrafficMeter
 from swarm.net.uplink import Uplink
@@ -92,6 +93,7 @@ class Network:
         """Bulk transfers, in both directions."""
         self._incoming: dict[tuple[Actor, Channel], Stream] = {}
         self._lobby = Lobby()
+        self._showing_out = ShowingOut(host.disconnect, self._is_known)
         self._allowance = MessageAllowance()
         self._admitted: dict[str, set[Stream]] = {}
         """Accepted incoming streams of all channels, by peer id."""
@@ -205,6 +207,7 @@ class Network:
     async def close(self) -> None:
         """Close every stream and refuse further Hellos. The host stays open."""
         self.admission.closing = True
+        self._showing_out.close()
         links = list(self._links.values())
         self._links.clear()
         for link in links:
@@ -235,6 +238,10 @@ class Network:
     def _has_link(self, peer_id: str) -> bool:
         return any(actor.peer == peer_id and link.open for actor, link in self._links.items())
 
+    def _is_known(self, peer_id: str) -> bool:
+        """Whether a peer has any business with us: we have accepted it, or it has accepted us, or we dial it."""
+        return peer_id in self._admitted or any(actor.peer == peer_id for actor in self._links)
+
     def _drop(self, actor: Actor, count: int, reason: str) -> None:
         self.dropped[actor] += count
         self._observer.dropped(actor, count, reason)
@@ -253,6 +260,7 @@ class Network:
                 refused = f"{refusal.value}: {reason}"
                 if refusal in OF_STRANGERS:
                     self._observer.stranger_refused(remote_peer, refused)
+                    self._showing_out.soon(remote_peer)
                 else:
                     self._observer.peer_refused(remote_peer, refused)
                 return
@@ -271,10 +279,14 @@ class Network:
         except WireError as error:
             self.admission.refused[Refusal.MALFORMED] += 1
             self._observer.stranger_refused(remote_peer, f"{Refusal.MALFORMED.value}: {error}")
+            self._showing_out.now(remote_peer)
         except Crowded as error:
             self._observer.stranger_refused(remote_peer, str(error))
-        except (StreamClosed, TimeoutError):
-            pass  # the opener has gone, or sends nothing
+            self._showing_out.now(remote_peer)
+        except TimeoutError:
+            self._showing_out.now(remote_peer)  # it sends nothing
+        except StreamClosed:
+            pass
         finally:
             self._dialler.went(remote_peer)
             if (streams := self._admitted.get(remote_peer)) is not None:
