@@ -237,7 +237,15 @@ class CoordinatorProcess:
         transfer = archived(self._durable.archive, request)
         if requester in self._others:
             return transfer
-        return self._allowance.counted(requester.peer, request.stage, transfer)
+        # after each rollback, a peer may need the same version again
+        content = (self._rolled_back_in, request.stage)
+        return self._allowance.counted(requester.peer, content, transfer)
+
+    @property
+    def _rolled_back_in(self) -> int:
+        """The term of the last rollback in the record; 0: none."""
+        core = self.core
+        return core.standing.rolled_back_in if isinstance(core, GroupMember) else core.history.rolled_back_in
 
     def _controls(self) -> Controls:
         """The organiser's decisions in the record."""
