@@ -128,6 +128,7 @@ class CoordinatorProcess:
             _Observer(self),
             max_payload=largest_payload(manifest),  # it relays them between peers that cannot reach each other
             reconnect_grace_s=settings.reconnect_grace_s,
+            step_s=settings.longest_step_s,
             manifest=signed,
             uplink=None if options.max_rate is None else Uplink(options.max_rate),
         )
