@@ -35,8 +35,12 @@ class Swarm:
     def join(self, actor: Actor) -> None:
         self.members.add(actor, self.now).place(STAGE, self.now)
 
-    def pass_opens(self, *, works: bool = False, loading: int | None = 10, actor: Actor = THREE) -> None:
-        """A second later. `loading`: the version that the listener says it loads. It always says that more has come."""
+    def pass_opens(
+        self, *, works: bool = False, loading: int | None = 10, version: int | None = None, actor: Actor = THREE
+    ) -> None:
+        """A second later. `loading`, `version`: the version that the listener says it loads, or holds. It always says
+        that more has come.
+        """
         self.now += 1.0
         self.history.version += 1
         pass_id = PassId(Term(1), StepNumber(self.history.version))
@@ -45,7 +49,7 @@ class Swarm:
         if (member := self.members.get(actor)) is not None:
             member.heard_at = self.now
             said = m.Status(
-                actor, STAGE, None, heard=pass_id, loading=loading, fetched=self.fetched, sequence=self.sequence
+                actor, STAGE, version, heard=pass_id, loading=loading, fetched=self.fetched, sequence=self.sequence
             )
             member.report(said, 1)
         self.listeners.of(pass_id, [[ONE, actor] if works else [ONE]], self.now)
@@ -80,9 +84,19 @@ def test_what_most_peers_needed_is_not_too_long() -> None:
 def test_a_listener_that_is_about_to_enter_keeps_its_place() -> None:
     swarm = Swarm()
     for _ in range(200):
-        swarm.pass_opens(loading=swarm.history.version)
+        swarm.pass_opens(loading=None, version=swarm.history.version)
     member = swarm.members.get(THREE)
     assert member is not None and not member.given_up
+
+
+def test_a_listener_that_always_begins_anew_loses_its_place() -> None:
+    """Its state is lost, so it says, and it loads the newest version, which is never complete."""
+    swarm = Swarm()
+    budgets_s = PLACE_BUDGETS * swarm.settings.step_budget_s
+    kept_s = 0.0
+    while kept_s < 10 * budgets_s and not swarm.members.get(THREE).given_up:  # type: ignore[union-attr]
+        kept_s += swarm.kept_s(3, loading=swarm.history.version)
+    assert budgets_s < kept_s < budgets_s + 5
 
 
 def test_coming_back_as_another_process_does_not_begin_anew() -> None:

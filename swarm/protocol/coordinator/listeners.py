@@ -118,7 +118,7 @@ class Listeners:
                 new = [m for m in new if not m.given_up][:places] + [m for m in new if m.given_up]
                 for member in new:
                     here.append(self._new(member, pass_id, here, now))
-            for member in known:
+            for member in known + [m for m in new if m.listens_from is not None]:
                 self._expect_progress(member, now)
             listeners += here
         listening = {listener.actor.peer for listener in listeners}
@@ -206,7 +206,7 @@ class Listeners:
         at, version = self._at(member), self._history.version
         held_s = self._held_s(member.actor.peer, now)
         stands_still = at != version and now - member.progress_at > self._settings.step_budget_s
-        is_far = at is None or at < version - 1
+        is_far = at is None or at < version - 1 or (member.status is not None and member.status.loading is not None)
         if stands_still or (is_far and held_s > self._place_s(member)):
             member.yield_place()
 
