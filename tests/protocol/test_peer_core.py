@@ -180,6 +180,27 @@ def test_many_senders_do_not_displace_one_that_uses_less_of_its_share(monkeypatc
     assert OTHER not in kept.dropped
 
 
+@pytest.mark.parametrize("sender", ["sibling", "other"])
+def test_a_part_that_found_no_room_before_the_pass_opened_is_asked_for(
+    sender: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once when the reduction begins; unless somebody else's message was dropped, who could have any number of
+    parts sent twice.
+    """
+    monkeypatch.setattr("swarm.protocol.peer.peer_messages.MEMBER_BYTES", 10)
+    peer = Peer()
+    key = PartKey(Attempt(PASS, StageIndex(0), 0), 0, OTHER if sender == "sibling" else LAST)
+    peer.take(Received(key.contributor, m.ReducePart(key, 2, bytes(100))))
+    peer.open((ME, OTHER), (LAST,))
+    peer.told(m.Frame(FrameKey(PASS, StageIndex(0), Direction.FORWARD, Microbatch(0)), b""))
+    peer.take(ForwardDone(PASS, Microbatch(0), b"", 0.1))
+    gradient = FrameKey(PASS, StageIndex(1), Direction.BACKWARD, Microbatch(0))
+    peer.take(Received(LAST, m.Frame(gradient, b"")))
+    orders = peer.take(BackwardDone(PASS, Microbatch(0), None))
+    wants = [o for o in orders if isinstance(o, Send) and o.to == OTHER and isinstance(o.message, m.Want)]
+    assert len(wants) == (sender == "sibling")
+
+
 class Peer:
     """A core that holds stage 0 of two, what it orders, and a clock."""
 
