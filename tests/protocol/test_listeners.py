@@ -113,6 +113,16 @@ def test_coming_back_as_another_process_does_not_begin_anew() -> None:
     assert budgets_s / 2 - 2 < swarm.kept_s(10 * budgets_s, actor=again) < budgets_s / 2 + 5
 
 
+def test_a_pause_of_the_run_costs_nobody_its_place() -> None:
+    swarm = Swarm()
+    budgets_s = PLACE_BUDGETS * swarm.settings.step_budget_s
+    swarm.pass_opens()
+    swarm.now += 10 * budgets_s
+    swarm.pass_opens()
+    member = swarm.members.get(THREE)
+    assert member is not None and not member.given_up
+
+
 def test_who_has_worked_may_take_as_long_again() -> None:
     swarm = Swarm()
     budgets_s = PLACE_BUDGETS * swarm.settings.step_budget_s

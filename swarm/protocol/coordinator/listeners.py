@@ -211,12 +211,14 @@ class Listeners:
             member.yield_place()
 
     def _held_s(self, peer: str, now: float) -> float:
-        """Seconds for which a device has listened since it last worked. The time of its absence does not count."""
+        """Seconds for which a device has listened since it last worked. The time of its absence does not count. Of a
+        pause of the run, only as much counts as a long step takes.
+        """
         while peer not in self._places and len(self._places) >= MAX_PLACES:
             del self._places[next(iter(self._places))]
         place = self._places.setdefault(peer, _Place())
         if place.seen_at is not None:
-            place.held_s += now - place.seen_at
+            place.held_s += min(now - place.seen_at, self._settings.longest_step_s)
         place.seen_at = now
         return place.held_s
 
