@@ -128,6 +128,7 @@ class CoordinatorProcess:
             _Observer(self),
             max_payload=largest_payload(manifest),  # it relays them between peers that cannot reach each other
             reconnect_grace_s=settings.reconnect_grace_s,
+            step_s=settings.longest_step_s,
             manifest=signed,
             uplink=None if options.max_rate is None else Uplink(options.max_rate),
         )
@@ -237,7 +238,15 @@ class CoordinatorProcess:
         transfer = archived(self._durable.archive, request)
         if requester in self._others:
             return transfer
-        return self._allowance.counted(requester.peer, request.stage, transfer)
+        # after each rollback, a peer may need the same version again
+        content = (self._rolled_back_in, request.stage)
+        return self._allowance.counted(requester.peer, content, transfer)
+
+    @property
+    def _rolled_back_in(self) -> int:
+        """The term of the last rollback in the record; 0: none."""
+        core = self.core
+        return core.standing.rolled_back_in if isinstance(core, GroupMember) else core.history.rolled_back_in
 
     def _controls(self) -> Controls:
         """The organiser's decisions in the record."""

@@ -119,6 +119,7 @@ async def visiting(invite: Invite, home: Home) -> AsyncIterator[Visit]:
             NetworkObserver(),
             max_payload=0,
             reconnect_grace_s=0.0,
+            step_s=60.0,
             certificate=admitted.certificate,
         )
         known = addresses_by_peer(invite.addresses)

@@ -3,6 +3,9 @@
 An honest peer fetches each about once, in pieces from several donors. A device that fetches a state again and again
 would use up a volunteer's uplink for nothing. So each device may fetch a few copies at once, and later one copy every
 ten minutes. What exceeds this is refused as busy, so the requester asks other donors, or this one later.
+
+After a rollback, honest peers need states and sums of the same numbers again. So the caller names a content by
+something that is new after a rollback, not by its number alone.
 """
 
 from __future__ import annotations

@@ -43,6 +43,10 @@ class Lending:
         self._order: Lend | None = None
         self._copies = StateCopies(run_hash, folder, emit)
         self._allowance = TransferAllowance(emit)
+        self._history = 0
+        """Number of times that everything was forgotten. The states since then count as one content, whatever version
+        a requester loads.
+        """
         self._sums = LentFiles(emit)
         """The files of sums, by step."""
         self._stored: dict[Attempt, dict[int, bytes]] = {}
@@ -103,6 +107,7 @@ class Lending:
         """Forget everything: another state is loaded, or none is held, so the same version numbers may get other
         contents.
         """
+        self._history += 1
         self._stored.clear()
         self._order = None
         self._copies.clear()
@@ -134,9 +139,8 @@ class Lending:
             raise StateError(
                 "lent", f"pieces up to {request.first + request.count} are requested, but there are {pieces}"
             )
-        content = (
-            request.version if request.kind is PieceKind.SUMS else request.kind
-        )  # each step's sums are needed once
+        # the sums of each step are needed once; a step that is repeated after a rollback has another file
+        content = found.path if request.kind is PieceKind.SUMS else self._history
         self._allowance.check(peer, content, found.index.total)
         self._allowance.charge(peer, content, found.nbytes(request), found.index.total)
         return await asyncio.to_thread(found.read, request)

@@ -256,6 +256,7 @@ class PeerProcess:
             _Observer(self),
             max_payload=largest_payload(self._manifest),
             reconnect_grace_s=self.core.settings.reconnect_grace_s,
+            step_s=self.core.settings.longest_step_s,
             uplink=self._options.machine.uplink,
             certificate=admitted.certificate,
         )

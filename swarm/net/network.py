@@ -32,6 +32,7 @@ from swarm.net.round_trips import RoundTrips
 from swarm.net.showing_out import ShowingOut
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
 from swarm.net.traffic import TrafficMeter
+from swarm.net.unfinished_frames import LOOK_EVERY_S, UnfinishedFrames
 from swarm.net.uplink import Uplink
 from swarm.net.wire import Decoder, payload_of
 from swarm.net.wire_bounds import MAX_DATA_HEADER, MAX_HEADER, WireError
@@ -49,8 +50,9 @@ class Network:
 
     `observer`: called in the event loop; it gets the messages of one sender and channel in order. `max_payload`:
     largest accepted payload, bytes; no sender can make this process allocate more at once. `reconnect_grace_s`: seconds
-    for which a lost link keeps its messages. `uplink`: the rate limit, which may be shared with other parts of the
-    program; None: no limit. `door`: the access control. `certificate`: of this actor; empty for a coordinator.
+    for which a lost link keeps its messages. `step_s`: seconds that a step of the run may take, see
+    `Stream.read_frame`. `uplink`: the rate limit, which may be shared with other parts of the program; None: no limit.
+    `door`: the access control. `certificate`: of this actor; empty for a coordinator.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Network:
         *,
         max_payload: int,
         reconnect_grace_s: float,
+        step_s: float,
         manifest: SignedManifest | None = None,
         uplink: Uplink | None = None,
         certificate: bytes = b"",
@@ -84,6 +87,7 @@ class Network:
         self._host = host
         self._observer = observer
         self._max_payload = max_payload
+        self._step_s = step_s
         self._reconnect_grace_s = reconnect_grace_s
         self._lanes = lanes_of(uplink)
         self._links: dict[Actor, Link] = {}
@@ -94,6 +98,8 @@ class Network:
         self._incoming: dict[tuple[Actor, Channel], Stream] = {}
         self._lobby = Lobby()
         self._showing_out = ShowingOut(host.disconnect, self._is_known)
+        self._unfinished = UnfinishedFrames(max_payload)
+        self._look: asyncio.TimerHandle | None = None
         self._allowance = MessageAllowance()
         self._admitted: dict[str, set[Stream]] = {}
         """Accepted incoming streams of all channels, by peer id."""
@@ -103,6 +109,7 @@ class Network:
     async def start(self) -> None:
         """Accept streams from now on."""
         await self._host.handle_streams(PROTOCOL, self._serve)
+        self._look_at_unfinished()
 
     def learn(self, actor: Actor, maddrs: Sequence[str] = ()) -> None:
         """Register an actor and its addresses; this opens no connection.
@@ -208,6 +215,8 @@ class Network:
         """Close every stream and refuse further Hellos. The host stays open."""
         self.admission.closing = True
         self._showing_out.close()
+        if self._look is not None:
+            self._look.cancel()
         links = list(self._links.values())
         self._links.clear()
         for link in links:
@@ -275,7 +284,8 @@ class Network:
             if verdict.channel is Channel.BULK:
                 await self.bulk.answer(stream, verdict)
             else:
-                await self._receive(stream, verdict)
+                with self._unfinished.reads(stream, verdict.sender, verdict.serial):
+                    await self._receive(stream, verdict)
         except WireError as error:
             self.admission.refused[Refusal.MALFORMED] += 1
             self._observer.stranger_refused(remote_peer, f"{Refusal.MALFORMED.value}: {error}")
@@ -330,7 +340,7 @@ class Network:
         try:
             while True:
                 try:
-                    header, payload = await stream.read_frame(*limits)
+                    header, payload = await stream.read_frame(*limits, self._step_s)
                 except WireError as error:  # the framing is invalid, so the rest of the stream cannot be decoded
                     self._refuse(sender, str(error))
                     return
@@ -361,6 +371,11 @@ class Network:
                 link = self._links.get(sender)
                 if control and link is not None:
                     link.probe()
+
+    def _look_at_unfinished(self) -> None:
+        for sender in self._unfinished.look(self._now):
+            self._refuse(sender, "it arrives slowly, and all slow frames from its pass take too much memory")
+        self._look = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look_at_unfinished)
 
     def _on_ping(self, sender: Actor, message: m.Ping | m.Pong) -> None:
         if isinstance(message, m.Pong):

@@ -25,7 +25,14 @@ PREFIX_BYTES = _PREFIX.size
 FRAME_S = 60.0
 """Seconds within which the rest of a small frame must arrive after its first byte."""
 LEAST_RATE = 50.0
-"""Lowest accepted rate of a large frame, bytes/s: what one of several streams gets on the slowest supported uplink."""
+"""Lowest accepted rate of any frame, bytes/s: what one of several streams gets on the slowest supported uplink."""
+LEAST_RATE_OF_STEP = 16 * 1024.0
+"""Lowest accepted rate of a frame that takes longer than a step may take, bytes/s. On a line of 15 Mbit/s that 64
+streams share, each stream has 29 kB/s. On a slower line such a frame is late anyway: its step is restarted without it.
+"""
+RESERVED = 1 << 20
+"""Bytes of a frame for which memory is reserved before they arrive."""
+_ZEROS = bytes(RESERVED)
 
 
 class StreamClosed(ConnectionError):
@@ -44,6 +51,10 @@ class Stream(asyncio.BufferedProtocol):
         """For an incoming stream: the address block of the opener (`block_of`)."""
         self.payload_s = 0.0
         """Seconds from the header of the last frame to the end of its payload."""
+        self.frame_since = 0.0
+        """The time on the loop's clock when the last frame began."""
+        self.reserved = 0
+        """Bytes of memory that the unfinished frame takes; 0 between frames."""
         self._transport: asyncio.Transport | None = None
         self._scratch = bytearray(_SCRATCH)
         self._start = 0
@@ -85,30 +96,55 @@ class Stream(asyncio.BufferedProtocol):
             finally:
                 self._target = self._reader = None
 
-    async def read_frame(self, max_header: int, max_payload: int) -> tuple[bytes, bytearray]:
+    async def read_frame(
+        self, max_header: int, max_payload: int, step_s: float | None = None
+    ) -> tuple[bytes, bytearray]:
         """Read the next frame: (header, payload). Waits for its first byte without a time limit.
 
+        `step_s`: seconds that a step of the run may take, if the frame belongs to a step. None: it does not. A frame of
+        n bytes may take FRAME_S + n / LEAST_RATE seconds. A frame of a step may take FRAME_S + `step_s` at most, or
+        FRAME_S + n / LEAST_RATE_OF_STEP if this is longer. Pauses count, so a sender may pause for FRAME_S at least.
+        If its computer was suspended for longer, the connection is lost anyway. An honest sender whose stream is closed
+        opens another one at once, and is asked for the frame again.
+
         Raises WireError, before it allocates memory, if a length exceeds its limit. Raises StreamClosed, and aborts the
-        stream, if the rest of the frame arrives too slowly (FRAME_S, LEAST_RATE).
+        stream, if the rest of the frame arrives too slowly.
         """
         first = await self.read_exactly(1)
         patience_s = FRAME_S
+        self.frame_since = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(patience_s) as patience:
+            async with asyncio.timeout_at(self.frame_since + patience_s) as patience:
                 header_bytes, payload_bytes = _PREFIX.unpack(first + await self.read_exactly(_PREFIX.size - 1))
                 check_lengths(header_bytes, payload_bytes, max_header, max_payload)
-                patience_s += (header_bytes + payload_bytes) / LEAST_RATE
-                patience.reschedule(asyncio.get_running_loop().time() + patience_s)
+                patience_s += _longest_s(header_bytes + payload_bytes, step_s)
+                patience.reschedule(self.frame_since + patience_s)
+                self.reserved = header_bytes
                 header = await self.read_exactly(header_bytes)
-                payload = bytearray(payload_bytes)
                 began = time.monotonic()
-                if payload_bytes:
-                    await self.read_into(memoryview(payload))
+                payload = await self._payload(payload_bytes)
         except TimeoutError:
             self.abort()
             raise StreamClosed(f"the rest of a frame has not arrived within {patience_s:.0f} s") from None
+        finally:
+            self.reserved = 0
         self.payload_s = time.monotonic() - began
         return header, payload
+
+    async def _payload(self, count: int) -> bytearray:
+        """Read a payload. Its memory grows as it arrives, so that a sender cannot reserve much more than it sends."""
+        payload = bytearray(min(count, RESERVED))
+        self.reserved += len(payload)
+        arrived = 0
+        while arrived < count:
+            if arrived:
+                more = min(RESERVED, count - arrived)
+                payload += _ZEROS if more == RESERVED else bytes(more)
+                self.reserved += more
+            with memoryview(payload) as view, view[arrived:] as rest:
+                await self.read_into(rest)
+            arrived = len(payload)
+        return payload
 
     async def write_frame(self, header: bytes, payload: Buffer = b"", lane: Lane | None = None) -> None:
         """Write one frame; returns when at most one chunk of it is still unsent. Raises StreamClosed.
@@ -225,3 +261,9 @@ class Stream(asyncio.BufferedProtocol):
         for waiter in (self._reader, self._writer):
             if waiter is not None and not waiter.done():
                 waiter.set_exception(StreamClosed(self._ended))
+
+
+def _longest_s(nbytes: int, step_s: float | None) -> float:
+    """Seconds that a frame of `nbytes` bytes may take, besides FRAME_S."""
+    longest_s = nbytes / LEAST_RATE
+    return longest_s if step_s is None else min(longest_s, max(step_s, nbytes / LEAST_RATE_OF_STEP))

@@ -9,6 +9,9 @@ from swarm.protocol.ids import StageIndex, StepNumber
 from swarm.protocol.stage_needs import Needs
 from swarm.protocol.update import Update, update_of
 
+STEP_BUDGETS = 2
+"""Step budgets after which a step without fences is restarted, the first time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -69,6 +72,11 @@ class Settings:
     screened: bool = False
     """True if the contribution of each peer is compared with those of its siblings (`Screen`)."""
     divergence: DivergenceSection = field(default_factory=DivergenceSection)
+
+    @property
+    def longest_step_s(self) -> float:
+        """Seconds after which a step without fences is restarted, the first time."""
+        return STEP_BUDGETS * self.step_budget_s
 
     def saves(self, version: int) -> bool:
         """Return True if a checkpoint is made of this version."""

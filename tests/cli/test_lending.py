@@ -13,12 +13,14 @@ from typing import Any, BinaryIO
 import pytest
 import torch
 
+from peers.runtime import transfer_allowance
 from peers.runtime.piece_request import PieceKind, PieceRequest
 from peers.stage import lending as lending_module
 from peers.stage.lending import Lending
 from swarm.buffer import Buffer
 from swarm.compute.held import HeldState, Holds
 from swarm.events import CheckpointRefused, Event, StepHeldUp
+from swarm.net.bulk import Busy
 from swarm.protocol.ids import Attempt, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.peer.io import Lend, StoreSum
 from swarm.state.error import StateError
@@ -46,9 +48,9 @@ def with_sums(folder: Path, step: int) -> tuple[Lending, list[Event]]:
     return lending, events
 
 
-def decide(lending: Lending, step: int, engine: Engine) -> None:
+def decide(lending: Lending, step: int, engine: Engine, term: int = 1) -> None:
     """A step in which all sums have come."""
-    pass_id = PassId(Term(1), StepNumber(step))
+    pass_id = PassId(Term(term), StepNumber(step))
     lending.lend(Lend(pass_id, (), 5, sums=True), 0, engine)
     attempt = Attempt(pass_id, StageIndex(0), 1)
     for bucket in range(BUCKETS):
@@ -176,3 +178,49 @@ async def test_a_full_disk_is_told_and_does_not_stay_full_of_half_a_file(
     engine.version = 6
     answer = await lending.answer(PieceRequest(PieceKind.SUMS, 0, 5), "a peer", 0, engine)
     assert answer == lending_module.NOT_KEPT
+
+
+async def copies_of(lending: Lending, request: PieceRequest, engine: Engine) -> int:
+    """How many times in a row a device gets the one run of pieces of a content."""
+    await answered(lending, PieceRequest(request.kind, 0, request.version))
+    for count in range(100):
+        try:
+            await lending.answer(request, "a peer", 0, engine)
+        except Busy:
+            return count
+    raise AssertionError("it gets as many as it asks for")
+
+
+async def test_sums_of_a_step_that_is_repeated_after_a_rollback_are_another_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer_allowance, "LEAST_BYTES", 1)
+    lending, _ = with_sums(tmp_path / "lent", 5)
+    lending._allowance._clock = lambda: 0.0
+    request = PieceRequest(PieceKind.SUMS, 0, 5, 0, 2)
+    assert await copies_of(lending, request, Engine()) == transfer_allowance.COPIES
+    for term in range(2, 8):
+        lending.clear()  # the run went back, and this peer has loaded the state of then
+        decide(lending, 5, Engine(), term)
+        assert await copies_of(lending, request, Engine()) == transfer_allowance.COPIES
+
+
+async def test_states_count_together_until_another_state_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer_allowance, "LEAST_BYTES", 1)
+    lending, engine = Lending("a" * 64, tmp_path / "lent", [].append), Holding()
+    lending._allowance._clock = lambda: 0.0
+    for version in (5, 6):
+        engine.version = version
+        lending.lend(Lend(PassId(Term(1), StepNumber(version)), (5, 6), 5, sums=False), 0, engine)
+        await until(lambda: len(lending.copies) > engine.version - 5)
+        lending._copies._next_at = 0.0  # the next copy need not wait
+    state = PieceRequest(PieceKind.STATE, 0, 5, 0, 1)
+    assert await copies_of(lending, state, engine) == transfer_allowance.COPIES
+    assert await copies_of(lending, PieceRequest(PieceKind.STATE, 0, 6, 0, 1), engine) == 0
+    lending.clear()
+    engine.version = 5
+    lending._copies._next_at = 0.0
+    lending.lend(Lend(PassId(Term(2), StepNumber(5)), (5,), 5, sums=False), 0, engine)
+    assert await copies_of(lending, state, engine) == transfer_allowance.COPIES

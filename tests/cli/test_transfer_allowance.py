@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from peers.coordinator import process
 from peers.runtime import transfer_allowance as module
+from peers.runtime.checkpoint_request import CheckpointRequest
 from peers.runtime.transfer_allowance import COPIES, COPY_S, LEAST_BYTES, TransferAllowance
 from swarm.buffer import Buffer
 from swarm.events import Event, RequesterSlowed
 from swarm.net.bulk import Busy, Transfer
+from swarm.protocol.ids import Actor
 
 WHOLE = 100 << 20
 
@@ -94,3 +99,28 @@ def test_what_is_counted_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(30):
         assert requests.copies(peer=f"peer {number}") == COPIES
     assert len(requests.allowance._of) == 10 and len(requests.events) == 10
+
+
+async def test_after_a_rollback_an_archived_state_is_another_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LEAST_BYTES", 1)
+    monkeypatch.setattr(process, "archived", lambda *_: Transfer.of(bytes(1000)))
+    alice, history = Actor("alice", 1), SimpleNamespace(rolled_back_in=0)
+    core: Any = SimpleNamespace(known={alice}, history=history)
+    coordinator: Any = object.__new__(process.CoordinatorProcess)
+    coordinator.core, coordinator._others, coordinator._durable = core, (), SimpleNamespace(archive=None)
+    coordinator._allowance = TransferAllowance([].append, lambda: 0.0)
+
+    async def copies(version: int) -> int:
+        for count in range(100):
+            try:
+                transfer = await coordinator._serve(alice, CheckpointRequest(0, version).encode())
+            except Busy:
+                return count
+            async for _ in transfer.chunks:
+                pass
+        raise AssertionError("it gets as many as it asks for")
+
+    assert await copies(4) == COPIES and await copies(8) == 0
+    for term in (3, 7):
+        history.rolled_back_in = term
+        assert await copies(4) == COPIES

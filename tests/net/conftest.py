@@ -59,7 +59,7 @@ class Recorder:
     def network(self, host: Host, incarnation: int = 1, run: str = RUN, role: Role = Role.PEER, **more: Any) -> Network:
         on_message = more.pop("on_message", lambda sender, message: self.messages.put_nowait((sender, message)))
         observer = _Recording(self, on_message, more.pop("check_frame", None), more.pop("on_undelivered", None))
-        given = {"max_payload": MAX_PAYLOAD, "reconnect_grace_s": GRACE_S}
+        given = {"max_payload": MAX_PAYLOAD, "reconnect_grace_s": GRACE_S, "step_s": 60.0}
         given["certificate"] = AUTHORITY.certificate(run, host.peer_id)
         door = AUTHORITY.door(run, *more.pop("coordinators", ()))
         return Network(host, Actor(host.peer_id, incarnation), door, role, observer, **given | more)

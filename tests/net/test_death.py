@@ -50,6 +50,7 @@ async def main():
         Echo(),
         max_payload=0,
         reconnect_grace_s=0.2,
+        step_s=60.0,
         certificate=Authority().certificate(sys.argv[3], host.peer_id),
     )
     await network.start()

@@ -18,6 +18,7 @@ from authority import Authority
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarm.net import unfinished_frames
 from swarm.net.bulk import PROTOCOL, Transfer
 from swarm.net.handshake import Channel, Introduction, Refused, Role, introduce
 from swarm.net.host import Host
@@ -295,6 +296,43 @@ async def test_an_oversized_announcement_is_refused_before_anything_is_allocated
     with pytest.raises(StreamClosed):
         async with asyncio.timeout(DEADLINE_S):
             await stream.read_exactly(1)
+    await network.close()
+
+
+async def test_the_pass_that_holds_most_memory_in_half_frames_loses_one(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unfinished_frames, "MOST_BYTES", 3 << 20)
+    monkeypatch.setattr(unfinished_frames, "FRAMES", 0)
+    monkeypatch.setattr(unfinished_frames, "FRAME_S", 0.0)
+    monkeypatch.setattr("swarm.net.network.LOOK_EVERY_S", 0.05)
+    one, two = pair.hosts
+    network = pair.two.network(two)
+    await network.start()
+    me = Actor(one.peer_id, 1)
+    half = _PREFIX.pack(0, 8 << 20) + bytes((3 << 20) // 2)
+    streams = {channel: await raw_stream(one, two, channel, me) for channel in (Channel.GRADIENT, Channel.ACTIVATION)}
+    for stream in streams.values():
+        await stream.write(half)
+    sender, reason = await pair.two.next_of(pair.two.refused_frames)
+    assert sender == me and "it arrives slowly" in reason
+    ended = [asyncio.create_task(stream.wait_ended()) for stream in streams.values()]
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+    assert pair.two.refused_frames.empty(), "the other one is within the limit"
+    await network.close()
+
+
+async def test_a_frame_that_takes_longer_than_a_step_is_given_up(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarm.net.stream.FRAME_S", 0.1)
+    monkeypatch.setattr("swarm.net.stream.LEAST_RATE_OF_STEP", 1e12)
+    one, two = pair.hosts
+    network = pair.two.network(two, step_s=0.1)
+    await network.start()
+    stream = await raw_stream(one, two, Channel.GRADIENT, Actor(one.peer_id, 1))
+    await stream.write(_PREFIX.pack(0, 8 << 20) + bytes(1000))
+    async with asyncio.timeout(DEADLINE_S):
+        await stream.wait_ended()
     await network.close()
 
 

@@ -120,21 +120,21 @@ def test_early_messages_are_bounded_by_number_and_by_bytes(monkeypatch: pytest.M
     monkeypatch.setattr(early, "LIMIT_BYTES", 100)
     kept = EarlyMessages()
     for bucket, size in enumerate((60, 60, 40, 1)):
-        kept.keep(OTHER, part(bucket, size))
+        kept.keep(OTHER, part(bucket, size), 100)
     assert [message.key.bucket for _, message in kept.take() if isinstance(message, m.ReducePart)] == [0, 2]
     for bucket in range(6):
-        kept.keep(OTHER, part(bucket, 0))
+        kept.keep(OTHER, part(bucket, 0), 100)
     assert len(kept.take()) == 4
-    kept.keep(OTHER, part(0, 100))
+    kept.keep(OTHER, part(0, 100), 100)
     assert len(kept.take()) == 1, "what was taken counts no more"
 
 
 def test_what_is_void_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(early, "LIMIT_BYTES", 100)
     kept = EarlyMessages()
-    kept.keep(OTHER, part(0, 80))
+    kept.keep(OTHER, part(0, 80), 100)
     kept.drop(lambda message: isinstance(message, m.ReducePart) and message.key.bucket == 0)
-    kept.keep(OTHER, part(1, 80))
+    kept.keep(OTHER, part(1, 80), 100)
     assert [message.key.bucket for _, message in kept.take() if isinstance(message, m.ReducePart)] == [1]
 
 
@@ -143,13 +143,62 @@ def test_a_flood_takes_no_room_from_others(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(early, "LIMIT_BYTES", 100)
     kept, stranger = EarlyMessages(), Actor("stranger", 1)
     for _ in range(30):
-        kept.keep(stranger, m.Want(()))
-        kept.keep(stranger, part(0, 30))
+        kept.keep(stranger, m.Want(()), 100)
+        kept.keep(stranger, part(0, 30), 100)
     for bucket in range(5):
-        kept.keep(OTHER, part(bucket, 10))
+        kept.keep(OTHER, part(bucket, 10), 100)
     taken = kept.take()
     assert [message for sender, message in taken if sender == OTHER] == [part(bucket, 10) for bucket in range(5)]
     assert len(taken) == 10
+
+
+def test_a_sender_keeps_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(early, "LIMIT_BYTES", 100)
+    kept = EarlyMessages()
+    for bucket in range(9):
+        kept.keep(OTHER, part(bucket, 10), 40)
+    kept.keep(OTHER, m.Want(()), 40)
+    assert kept.dropped == {OTHER}
+    kept.drop(lambda message: isinstance(message, m.ReducePart) and message.key.bucket == 0)
+    kept.keep(OTHER, part(9, 10), 40)
+    kept.keep(OTHER, part(10, 10), 40)
+    buckets = [message.key.bucket for _, message in kept.take() if isinstance(message, m.ReducePart)]
+    assert buckets == [1, 2, 3, 9]
+
+
+def test_many_senders_do_not_displace_one_that_uses_less_of_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the coordinator, whose tokens may take more than the parts of any member."""
+    monkeypatch.setattr(early, "LIMIT_BYTES", 100)
+    kept = EarlyMessages()
+    for bucket in range(3):
+        kept.keep(OTHER, part(bucket, 10), 100)
+    for number in range(20):
+        for bucket in range(2):
+            kept.keep(Actor(f"liar{number}", 1), part(bucket, 10), 20)
+    taken = kept.take()
+    assert [sender for sender, _ in taken].count(OTHER) == 3 and len(taken) == 10
+    assert OTHER not in kept.dropped
+
+
+@pytest.mark.parametrize("sender", ["sibling", "other"])
+def test_a_part_that_found_no_room_before_the_pass_opened_is_asked_for(
+    sender: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once when the reduction begins; unless somebody else's message was dropped, who could have any number of
+    parts sent twice.
+    """
+    monkeypatch.setattr("swarm.protocol.peer.peer_messages.MEMBER_BYTES", 10)
+    peer = Peer()
+    key = PartKey(Attempt(PASS, StageIndex(0), 0), 0, OTHER if sender == "sibling" else LAST)
+    peer.take(Received(key.contributor, m.ReducePart(key, 2, bytes(100))))
+    peer.open((ME, OTHER), (LAST,))
+    peer.told(m.Frame(FrameKey(PASS, StageIndex(0), Direction.FORWARD, Microbatch(0)), b""))
+    peer.take(ForwardDone(PASS, Microbatch(0), b"", 0.1))
+    gradient = FrameKey(PASS, StageIndex(1), Direction.BACKWARD, Microbatch(0))
+    peer.take(Received(LAST, m.Frame(gradient, b"")))
+    orders = peer.take(BackwardDone(PASS, Microbatch(0), None))
+    wants = [o for o in orders if isinstance(o, Send) and o.to == OTHER and isinstance(o.message, m.Want)]
+    assert len(wants) == (sender == "sibling")
 
 
 class Peer:

@@ -11,6 +11,7 @@ import pytest
 from run_events import events_in
 
 from swarm.events import CheckpointRefused, Evaluated, PeerExpelled, PeerFenced, StateDrifted
+from swarm.protocol.coordinator import listeners
 from swarm.protocol.donors import Verdict, verdict
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Donor
@@ -89,6 +90,24 @@ def test_who_fetches_its_state_for_ever_does_not_keep_the_run_from_its_last_eval
     events = events_in(run)
     run.finish()
     assert [event.version for _, event in events if isinstance(event, Evaluated)] == [plan.settings.steps]
+
+
+def test_who_fetches_its_state_for_ever_does_not_keep_others_out_of_its_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It always reports progress. A fourth peer stands by, because a stage has three places."""
+    monkeypatch.setattr(listeners, "PLACE_BUDGETS", 1)
+    monkeypatch.setattr(listeners, "PLACE_ARRIVALS", 1)
+    settings = small_settings(stages=1, microbatches=4, steps=80, replicas=3, checkpoint_every=80)
+    lies = (None, None, Lie("hoarding", since=3), None)
+    run = Run(Plan("passes", 0, settings, 1, (1.0,) * 4, (), lies=lies, people=(0, 1, 2, 3)))
+    began, worked = SimPeer._begin, set[str]()
+
+    def begins(self: SimPeer, action: Begin) -> None:
+        worked.add(self.actor.peer)
+        began(self, action)
+
+    monkeypatch.setattr(SimPeer, "_begin", begins)
+    run.finish()
+    assert worked == {"peer1", "peer2", "peer3", "peer4"}
 
 
 def test_the_scenario_draws_every_way_and_people_with_more_devices_than_the_others() -> None:

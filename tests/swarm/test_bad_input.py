@@ -119,6 +119,7 @@ def test_join_refuses_a_manifest(
             NetworkObserver(),
             max_payload=0,
             reconnect_grace_s=0.2,
+            step_s=60.0,
             manifest=serve(manifest, key),
         )
         await network.start()

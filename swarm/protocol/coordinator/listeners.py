@@ -5,6 +5,9 @@ newcomers, which load the version that the pass starts from, and peers that were
 pass names the listeners, so that the holders of the stage keep a copy of that version, and the sums of every step from
 the oldest one that a listener needs. If a listener is lost while it loads, the holders keep them a while longer: it may
 return with a part of the state on its disk.
+
+A listener has a place in its stage, which nobody else gets. It keeps the place while it reports progress, but not for
+ever, because these reports cannot be checked: see `_place_s`.
 """
 
 from __future__ import annotations
@@ -21,11 +24,18 @@ from swarm.protocol.ids import Actor, PassId, StageIndex
 from swarm.protocol.messages import Decide, Listener
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
+from swarm.protocol.stage_needs import ComputeKind, needs_of
 
 MAX_VERSIONS = 2
 """Number of versions of a stage that may be loaded at the same time. The stage's holders keep a copy of the state for
 each.
 """
+PLACE_BUDGETS = 4
+PLACE_ARRIVALS = 8
+LEAST_LINE = 625_000.0
+"""Slowest line on which a peer should be able to load any stage while its place is kept, bytes/s (5 Mbit/s)."""
+MAX_PLACES = 4096
+"""Largest number of peers whose times without work are kept; the one that came first is forgotten first."""
 TOLD_AT_ONCE = 16
 """Maximum number of decisions that are repeated to a listener at a heartbeat."""
 
@@ -43,6 +53,15 @@ class _Interrupted:
     rolled_back_in: int
 
 
+@dataclass(slots=True)
+class _Place:
+    """For how long a device has had a place without working, in all of its processes together."""
+
+    held_s: float = 0.0
+    seen_at: float | None = None
+    """The time of the last pass with this listener; None if it did not listen to the last pass."""
+
+
 class Listeners:
     def __init__(
         self, settings: Settings, history: History, members: Members, rebalancing: Rebalancing, out: Outbox
@@ -54,6 +73,8 @@ class Listeners:
         self._members = members
         self._interrupted: dict[str, _Interrupted] = {}
         """The downloads that were interrupted, by peer id, because a restarted process has another incarnation."""
+        self._places: dict[str, _Place] = {}
+        """The listeners that have not worked since they got their place, by peer id."""
 
     def lost(self, member: Member, now: float) -> None:
         """Call this before the member is removed. If it was loading a state, this is remembered for half a step
@@ -78,6 +99,8 @@ class Listeners:
         """The listeners of a pass with these rosters. `closed`: stages in which nobody may begin to listen now."""
         busy = {actor for roster in rosters for actor in roster}
         listeners: list[Listener] = []
+        for actor in busy:
+            self._places.pop(actor.peer, None)
         for stage in range(self._settings.stages):
             there = [m for m in self._members.of_stage(stage) if m.actor not in busy]
             idle = [m for m in there if m.lost_at is None and m.leaving_since is None]
@@ -95,9 +118,13 @@ class Listeners:
                 new = [m for m in new if not m.given_up][:places] + [m for m in new if m.given_up]
                 for member in new:
                     here.append(self._new(member, pass_id, here, now))
-            for member in known:
+            for member in known + [m for m in new if m.listens_from is not None]:
                 self._expect_progress(member, now)
             listeners += here
+        listening = {listener.actor.peer for listener in listeners}
+        for peer, place in self._places.items():
+            if peer not in listening:
+                place.seen_at = None
         return tuple(listeners)
 
     def repeat_decisions(self, pass_state: PassState) -> None:
@@ -173,6 +200,36 @@ class Listeners:
         return [each for each in found if each is not None and each.stage == stage]
 
     def _expect_progress(self, member: Member, now: float) -> None:
-        """Take the place from a listener that makes no progress, unless it has the newest version."""
-        if self._at(member) != self._history.version and now - member.progress_at > self._settings.step_budget_s:
+        """Take the place from a listener that makes no progress, unless it has the newest version; and from one that
+        has listened for too long and is not about to enter. It may continue to load, and enters if there is room.
+        """
+        at, version = self._at(member), self._history.version
+        held_s = self._held_s(member.actor.peer, now)
+        stands_still = at != version and now - member.progress_at > self._settings.step_budget_s
+        is_far = at is None or at < version - 1 or (member.status is not None and member.status.loading is not None)
+        if stands_still or (is_far and held_s > self._place_s(member)):
             member.yield_place()
+
+    def _held_s(self, peer: str, now: float) -> float:
+        """Seconds for which a device has listened since it last worked. The time of its absence does not count. Of a
+        pause of the run, only as much counts as a long step takes.
+        """
+        while peer not in self._places and len(self._places) >= MAX_PLACES:
+            del self._places[next(iter(self._places))]
+        place = self._places.setdefault(peer, _Place())
+        if place.seen_at is not None:
+            place.held_s += min(now - place.seen_at, self._settings.longest_step_s)
+        place.seen_at = now
+        return place.held_s
+
+    def _place_s(self, member: Member) -> float:
+        """Seconds for which a listener keeps its place although it does not work.
+
+        This is enough for a stage of any size on a line of LEAST_LINE: the memory that the stage needs is larger than
+        its state, which leaves time for the sums of the steps decided meanwhile. It is also several times as long as
+        most peers of this run have needed, and several step budgets.
+        """
+        needs = needs_of(self._settings.stage_needs, ComputeKind.HOST_FP32)
+        loading_s = 0.0 if needs is None or member.stage is None else needs.least[member.stage] / LEAST_LINE
+        budgets_s = PLACE_BUDGETS * self._settings.step_budget_s
+        return max(budgets_s + loading_s, PLACE_ARRIVALS * self._rebalancing.arrival_s)

@@ -353,10 +353,13 @@ class PeerCore:
         """If a pass has begun, process the messages that arrived too early for it."""
         if not begun:
             return
-        for sender, kept in self._peer_messages.early.take():
+        early = self._peer_messages.early
+        for sender, kept in early.take():
             self._on_message(sender, kept, now)
         if self.pass_run is not None:
+            self.pass_run.missed(early.dropped)
             self.pass_run.reduce_if_sealed(now)
+        early.dropped.clear()
 
     def _on_seats(self, message: TakeSeats | LeaveSeat, now: float) -> None:
         seating = self.means.seating

@@ -23,7 +23,7 @@ from swarm.protocol.messages import (
     attempt_under,
 )
 from swarm.protocol.peer.all_reduce import AllReduce, BucketCounts
-from swarm.protocol.peer.early_messages import EarlyMessages
+from swarm.protocol.peer.early_messages import LIMIT_BYTES, EarlyMessages
 from swarm.protocol.peer.io import (
     Assembled,
     BackwardDone,
@@ -118,7 +118,7 @@ class PassRun:
             reduction.go_on(self._attempt, microbatches.table, now)
         else:
             for part in reduction.parts if reduction is not None else ():
-                self._early.keep(part.key.contributor, part)
+                self._keep_early(part)
             self._cancel_reduction(reason)
             self.prepared = None
         self._early.drop(lambda part: isinstance(part, ReducePart) and not self._is_of_use(part))
@@ -209,8 +209,22 @@ class PassRun:
             if isinstance(part, ReducePart):
                 self.on_part(part, now)
         if self._early.dropped:  # the other end of the pipeline may have finished long before and sent many parts
-            self._early.dropped = False
+            self._early.dropped.clear()
             self.reduction.ask_again()
+
+    def _keep_early(self, part: ReducePart) -> None:
+        """Keep a part for a later attempt. All contributors have equal shares of the buffer, because each of them sends
+        parts of about the same size to this peer.
+        """
+        tables, partner = self.microbatches.tables, self._settings.partner(self.microbatches.stage)
+        contributors = {*self.microbatches.table.roster, *(() if partner is None else tables[partner].roster)}
+        self._early.keep(part.key.contributor, part, LIMIT_BYTES // max(1, len(contributors - {self._me})))
+
+    def missed(self, senders: Iterable[Actor]) -> None:
+        """Messages of these senders were dropped before this pass began. Missing parts are asked for when the reduction
+        begins.
+        """
+        self._early.dropped.update(sender for sender in senders if self._reduces_here(sender))
 
     @property
     def _attempt(self) -> Attempt:
@@ -273,7 +287,7 @@ class PassRun:
         if self.reduction is not None and (part.key.attempt.number < known.number or part.key.attempt == known):
             self.reduction.on_part(part, now)
         else:
-            self._early.keep(part.key.contributor, part)
+            self._keep_early(part)
 
     def on_sum(self, sender: Actor, part: ReducedPart, now: float) -> None:
         if self.reduction is not None and part.key.attempt == self.reduction.attempt:

@@ -9,7 +9,7 @@ from swarm.protocol.ids import Actor, FrameKey, PassId
 from swarm.protocol.io import Send
 from swarm.protocol.messages import Frame, Message, Pending, ReducedPart, ReducePart, Relay, Want
 from swarm.protocol.outbox import Outbox
-from swarm.protocol.peer.early_messages import EarlyMessages
+from swarm.protocol.peer.early_messages import LIMIT_BYTES, MEMBER_BYTES, EarlyMessages
 from swarm.protocol.peer.leader import Leader
 from swarm.protocol.peer.pass_run import PassRun
 from swarm.protocol.peer.step_cycle import StepCycle
@@ -35,7 +35,9 @@ class PeerMessages:
         if pass_run is not None and pass_id == pass_run.pass_id:
             return pass_run
         if pass_run is None or pass_id > pass_run.pass_id:
-            self.early.keep(sender, message)
+            # the coordinator sends the first tokens of a pass, whatever their size
+            share = LIMIT_BYTES if sender == self._leader.actor else MEMBER_BYTES
+            self.early.keep(sender, message, share)
         return None
 
     def relayed(self, sender: Actor, relay: Relay, now: float) -> None:

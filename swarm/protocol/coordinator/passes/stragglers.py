@@ -17,7 +17,7 @@ from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.work_stealing import SLOWER, Busy, Idle, relief
 from swarm.protocol.ids import Actor, Microbatch, PassKind
-from swarm.protocol.settings import Settings
+from swarm.protocol.settings import STEP_BUDGETS, Settings
 from swarm.protocol.timeouts import stall_deadline
 
 WORTH_STEPS = 2
@@ -39,7 +39,7 @@ class Stragglers:
         """Return True if the pass has exceeded its total limit, even if it makes progress. The limit doubles with each
         aborted attempt at the step, and grows with each fence.
         """
-        cap = self._settings.step_budget_s * (2 + pass_state.fences) * float(2 ** min(aborts, 6))
+        cap = self._settings.step_budget_s * (STEP_BUDGETS + pass_state.fences) * float(2 ** min(aborts, 6))
         return now - pass_state.judged_from > cap
 
     def worth_s(self, pass_state: PassState) -> float:
