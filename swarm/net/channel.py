@@ -155,6 +155,11 @@ class Outgoing:
         """Dial now instead of after the delay, because the other side has just reached us."""
         self._retry.set()
 
+    def reopen(self) -> None:
+        """Close the open stream; a new one is opened at once."""
+        if self._stream is not None:
+            self._stream.abort()
+
     def close(self) -> None:
         self._task.cancel()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from swarm.manifest import SignedManifest
@@ -49,7 +49,8 @@ class Network:
     `observer`: called in the event loop; it gets the messages of one sender and channel in order. `max_payload`:
     largest accepted payload, bytes; no sender can make this process allocate more at once. `reconnect_grace_s`: seconds
     for which a lost link keeps its messages. `uplink`: the rate limit, which may be shared with other parts of the
-    program; None: no limit. `door`: the access control. `certificate`: of this actor; empty for a coordinator.
+    program; None: no limit. `door`: the access control. `certificate`: of this actor. A coordinator shows its process
+    card instead.
     """
 
     def __init__(
@@ -166,6 +167,16 @@ class Network:
         link = self._links.get(actor)
         return None if link is None else link.hopeless
 
+    def hears(self, actor: Actor) -> bool:
+        """Whether the actor has its control channel to us open."""
+        return (actor, Channel.CONTROL) in self._incoming
+
+    def on_rival(self, heard: Callable[[str, bytes], None]) -> None:
+        """Have `heard(peer id, sealed card)` called when that peer refuses us for another process with our key. The
+        card is not verified.
+        """
+        self._dialler.on_rival = heard
+
     def forget(self, actor: Actor) -> None:
         """Close all streams to and from an actor. The actor may connect again."""
         link = self._links.pop(actor, None)
@@ -264,6 +275,8 @@ class Network:
             self._admitted.setdefault(remote_peer, set()).add(stream)
             if verdict.role not in (Role.GUEST, Role.OBSERVER):
                 self._supersede(verdict.sender)
+            if verdict.replaces:
+                self._start_anew(verdict.sender, stream)
             if verdict.channel is Channel.BULK:
                 await self.bulk.answer(stream, verdict)
             else:
@@ -395,6 +408,14 @@ class Network:
             self._links[actor].give_up(f"restarted as incarnation {newcomer.incarnation}")
         for key in [key for key in self._incoming if older(key[0])]:
             self._incoming.pop(key).abort()
+
+    def _start_anew(self, coordinator: Actor, only: Stream) -> None:
+        """Close all streams from and to a coordinator except one, because they lead to an older process of it."""
+        for stream in self._admitted.get(coordinator.peer, ()):
+            if stream is not only:
+                stream.abort()
+        if (link := self._links.get(coordinator)) is not None:
+            link.reopen()
 
     def _refuse(self, sender: Actor, reason: str) -> None:
         self.refused_frames[sender.peer] += 1

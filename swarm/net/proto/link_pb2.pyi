@@ -91,18 +91,20 @@ class Hello(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., run_hash: _Optional[bytes] = ..., sender: _Optional[_Union[_messages_pb2.Actor, _Mapping]] = ..., target_incarnation: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., stage: _Optional[int] = ..., channel: _Optional[_Union[Channel, str]] = ..., certificate: _Optional[bytes] = ..., enrolment: _Optional[bytes] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("refusal", "reason", "responder", "protocol_version", "role")
+    __slots__ = ("refusal", "reason", "responder", "protocol_version", "role", "rival")
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     RESPONDER_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
+    RIVAL_FIELD_NUMBER: _ClassVar[int]
     refusal: Refusal
     reason: str
     responder: _messages_pb2.Actor
     protocol_version: int
     role: Role
-    def __init__(self, refusal: _Optional[_Union[Refusal, str]] = ..., reason: _Optional[str] = ..., responder: _Optional[_Union[_messages_pb2.Actor, _Mapping]] = ..., protocol_version: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ...) -> None: ...
+    rival: bytes
+    def __init__(self, refusal: _Optional[_Union[Refusal, str]] = ..., reason: _Optional[str] = ..., responder: _Optional[_Union[_messages_pb2.Actor, _Mapping]] = ..., protocol_version: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., rival: _Optional[bytes] = ...) -> None: ...
 
 class BulkHead(_message.Message):
     __slots__ = ("error", "total", "busy")

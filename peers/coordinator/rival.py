@@ -1,0 +1,118 @@
+"""Handles a rival: another process with this coordinator's key, because its home was copied. Only one may coordinate.
+
+* Before a coordinator starts, it knocks at the addresses where this home's last process listened. If a process with its
+  own key answers, it does not start.
+* If it could not know of the other process, members notice both. They follow the one that was started later, and show
+  the other one its card. This one stops at once and leaves a note in its home. `coordinate` refuses to start there
+  until the organiser has removed the note: otherwise two supervisors would restart both processes again and again,
+  each replacing the other.
+* In a group, other coordinators keep to the process that is at work, because its log may be longer than that of the
+  copy. They refuse the copy before it has voted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from peers.run.home import Home, HomeError, OpenHome
+from peers.runtime.organisers import addresses_by_peer
+from swarm.atomic import atomic_file, write_whole
+from swarm.net.addresses import split_peer
+from swarm.net.invite import InviteError, parse
+from swarm.net.knock import knock
+from swarm.net.process_card import CardError, ProcessCard
+
+KNOCK_S = 3.0
+"""Longest time in seconds for which a start waits for the answer of a process at the last addresses."""
+
+
+class RivalError(HomeError):
+    """Another process with this home's key coordinates the run; the text says what to do."""
+
+
+def check_note(home: Home) -> None:
+    """Check whether a process with the same key has replaced this home's last one. Raises RivalError."""
+    if home.superseded.exists():
+        raise RivalError(
+            f"{home.path}: another process with the key of this home was started after its last one, and coordinates "
+            "the run. If that process is to go on, delete this home. If this home is to go on, stop the other process, "
+            f"delete {home.superseded} and start again: the run then goes back to the newest checkpoint of this home"
+        )
+
+
+async def check_last_addresses(home: Home, me: str, run_hash: str) -> None:
+    """Check that no process of this peer id answers where this home's last process listened. Raises RivalError."""
+    where = _last_addresses(home, me)
+    if where and await knock(me, where, run_hash, KNOCK_S):
+        raise RivalError(
+            f"{home.path}: another process with the key of this home is running, at {_listed(where)}. Only one may "
+            "coordinate. To move the run to here, stop the other process, copy its home once more and start again. "
+            "If the other process is to go on, delete this copy"
+        )
+
+
+class Rivals:
+    """What one coordinator's process does when others show it the card of a rival.
+
+    `others`: peer ids of the group's other coordinators, which are believed without proof that the rival is newer.
+    `begun()`: whether this process has taken part in the group. `stop(reason)`: ends this process.
+    """
+
+    def __init__(
+        self,
+        home: OpenHome,
+        me: str,
+        card: ProcessCard,
+        others: Collection[str],
+        begun: Callable[[], bool],
+        stop: Callable[[str], None],
+    ) -> None:
+        self._home = home
+        self._me = me
+        self._card = card
+        self._others = frozenset(others)
+        self._begun = begun
+        self._stop = stop
+
+    def heard(self, by: str, sealed: bytes) -> None:
+        """The peer `by` has refused this process and shown the card of another one. Set with `Network.on_rival`."""
+        try:
+            rival = ProcessCard.open(sealed, self._me, self._card.run_hash)
+        except CardError:
+            return  # `by` lies
+        where = f", at {_listed(rival.addresses)}" if rival.addresses else ""
+        if rival.newer_than(self._card):
+            self._stop(self._replaced(rival, where))
+        elif rival != self._card and by in self._others and not self._begun():
+            self._stop(
+                f"another process with the key of {self._home.path} takes part in the group{where}. Only one may. To "
+                "move this coordinator to here, stop the other process, copy its home once more and start again. If "
+                "the other process is to go on, delete this copy"
+            )
+
+    def _replaced(self, rival: ProcessCard, where: str) -> str:
+        home = self._home
+        reason = (
+            f"another process with the key of {home.path} was started later{where}: it coordinates the run, and this "
+            "process decides nothing more. If that process is to go on, delete this home. If this home is to go on, "
+            f"stop the other process, delete {home.superseded} and start again"
+        )
+        try:
+            home.outgrow(rival.number)
+            with atomic_file(home.superseded) as file:
+                write_whole(file, f"{reason}\n".encode())
+        except OSError as error:
+            return f"{reason} ({home.superseded} cannot be written: {error.strerror})"
+        return reason
+
+
+def _last_addresses(home: Home, me: str) -> tuple[str, ...]:
+    """The addresses in the invite that this home's last process has printed."""
+    try:
+        return addresses_by_peer(parse(home.join_token.read_text(encoding="ascii", errors="replace")).addresses)[me]
+    except (OSError, InviteError, KeyError):
+        return ()
+
+
+def _listed(addresses: Collection[str]) -> str:
+    return ", ".join(split_peer(address)[0] for address in addresses)
