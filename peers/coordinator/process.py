@@ -139,11 +139,9 @@ class CoordinatorProcess:
             uplink=None if options.max_rate is None else Uplink(options.max_rate),
             certificate=card.sealed(host.identity),
         )
-        rivals = Rivals(
-            home, me.peer, card, [other.peer for other in others], self._has_begun, self.driver.loop.give_up
-        )
-        network.on_rival(rivals.heard)
-        network.admission.is_at_work = self._is_at_work
+        fellows = [other.peer for other in others]
+        self._rivals = Rivals(home, me.peer, card, fellows, self._has_begun, self.driver.loop.give_up, log.append)
+        network.on_rival(self._rivals.heard)
         self.mirror = Mirror(
             home.events, home.mirrors, others, network.send, lambda other: network.why_lost(other) is None
         )
@@ -223,6 +221,7 @@ class CoordinatorProcess:
         work: list[Coroutine[object, object, None]] = [
             self.directory.run(),
             self._doorman.run(),
+            self._rivals.run(),
             self._fail_when_daemon_dies(),
         ]
         if self._others:
@@ -258,14 +257,10 @@ class CoordinatorProcess:
         return core.standing.controls if isinstance(core, GroupMember) else core.history.controls
 
     def _has_begun(self) -> bool:
-        """Whether this process of a group has taken part in an election or heard from a leader."""
-        return isinstance(self.core, GroupMember) and self.core.leader is not None
-
-    def _is_at_work(self, coordinator: str) -> bool:
-        """Whether the known process of another coordinator of the group is connected and was heard recently."""
-        actor = Actor(coordinator, COORDINATOR_INCARNATION)
-        core, now = self.core, asyncio.get_running_loop().time()
-        return isinstance(core, GroupMember) and self._network.hears(actor) and core.hears(actor, now)
+        """Whether any other process follows this one, or in a group: whether this process knows a leader."""
+        if isinstance(self.core, GroupMember):
+            return self.core.leader is not None
+        return self._network.connected
 
     def _on_twins(self, older: Actor, newest: Actor) -> None:
         """A process with the same key as another one was refused. Tell the newer of the two as well; the refusal has

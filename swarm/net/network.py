@@ -22,6 +22,7 @@ from swarm.net.dialler import Dialler
 from swarm.net.door import Door
 from swarm.net.handshake import OF_STRANGERS, Admission, Channel, Introduction, Refusal, Role
 from swarm.net.host import Host
+from swarm.net.incumbents import Incumbents
 from swarm.net.link_rates import LinkRates
 from swarm.net.links import Link, LinkEvents
 from swarm.net.lobby import Crowded, Lobby
@@ -35,7 +36,7 @@ from swarm.net.uplink import Uplink
 from swarm.net.wire import Decoder, payload_of
 from swarm.net.wire_bounds import MAX_DATA_HEADER, MAX_HEADER, WireError
 from swarm.protocol import messages as m
-from swarm.protocol.ids import Actor, Attempt
+from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor, Attempt
 
 MAX_STREAMS_PER_PEER = 64
 """Largest number of streams that a peer may have open to us: five channels, and some simultaneous bulk transfers."""
@@ -92,6 +93,10 @@ class Network:
         self.bulk = BulkExchange(self._dialler, door, role, self._lanes, self.traffic, manifest)
         """Bulk transfers, in both directions."""
         self._incoming: dict[tuple[Actor, Channel], Stream] = {}
+        self._heard_at: dict[Actor, float] = {}
+        """For each actor whose control channel to us is open: when its last message came."""
+        incumbents = Incumbents(self._last_heard, self._ask_for_a_sign, lambda: self._now)
+        self.admission.is_at_work = incumbents.at_work
         self._lobby = Lobby()
         self._allowance = MessageAllowance()
         self._admitted: dict[str, set[Stream]] = {}
@@ -167,9 +172,10 @@ class Network:
         link = self._links.get(actor)
         return None if link is None else link.hopeless
 
-    def hears(self, actor: Actor) -> bool:
-        """Whether the actor has its control channel to us open."""
-        return (actor, Channel.CONTROL) in self._incoming
+    @property
+    def connected(self) -> bool:
+        """Whether a stream to any actor is open."""
+        return any(link.open for link in self._links.values())
 
     def on_rival(self, heard: Callable[[str, bytes], None]) -> None:
         """Have `heard(peer id, sealed card)` called when that peer refuses us for another process with our key. The
@@ -326,6 +332,8 @@ class Network:
         if link is not None:
             link.nudge()
         control = channel is Channel.CONTROL
+        if control:
+            self._heard_at[sender] = self._now
         limits = (MAX_HEADER, 0) if control else (MAX_DATA_HEADER, self._max_payload)
         decoder = Decoder(sender, self.me)
         try:
@@ -344,6 +352,7 @@ class Network:
                     await self._use(opener, message_allowance.REFUSED)
                     continue
                 if control:
+                    self._heard_at[sender] = self._now
                     await self._use(opener, message_allowance.MESSAGE + len(header) / 1024)
                 self.link_rates.arrived(sender, len(payload), stream.payload_s)
                 if self._incoming.get(key) is not stream:
@@ -360,6 +369,8 @@ class Network:
             if self._incoming.get(key) is stream:
                 del self._incoming[key]
                 link = self._links.get(sender)
+                if control:
+                    self._heard_at.pop(sender, None)
                 if control and link is not None:
                     link.probe()
 
@@ -408,6 +419,12 @@ class Network:
             self._links[actor].give_up(f"restarted as incarnation {newcomer.incarnation}")
         for key in [key for key in self._incoming if older(key[0])]:
             self._incoming.pop(key).abort()
+
+    def _last_heard(self, coordinator: str) -> float | None:
+        return self._heard_at.get(Actor(coordinator, COORDINATOR_INCARNATION))
+
+    def _ask_for_a_sign(self, coordinator: str) -> None:
+        self.ping(Actor(coordinator, COORDINATOR_INCARNATION))
 
     def _start_anew(self, coordinator: Actor, only: Stream) -> None:
         """Close all streams from and to a coordinator except one, because they lead to an older process of it."""

@@ -120,10 +120,6 @@ class GroupMember:
         """The leader, as far as this member knows."""
         return None if self._record is None else self._record.leader
 
-    def hears(self, member: Actor, now: float) -> bool:
-        """Whether another member was heard recently."""
-        return self._record is not None and self._record.hears(member, now)
-
     @property
     def standing(self) -> Standing:
         return self._stored.standing if self._record is None else self._record.standing

@@ -112,11 +112,7 @@ class Raft:
 
     def reached(self, now: float) -> int:
         """Number of members that were heard recently, this one included."""
-        return 1 + sum(self.hears(member, now) for member in self._others)
-
-    def hears(self, member: Actor, now: float) -> bool:
-        """Whether another member was heard recently."""
-        return now - self._heard_at[member] < self.patience_s
+        return 1 + sum(now - self._heard_at[member] < self.patience_s for member in self._others)
 
     def prospect(self) -> Standing:
         """The state after all entries of this log. A new leader starts from it.
