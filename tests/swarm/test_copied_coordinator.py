@@ -7,11 +7,19 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from conftest import MakeSwarm
+from conftest import MakeGroup, MakeSwarm
 from swarm_processes import Process, Swarm
 
+from peers.chaos.internet import Internet, Namespaces, Place, Relays
+from peers.chaos.namespace import why_not
+from peers.chaos.scenario import HostPlan, NetworkPlan
 from peers.run.home import Home
 from swarm.events import (
+    CoordinatorCopied,
+    LeaderFollowed,
+    LeadershipLost,
+    LeadershipTaken,
+    PeerJoined,
     ProcessStarted,
     ProcessStopped,
     RolledBack,
@@ -25,6 +33,8 @@ PACE = ("--pace=0.02,0.04",)
 UNKNOWN = ("join-token",)
 """Without it, a copy does not know where the other process listens."""
 
+HERE = Place("127.0.0.1", None, ("--listen=/ip4/127.0.0.1/tcp/0",), ())
+
 Reference = Callable[[Swarm], tuple[str, ...]]
 
 
@@ -35,15 +45,19 @@ def copied(process: Process, name: str, but: tuple[str, ...] = ()) -> Path:
     return Path(shutil.copytree(process.home, copy, ignore=without))
 
 
-def start(swarm: Swarm, home: Path) -> Process:
+def start(swarm: Swarm, home: Path, place: Place = HERE) -> Process:
     """Coordinate with a copied home, at another port."""
-    sets = [f"--set={text}" for text in swarm.sets]
-    process = swarm.others[home.name] = Process(
-        home.name, home, swarm.folder / f"{home.name}.out", swarm.coordinator.nursery
-    )
-    words = [f"--invite-file={home}.invite", "--listen=/ip4/127.0.0.1/tcp/0", "--devices=64", "--no-dashboard"]
-    process.start(["coordinate", str(swarm.run_file), *words, *sets])
+    output, nursery = swarm.folder / f"{home.name}.out", next(iter(swarm.peers.values())).nursery
+    process = swarm.others[home.name] = Process(home.name, home, output, nursery)
+    run(swarm, process, swarm.folder / f"{home.name}.invite", place)
     return process
+
+
+def run(swarm: Swarm, process: Process, invite: Path, place: Place) -> None:
+    process.namespace = place.namespace
+    sets = [f"--set={text}" for text in swarm.sets]
+    words = [f"--invite-file={invite}", "--devices=64", "--no-dashboard", *place.listening, *sets]
+    process.start(["coordinate", str(swarm.run_file), *words])
 
 
 def told(process: Process) -> str:
@@ -129,3 +143,95 @@ def test_of_two_that_start_together_one_goes_on(make_swarm: MakeSwarm, reference
         left_for(left, stays)
     swarm.finish()
     swarm.assert_equal(reference(swarm))
+
+
+class Apart:
+    """A swarm whose processes are hosts of an emulated internet."""
+
+    def __init__(self, swarm: Swarm, internet: Internet, peers: tuple[str, ...]) -> None:
+        self.swarm, self._internet = swarm, internet
+        self._places = {name: internet.add(HostPlan(name)) for name in ("original", "copy", *peers)}
+        original = swarm.coordinator
+        run(swarm, original, swarm._invite_file, self._places["original"])
+        internet.started("original", original.pid)
+        original.wait(swarm._invite_file.exists, "an invite")
+        for name in peers:
+            peer = swarm.peers.setdefault(name, swarm._process(name))
+            peer.namespace = self._places[name].namespace
+            swarm.join(name, *PACE, *self._places[name].joining)
+            internet.started(name, peer.pid)
+            original.wait_for(PeerJoined, len(swarm.peers))
+
+    def start_copy(self, home: Path) -> Process:
+        copy = start(self.swarm, home, self._places["copy"])
+        self._internet.started("copy", copy.pid)
+        return copy
+
+
+def between(some: tuple[str, ...], others: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Every link from one to the other."""
+    return [pair for a in some for b in others for pair in ((a, b), (b, a))]
+
+
+def emulated() -> Internet:
+    return Namespaces(NetworkPlan()) if why_not() is None else Relays(NetworkPlan())
+
+
+def test_a_copy_that_cannot_reach_the_other_waits_while_that_works(make_swarm: MakeSwarm, reference: Reference) -> None:
+    with emulated() as internet:
+        swarm = make_swarm("none", "run.steps=20", *ALONE, "timing.step_budget_s=30")
+        apart, original = Apart(swarm, internet, PEERS), swarm.coordinator
+        original.wait_for(StepDecided, step=2)
+        home = copied(original, "copy")
+        internet.cut(between(("original",), ("copy",)))
+        copy = apart.start_copy(home)
+        waits = copy.wait_for(CoordinatorCopied)
+        assert waits.addresses, "peers say where the other one is"
+        seen = original.of(StepDecided)[-1].step
+        original.wait_for(StepDecided, step=seen + 2)
+        assert not original.of(StreamBroken) and not copy.of(StepDecided)
+        original.kill()
+        replaced(swarm, copy)
+        swarm.finish()
+        (back,) = copy.of(RolledBack)
+        assert "the decision record is an older copy" in back.reason
+        swarm.assert_replicas_identical()
+        swarm.assert_equal(reference(swarm))
+
+
+def test_two_halves_that_went_on_apart_follow_the_newer_one(make_swarm: MakeSwarm, reference: Reference) -> None:
+    """Each half has a peer of each stage, and a coordinator. Their peers meet again when both have decided steps."""
+    ours, theirs = ("original", "p0", "p1"), ("copy", "p2", "p3")
+    with emulated() as internet:
+        steps = ("run.steps=40", "checkpoint.every=4", "timing.step_budget_s=10")
+        swarm = make_swarm("none", *steps, "swarm.replicas=1", "swarm.start_timeout_s=20")
+        apart, original = Apart(swarm, internet, ("p0", "p1", "p2", "p3")), swarm.coordinator
+        original.wait_for(StepDecided, step=2)
+        home = copied(original, "copy")
+        internet.cut(between(ours, theirs))
+        copy = apart.start_copy(home)
+        decided = copy.wait_for(StepDecided).step
+        original.wait_for(StepDecided, step=decided + 2)
+        internet.heal(between(ours, theirs))
+        replaced(swarm, copy)
+        left_for(original, copy)
+        swarm.finish()
+        swarm.assert_equal(reference(swarm))
+
+
+def test_the_copy_of_a_member_of_a_group_ends_before_it_votes(make_group: MakeGroup, reference: Reference) -> None:
+    swarm = make_group("timing.step_budget_s=15", "run.steps=12", "swarm.replicas=1", "swarm.max_replicas=1")
+    leader = swarm.start_group()
+    follower = swarm.followers()[0]
+    swarm.join_stages(PEERS, alike=PACE)
+    leader.wait_for(StepDecided, step=1)
+    known = start(swarm, copied(follower, "known"))
+    assert known.wait_end() == 2 and f"another process with the key of {known.home} is running" in told(known)
+    unknown = start(swarm, copied(follower, "unknown", UNKNOWN))
+    assert unknown.wait_end() == 4
+    (stopped,) = unknown.of(ProcessStopped)
+    assert f"another process with the key of {unknown.home} takes part in the group, at /ip4/" in stopped.reason
+    assert not unknown.of(LeaderFollowed) and not unknown.of(LeadershipTaken)
+    swarm.finish_group()
+    assert len(leader.of(LeadershipTaken)) == 1 and not leader.of(LeadershipLost)
+    swarm.assert_archives_equal(reference(swarm))
