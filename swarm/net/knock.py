@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
+from swarm.net.addresses import components
 from swarm.net.bulk import PROTOCOL
 from swarm.net.daemon import Daemon, DaemonP2P
 from swarm.net.handshake import Channel, Introduction, Refused, Role, introduce
@@ -22,6 +23,9 @@ from swarm.net.sockets import SocketFolder
 from swarm.net.wire_bounds import WireError
 from swarm.protocol.ids import Actor
 
+TCP_S = 1.5
+"""Seconds within which a TCP connection must open. A machine that is off does not refuse it."""
+_HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
 _LISTEN = "/ip4/127.0.0.1/tcp/0"
 
 
@@ -31,9 +35,30 @@ async def knock(peer_id: str, maddrs: Sequence[str], run_hash: str, within_s: fl
     """
     try:
         async with asyncio.timeout(within_s):
-            return await _answers(peer_id, maddrs, run_hash, within_s)
+            there = await _listening(maddrs)  # usually none: then no daemon needs to be started
+            return bool(there) and await _answers(peer_id, there, run_hash, within_s)
     except (TimeoutError, P2PDaemonError, OSError, WireError):  # DialError and StreamClosed are OSErrors
         return False
+
+
+async def _listening(maddrs: Sequence[str]) -> list[str]:
+    """The addresses at which anybody accepts TCP connections."""
+    found = await asyncio.gather(*map(_accepts, maddrs))
+    return [address for address, accepts in zip(maddrs, found, strict=True) if accepts]
+
+
+async def _accepts(address: str) -> bool:
+    parts = dict(components(address))
+    host = next((parts[kind] for kind in _HOSTS if kind in parts), None)
+    if host is None or "tcp" not in parts:
+        return False
+    try:
+        async with asyncio.timeout(TCP_S):
+            _, writer = await asyncio.open_connection(host, int(parts["tcp"]))
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
 
 
 async def _answers(peer_id: str, maddrs: Sequence[str], run_hash: str, within_s: float) -> bool:
