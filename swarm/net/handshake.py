@@ -69,6 +69,7 @@ class Refusal(enum.Enum):
     SHUT_OUT = "shut out"
     OTHER_ROLE = "not what your pass is for"
     CLOSING = "closing"
+    ASK_AGAIN = "ask again"
 
 
 class Refused(ConnectionError):
@@ -160,8 +161,10 @@ class Admission:
         self._cards: dict[str, tuple[ProcessCard, bytes]] = {}
         """For each coordinator: the newest card that it has shown, also sealed."""
         self.closing = False
-        self.is_at_work: Callable[[str], bool] = lambda coordinator: False
-        """Whether the known process of a coordinator is at work, so that no newer process may take its place."""
+        self.is_at_work: Callable[[str], bool | None] = lambda coordinator: False
+        """Whether the known process of a coordinator is at work, so that no newer process may take its place. None: it
+        is being asked.
+        """
         self.on_stale: Callable[[Actor, Actor], None] = lambda older, newest: None
         """Called with (sender, newest actor) when a Hello comes from an older incarnation than the newest known one."""
         self.refused: Counter[Refusal] = Counter()
@@ -251,7 +254,10 @@ class Admission:
             replaces = card.newer_than(known)
             if known.newer_than(card):
                 return Refusal.STALE_INCARNATION, f"another process with your key was started later{_at(known)}"
-            if replaces and self.is_at_work(sender.peer):
+            at_work = replaces and self.is_at_work(sender.peer)
+            if at_work is None:
+                return Refusal.ASK_AGAIN, f"another process with your key may be at work{_at(known)}"
+            if at_work:
                 return Refusal.STALE_INCARNATION, f"another process with your key is at work{_at(known)}"
             self._cards[sender.peer] = card, hello.certificate
         if role not in (Role.GUEST, Role.OBSERVER):

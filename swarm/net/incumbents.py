@@ -6,6 +6,7 @@ it answers a ping. If it does not answer within ANSWER_S, for example because it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 ANSWER_S = 5.0
@@ -24,19 +25,19 @@ class Incumbents:
         self._clock = clock
         self._asked_at: dict[str, float] = {}
 
-    def at_work(self, coordinator: str) -> bool:
-        """Whether the known process keeps its place. Call it each time when another process asks for the place."""
+    def at_work(self, coordinator: str) -> bool | None:
+        """Whether the known process keeps its place; None: not known yet. Call it each time when another process asks
+        for the place.
+        """
         heard = self._last_heard(coordinator)
         if heard is None:
             self._asked_at.pop(coordinator, None)
             return False
         now = self._clock()
-        asked = self._asked_at.get(coordinator)
-        if asked is None or heard >= asked:
-            self._asked_at[coordinator] = now
-            self._ping(coordinator)
-            return True
-        if now - asked < ANSWER_S:
-            return True
-        del self._asked_at[coordinator]
-        return False
+        asked = self._asked_at.get(coordinator, -math.inf)
+        known = now - asked < 2 * ANSWER_S  # an older answer says nothing about now
+        if known and heard <= asked:
+            return None if now - asked < ANSWER_S else False
+        self._asked_at[coordinator] = now
+        self._ping(coordinator)
+        return True if known else None

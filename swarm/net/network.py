@@ -9,6 +9,7 @@ before they are delivered. A refused message is counted against its sender, and 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -94,8 +95,8 @@ class Network:
         """Bulk transfers, in both directions."""
         self._incoming: dict[tuple[Actor, Channel], Stream] = {}
         self._heard_at: dict[Actor, float] = {}
-        """For each actor whose control channel to us is open: when its last message came."""
-        incumbents = Incumbents(self._last_heard, self._ask_for_a_sign, lambda: self._now)
+        """For each actor whose control channel to us is open: when its last message came, by time.monotonic."""
+        incumbents = Incumbents(self._last_heard, self._ask_for_a_sign, time.monotonic)
         self.admission.is_at_work = incumbents.at_work
         self._lobby = Lobby()
         self._allowance = MessageAllowance()
@@ -333,7 +334,7 @@ class Network:
             link.nudge()
         control = channel is Channel.CONTROL
         if control:
-            self._heard_at[sender] = self._now
+            self._heard_at[sender] = time.monotonic()
         limits = (MAX_HEADER, 0) if control else (MAX_DATA_HEADER, self._max_payload)
         decoder = Decoder(sender, self.me)
         try:
@@ -352,7 +353,7 @@ class Network:
                     await self._use(opener, message_allowance.REFUSED)
                     continue
                 if control:
-                    self._heard_at[sender] = self._now
+                    self._heard_at[sender] = time.monotonic()
                     await self._use(opener, message_allowance.MESSAGE + len(header) / 1024)
                 self.link_rates.arrived(sender, len(payload), stream.payload_s)
                 if self._incoming.get(key) is not stream:

@@ -91,6 +91,8 @@ def test_a_process_that_is_at_work_keeps_its_place(coordinator: Identity) -> Non
     refused = judged(admission, coordinator, newer)
     assert not isinstance(refused, Introduction) and refused[1].startswith("another process with your key is at work")
     assert isinstance(judged(admission, coordinator, known), Introduction), "the known one is not the older one"
+    admission.is_at_work = lambda peer: None
+    assert judged(admission, coordinator, newer)[0] is Refusal.ASK_AGAIN  # type: ignore[index]
     admission.is_at_work = lambda peer: False
     assert isinstance(judged(admission, coordinator, newer), Introduction)
     assert not isinstance(judged(admission, coordinator, known), Introduction)
@@ -99,16 +101,19 @@ def test_a_process_that_is_at_work_keeps_its_place(coordinator: Identity) -> Non
 def test_a_process_keeps_its_place_while_it_answers() -> None:
     now, heard, pinged = 100.0, {"c": 99.0}, []
     incumbents = Incumbents(heard.get, pinged.append, lambda: now)
-    assert incumbents.at_work("c") and pinged == ["c"]
+    assert incumbents.at_work("c") is None and pinged == ["c"], "an earlier message is no answer"
     now += ANSWER_S - 0.1
-    assert incumbents.at_work("c") and pinged == ["c"], "it still has time to answer"
+    assert incumbents.at_work("c") is None and pinged == ["c"], "it still has time"
     heard["c"] = 101.0
     now += 1.0
-    assert incumbents.at_work("c") and pinged == ["c", "c"], "it has answered, and is asked again"
+    assert incumbents.at_work("c") is True and pinged == ["c", "c"], "it has answered, and is asked again"
     now += ANSWER_S
-    assert not incumbents.at_work("c"), "no sign since"
+    assert incumbents.at_work("c") is False, "no sign since"
+    heard["c"] = now + 1
+    now += 3600
+    assert incumbents.at_work("c") is None, "another process asks, and what was heard is old"
     del heard["c"]
-    assert not incumbents.at_work("c"), "its connection is closed"
+    assert incumbents.at_work("c") is False, "its connection is closed"
 
 
 def test_a_peers_certificate_is_no_card() -> None:

@@ -41,6 +41,7 @@ class Refusal(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PASS_VOID: _ClassVar[Refusal]
     SHUT_OUT: _ClassVar[Refusal]
     OTHER_ROLE: _ClassVar[Refusal]
+    ASK_AGAIN: _ClassVar[Refusal]
 ROLE_UNKNOWN: Role
 ROLE_PEER: Role
 ROLE_COORDINATOR: Role
@@ -67,6 +68,7 @@ NO_PASS: Refusal
 PASS_VOID: Refusal
 SHUT_OUT: Refusal
 OTHER_ROLE: Refusal
+ASK_AGAIN: Refusal
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "run_hash", "sender", "target_incarnation", "role", "stage", "channel", "certificate", "enrolment")
