@@ -26,8 +26,8 @@ from swarm.net.invite import InviteError, parse
 from swarm.net.knock import knock
 from swarm.net.process_card import CardError, ProcessCard
 
-KNOCK_S = 3.0
-"""Longest time in seconds for which a start waits for the answer of a process at the last addresses."""
+KNOCK_S = 6.0
+"""Longest time in seconds for which a start waits for the answer of whoever listens at the last addresses."""
 _AGAIN_S = 10.0
 """Seconds between two knocks at the addresses of rivals that peers follow."""
 _MOST_TOLD = 16
