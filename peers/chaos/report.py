@@ -20,6 +20,7 @@ _ANSWERS = (
     e.CheckpointRefused,
     e.CheckpointsDiffer,
     e.CodecChosen,
+    e.CoordinatorCopied,
     e.CoordinatorStarted,
     e.DuplicateIdentity,
     e.LeadershipLost,

@@ -20,6 +20,7 @@ from peers.coordinator.options import CoordinateOptions
 from peers.coordinator.organiser_key import organiser_key
 from peers.coordinator.pass_book import PassBook
 from peers.coordinator.registrar import Registrar
+from peers.coordinator.rival import Rivals, check_last_addresses, check_note
 from peers.coordinator.steward import Steward
 from peers.coordinator.turnstile import Turnstile
 from peers.coordinator.twins import Twins
@@ -50,6 +51,7 @@ from swarm.net.identity import Identity
 from swarm.net.invite import MAX_ADDRESSES, Invite
 from swarm.net.network import Network
 from swarm.net.passes import Ticket
+from swarm.net.process_card import ProcessCard
 from swarm.net.run_key import RunKey
 from swarm.net.uplink import Uplink
 from swarm.protocol.controls import Controls
@@ -68,12 +70,13 @@ _LOOK_EVERY_S = 0.5
 async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateOptions) -> str:
     """Run the coordinator until the run is finished or a signal comes. Returns why it ended.
 
-    Raises CorpusError, RecordError, StateError, HostError and similar errors before anything is started.
+    Raises CorpusError, RecordError, StateError, RivalError, HostError and similar errors before anything is started.
     """
     check_place(manifest, home)
     invite = way_in(home, options.invite)
     key = organiser_key(home)
-    durable = await Durable.opened(manifest, home, options)
+    check_note(home)
+    durable = await _opened(manifest, home, options)
     several = len(members_of(manifest)) > 1
     run_key = None if invite is None else invite.key
     run_key = run_key or RunKey.derive(key, manifest.hash)
@@ -83,9 +86,10 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
             durable.log.append(ClockDiffers(host.clock_correction_s))
         signed = await signed_manifest(manifest, home, host, invite, key)
         settings = await durable.settings()
+        card = ProcessCard.of(manifest.hash, home.incarnation, await host.addresses())
         ticket = _printed(PassBook(home, manifest.hash), key, options) if invite is None else invite.ticket
         assert ticket is not None
-        return await CoordinatorProcess(durable, home, options, host, signed, invite, ticket, settings).run()
+        return await CoordinatorProcess(durable, home, options, host, signed, invite, ticket, settings, card).run()
     finally:
         await host.close()
 
@@ -103,8 +107,11 @@ class CoordinatorProcess:
         invite: Invite | None,
         ticket: Ticket,
         settings: Settings,
+        card: ProcessCard,
     ) -> None:
-        """`invite`: the invite of another coordinator of the group. `ticket`: the pass to print."""
+        """`invite`: the invite of another coordinator of the group. `ticket`: the pass to print. `card`: of this
+        process.
+        """
         manifest = self._manifest = durable.manifest
         self._durable, self._options, self._host, self._signed = durable, options, host, signed
         self._ticket = ticket
@@ -131,7 +138,11 @@ class CoordinatorProcess:
             step_s=settings.longest_step_s,
             manifest=signed,
             uplink=None if options.max_rate is None else Uplink(options.max_rate),
+            certificate=card.sealed(host.identity),
         )
+        fellows = [other.peer for other in others]
+        self._rivals = Rivals(home, me.peer, card, fellows, self._has_begun, self.driver.loop.give_up, log.append)
+        network.on_rival(self._rivals.heard)
         self.mirror = Mirror(
             home.events, home.mirrors, others, network.send, lambda other: network.why_lost(other) is None
         )
@@ -211,6 +222,7 @@ class CoordinatorProcess:
         work: list[Coroutine[object, object, None]] = [
             self.directory.run(),
             self._doorman.run(),
+            self._rivals.run(),
             self._fail_when_daemon_dies(),
         ]
         if self._others:
@@ -252,6 +264,12 @@ class CoordinatorProcess:
         """The organiser's decisions in the record."""
         core = self.core
         return core.standing.controls if isinstance(core, GroupMember) else core.history.controls
+
+    def _has_begun(self) -> bool:
+        """Whether any other process follows this one, or in a group: whether this process knows a leader."""
+        if isinstance(self.core, GroupMember):
+            return self.core.leader is not None
+        return self._network.connected
 
     def _on_twins(self, older: Actor, newest: Actor) -> None:
         """A process with the same key as another one was refused. Tell the newer of the two as well; the refusal has
@@ -303,6 +321,20 @@ class _Observer(RunObserver):
 
     def check_frame(self, frame: WithPayload) -> None:
         raise StateError("a frame", "the coordinator takes no frames for itself")
+
+
+async def _opened(manifest: RunManifest, home: OpenHome, options: CoordinateOptions) -> Durable:
+    """Open the files, and check meanwhile that no other process has this home's key."""
+    me = Identity.load(home.identity).peer_id
+    checking = asyncio.create_task(check_last_addresses(home, me, manifest.hash))
+    try:
+        durable = await Durable.opened(manifest, home, options)
+        await checking
+    except BaseException:
+        checking.cancel()
+        await asyncio.gather(checking, return_exceptions=True)
+        raise
+    return durable
 
 
 def _printed(book: PassBook, key: Ed25519PrivateKey, options: CoordinateOptions) -> Ticket:

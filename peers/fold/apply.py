@@ -111,6 +111,7 @@ IGNORED = NOISE | frozenset(
         "MemberSlowed",
         "RequesterSlowed",
         "DuplicateIdentity",
+        "CoordinatorCopied",
         "StateFetched",
         "Gathered",
         "PieceRefused",

@@ -17,7 +17,8 @@ decisions.sqlite the coordinator's decision record
 control.sock     receives commands for the coordinator (peers/coordinator/control_socket.py)
 control.path     names that socket if it cannot be in this folder
 port             TCP port that a coordinator or bootstrap node used last
-superseded       a later process has this home's key: `join` does not start here (peers/stage/twin.py)
+superseded       a later process has this home's key: `join` and `coordinate` do not start here (peers/stage/twin.py,
+                 peers/coordinator/rival.py)
 means.json       what this machine can do (peers/stage/means.py)
 organiser.key    signs the run and its passes (peers/coordinator/organiser_key.py)
 certificate      what this peer shows to others of its run (peers/stage/admission.py)
@@ -234,6 +235,12 @@ class OpenHome(Home):
         """Keep this port for the next start, because others look for this process there. Raises OSError."""
         with atomic_file(self.path / "port") as file:
             write_whole(file, f"{port}\n".encode())
+
+    def outgrow(self, number: int) -> None:
+        """Make the next start take a larger incarnation than `number`, that of a copy of this home. Raises OSError."""
+        if number > self.incarnation:
+            with atomic_file(self._counter) as file:
+                write_whole(file, f"{number}\n".encode())
 
     def close(self) -> None:
         if self._held is not None:

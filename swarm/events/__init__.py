@@ -39,6 +39,7 @@ from swarm.events.faults import (
 from swarm.events.group import DecisionRecorded, LeaderFollowed, LeadershipLost, LeadershipTaken, MajorityMissing
 from swarm.events.log import EventListener, EventLog, Rotation, mend_torn_tail, read_log
 from swarm.events.membership import (
+    CoordinatorCopied,
     DuplicateIdentity,
     ManyReplicas,
     MemberSlowed,
@@ -122,6 +123,7 @@ __all__ = [
     "ControlRefused",
     "CoordinatorAway",
     "CoordinatorBack",
+    "CoordinatorCopied",
     "CoordinatorStarted",
     "DecisionRecorded",
     "DuplicateIdentity",

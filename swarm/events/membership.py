@@ -207,6 +207,27 @@ class DuplicateIdentity(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class CoordinatorCopied(Event):
+    """A peer follows another process with this coordinator's key, because a home was copied. That process does not
+    answer this one, which waits.
+    """
+
+    severity: ClassVar[Severity] = "warning"
+
+    by: str
+    """Peer id of the peer."""
+    addresses: list[str]
+    """Where the other process says that it listens."""
+
+    def sentence(self) -> str:
+        where = f", at {', '.join(self.addresses)}" if self.addresses else ""
+        return (
+            f"{self.by[-6:]} follows another process with this coordinator's key{where}. That process does not answer "
+            "here, so this one waits until it ends. Only one may coordinate: stop one of the two"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ManyReplicas(Event):
     """The planned number of replicas is too high: more than one reduction in ten restarts because a replica dies.
 

@@ -26,6 +26,8 @@ from swarm.protocol.ids import Actor, Direction
 
 FIRST_DELAY_S = 0.05
 LONGEST_DELAY_S = 2.0
+_PASSING = (Refusal.CLOSING, Refusal.ASK_AGAIN)
+"""Refusals after which a later dial may succeed."""
 WEIGHTS: dict[Channel, float | None] = {
     Channel.CONTROL: None,
     Channel.GRADIENT: 12.0,
@@ -155,6 +157,11 @@ class Outgoing:
         """Dial now instead of after the delay, because the other side has just reached us."""
         self._retry.set()
 
+    def reopen(self) -> None:
+        """Close the open stream; a new one is opened at once."""
+        if self._stream is not None:
+            self._stream.abort()
+
     def close(self) -> None:
         self._task.cancel()
 
@@ -178,7 +185,7 @@ class Outgoing:
             try:
                 stream = await self._open_stream(self._channel)
             except Refused as error:
-                if error.refusal is not Refusal.CLOSING and not self._is_older(error):
+                if error.refusal not in _PASSING and not self._is_older(error):
                     self._reports.refused(self._channel, error)
                     return
                 self._reports.unreachable(self._channel, str(error))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from swarm.net.addresses import AddressError
 from swarm.net.bulk import PROTOCOL
 from swarm.net.daemon import DialError
-from swarm.net.handshake import Channel, Introduction, Role, introduce
+from swarm.net.handshake import Channel, Introduction, Refused, Role, introduce
 from swarm.net.host import Host
 from swarm.net.stream import Stream
 from swarm.protocol.ids import Actor
@@ -50,6 +50,8 @@ class Dialler:
         """Known addresses by peer id."""
         self.streams: Counter[str] = Counter()
         """Number of streams that each peer has open to us."""
+        self.on_rival: Callable[[str, bytes], None] = lambda peer_id, card: None
+        """See `Network.on_rival`."""
         self._host = host
         self._me = me
         self._run_hash = run_hash
@@ -81,8 +83,11 @@ class Dialler:
         stream = await self._host.open_stream(peer_id, PROTOCOL)
         try:
             await introduce(stream, self._introduction(channel, target), peer_id)
-        except BaseException:
+        except BaseException as error:
             stream.abort()
+            if isinstance(error, Refused) and error.rival:
+                self.on_rival(peer_id, error.rival)
+                raise DialError(str(error)) from None  # if we stay, that process has ended, and a later dial succeeds
             raise
         if channel is Channel.CONTROL:
             self._host.protect(peer_id)

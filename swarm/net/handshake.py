@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from swarm.manifest import PROTOCOL_VERSION
 from swarm.net.door import STRANGER, Door, ShutOut, Stranger, Void
 from swarm.net.passes import Pass
+from swarm.net.process_card import CardError, ProcessCard
 from swarm.net.proto import link_pb2, messages_pb2
 from swarm.net.stream import Stream
 from swarm.net.wire_bounds import MAX_PEER_ID, MAX_STAGES, MAX_TEXT, WireError
@@ -26,6 +27,7 @@ from swarm.protocol.ids import Actor, StageIndex
 
 HANDSHAKE_TIMEOUT_S = 10.0
 _MAX_HELLO = 4096
+"""Largest Hello or HelloReply, bytes. Each may contain a certificate or a card."""
 _MAX_KNOWN_PEERS = 1 << 16
 
 
@@ -67,15 +69,20 @@ class Refusal(enum.Enum):
     SHUT_OUT = "shut out"
     OTHER_ROLE = "not what your pass is for"
     CLOSING = "closing"
+    ASK_AGAIN = "ask again"
 
 
 class Refused(ConnectionError):
-    """The other side does not accept our stream. `refusal` is the kind; the message is the reason that it has sent."""
+    """The other side does not accept our stream. `refusal` is the kind; the message is the reason that it has sent.
 
-    def __init__(self, refusal: Refusal, reason: str, responder: Actor | None) -> None:
+    `rival`: not verified; the sealed card of another process with our key that counts there. Empty: none was shown.
+    """
+
+    def __init__(self, refusal: Refusal, reason: str, responder: Actor | None, rival: bytes = b"") -> None:
         super().__init__(f"{refusal.value}: {reason}")
         self.refusal = refusal
         self.responder = responder
+        self.rival = rival
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,7 @@ class Introduction:
     channel: Channel
     target_incarnation: int | None = None
     certificate: bytes = b""
-    """The sealed certificate of the opener; empty for a coordinator or a guest."""
+    """The sealed certificate of the opener; of a coordinator, its sealed process card; empty for a guest."""
     enrolment: bytes = b""
     """The sealed enrolment of a guest without a certificate."""
     enrols: Pass | None = None
@@ -100,6 +107,8 @@ class Introduction:
     """Filled in by the receiver: the serial of the opener's verified pass; empty for a coordinator."""
     restarted: bool = False
     """Filled in by the receiver: an older incarnation of the opener has connected before."""
+    replaces: bool = False
+    """Filled in by the receiver: the opener is a coordinator, and an older process of it has connected before."""
 
 
 async def introduce(stream: Stream, me: Introduction, peer_id: str) -> Actor:
@@ -131,7 +140,8 @@ async def introduce(stream: Stream, me: Introduction, peer_id: str) -> Actor:
             refusal = Refusal[link_pb2.Refusal.Name(reply.refusal)]
         except (ValueError, KeyError):
             refusal = Refusal.MALFORMED
-        raise Refused(refusal, reply.reason[:MAX_TEXT], responder if reply.HasField("responder") else None)
+        told = responder if reply.HasField("responder") else None
+        raise Refused(refusal, reply.reason[:MAX_TEXT], told, reply.rival)
     if responder.peer != peer_id:
         raise Refused(Refusal.WRONG_PEER, f"{peer_id} answers as {responder.peer[:MAX_PEER_ID]}", responder)
     if me.target_incarnation is not None and responder.incarnation != me.target_incarnation:
@@ -148,7 +158,13 @@ class Admission:
         self._me = me
         self._role = role
         self._newest: dict[str, int] = {}
+        self._cards: dict[str, tuple[ProcessCard, bytes]] = {}
+        """For each coordinator: the newest card that it has shown, also sealed."""
         self.closing = False
+        self.is_at_work: Callable[[str], bool | None] = lambda coordinator: False
+        """Whether the known process of a coordinator is at work, so that no newer process may take its place. None: it
+        is being asked.
+        """
         self.on_stale: Callable[[Actor, Actor], None] = lambda older, newest: None
         """Called with (sender, newest actor) when a Hello comes from an older incarnation than the newest known one."""
         self.refused: Counter[Refusal] = Counter()
@@ -167,6 +183,8 @@ class Admission:
                 reply.role = cast(link_pb2.Role, link_pb2.Role.Value(f"ROLE_{self._role.name}"))
             if not isinstance(verdict, Introduction):
                 refusal, reply.reason = verdict
+                if refusal is Refusal.STALE_INCARNATION and remote_peer in self._cards:
+                    reply.rival = self._cards[remote_peer][1]
                 reply.refusal = cast(link_pb2.Refusal, link_pb2.Refusal.Value(refusal.name))
                 self.refused[refusal] += 1
             await stream.write_frame(reply.SerializeToString())
@@ -226,7 +244,22 @@ class Admission:
         if target is not None and target != self._me.incarnation:
             reason = f"you are looking for incarnation {target}, I am {self._me.incarnation}"
             return Refusal.WRONG_INCARNATION, reason
-        restarted = False
+        restarted = replaces = False
+        if role is Role.COORDINATOR and hello.certificate:
+            try:
+                card = ProcessCard.open(hello.certificate, sender.peer, run_hash)
+            except CardError as error:
+                return Refusal.MALFORMED, str(error)
+            known = self._cards.get(sender.peer, (card, b""))[0]
+            replaces = card.newer_than(known)
+            if known.newer_than(card):
+                return Refusal.STALE_INCARNATION, f"another process with your key was started later{_at(known)}"
+            at_work = replaces and self.is_at_work(sender.peer)
+            if at_work is None:
+                return Refusal.ASK_AGAIN, f"another process with your key may be at work{_at(known)}"
+            if at_work:
+                return Refusal.STALE_INCARNATION, f"another process with your key is at work{_at(known)}"
+            self._cards[sender.peer] = card, hello.certificate
         if role not in (Role.GUEST, Role.OBSERVER):
             newest = self._newest.get(sender.peer, -1)
             if sender.incarnation < newest:
@@ -239,8 +272,21 @@ class Admission:
             self._newest[sender.peer] = sender.incarnation
         serial = b"" if shown is None else shown.serial
         return Introduction(
-            run_hash, sender, role, stage, channel, target, enrols=enrols, serial=serial, restarted=restarted
+            run_hash,
+            sender,
+            role,
+            stage,
+            channel,
+            target,
+            enrols=enrols,
+            serial=serial,
+            restarted=restarted,
+            replaces=replaces,
         )
+
+
+def _at(card: ProcessCard) -> str:
+    return f" ({', '.join(card.addresses)})" if card.addresses else ""
 
 
 OF_STRANGERS = (Refusal.NO_PASS, Refusal.OTHER_VERSION)

@@ -125,6 +125,11 @@ class Link:
         for outgoing in self._channels.values():
             outgoing.retry()
 
+    def reopen(self) -> None:
+        """Close the open streams and dial again, because another process answers for the actor now."""
+        for outgoing in self._channels.values():
+            outgoing.reopen()
+
     def give_up(self, reason: str) -> None:
         """Close the link for good, because the actor will never be reached again."""
         if self.hopeless is None:

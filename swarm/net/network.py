@@ -9,8 +9,9 @@ before they are delivered. A refused message is counted against its sender, and 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from swarm.manifest import SignedManifest
@@ -22,6 +23,7 @@ from swarm.net.dialler import Dialler
 from swarm.net.door import Door
 from swarm.net.handshake import OF_STRANGERS, Admission, Channel, Introduction, Refusal, Role
 from swarm.net.host import Host
+from swarm.net.incumbents import Incumbents
 from swarm.net.link_rates import LinkRates
 from swarm.net.links import Link, LinkEvents
 from swarm.net.lobby import Crowded, Lobby
@@ -37,7 +39,7 @@ from swarm.net.uplink import Uplink
 from swarm.net.wire import Decoder, payload_of
 from swarm.net.wire_bounds import MAX_DATA_HEADER, MAX_HEADER, WireError
 from swarm.protocol import messages as m
-from swarm.protocol.ids import Actor, Attempt
+from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor, Attempt
 
 MAX_STREAMS_PER_PEER = 64
 """Largest number of streams that a peer may have open to us: five channels, and some simultaneous bulk transfers."""
@@ -52,7 +54,7 @@ class Network:
     largest accepted payload, bytes; no sender can make this process allocate more at once. `reconnect_grace_s`: seconds
     for which a lost link keeps its messages. `step_s`: seconds that a step of the run may take, see
     `Stream.read_frame`. `uplink`: the rate limit, which may be shared with other parts of the program; None: no limit.
-    `door`: the access control. `certificate`: of this actor; empty for a coordinator.
+    `door`: the access control. `certificate`: of this actor. A coordinator shows its process card instead.
     """
 
     def __init__(
@@ -96,6 +98,10 @@ class Network:
         self.bulk = BulkExchange(self._dialler, door, role, self._lanes, self.traffic, manifest)
         """Bulk transfers, in both directions."""
         self._incoming: dict[tuple[Actor, Channel], Stream] = {}
+        self._heard_at: dict[Actor, float] = {}
+        """For each actor whose control channel to us is open: when its last message came, by time.monotonic."""
+        incumbents = Incumbents(self._last_heard, self._ask_for_a_sign, time.monotonic)
+        self.admission.is_at_work = incumbents.at_work
         self._lobby = Lobby()
         self._showing_out = ShowingOut(host.disconnect, self._is_known)
         self._unfinished = UnfinishedFrames(max_payload)
@@ -174,6 +180,17 @@ class Network:
         """The reason why an actor will never be reached again, for example that it refuses us; None otherwise."""
         link = self._links.get(actor)
         return None if link is None else link.hopeless
+
+    @property
+    def connected(self) -> bool:
+        """Whether a stream to any actor is open."""
+        return any(link.open for link in self._links.values())
+
+    def on_rival(self, heard: Callable[[str, bytes], None]) -> None:
+        """Have `heard(peer id, sealed card)` called when that peer refuses us for another process with our key. The
+        card is not verified.
+        """
+        self._dialler.on_rival = heard
 
     def forget(self, actor: Actor) -> None:
         """Close all streams to and from an actor. The actor may connect again."""
@@ -281,6 +298,8 @@ class Network:
             self._admitted.setdefault(remote_peer, set()).add(stream)
             if verdict.role not in (Role.GUEST, Role.OBSERVER):
                 self._supersede(verdict.sender)
+            if verdict.replaces:
+                self._start_anew(verdict.sender, stream)
             if verdict.channel is Channel.BULK:
                 await self.bulk.answer(stream, verdict)
             else:
@@ -335,6 +354,8 @@ class Network:
         if link is not None:
             link.nudge()
         control = channel is Channel.CONTROL
+        if control:
+            self._heard_at[sender] = time.monotonic()
         limits = (MAX_HEADER, 0) if control else (MAX_DATA_HEADER, self._max_payload)
         decoder = Decoder(sender, self.me)
         try:
@@ -353,6 +374,7 @@ class Network:
                     await self._use(opener, message_allowance.REFUSED)
                     continue
                 if control:
+                    self._heard_at[sender] = time.monotonic()
                     await self._use(opener, message_allowance.MESSAGE + len(header) / 1024)
                 self.link_rates.arrived(sender, len(payload), stream.payload_s)
                 if self._incoming.get(key) is not stream:
@@ -369,6 +391,8 @@ class Network:
             if self._incoming.get(key) is stream:
                 del self._incoming[key]
                 link = self._links.get(sender)
+                if control:
+                    self._heard_at.pop(sender, None)
                 if control and link is not None:
                     link.probe()
 
@@ -422,6 +446,20 @@ class Network:
             self._links[actor].give_up(f"restarted as incarnation {newcomer.incarnation}")
         for key in [key for key in self._incoming if older(key[0])]:
             self._incoming.pop(key).abort()
+
+    def _last_heard(self, coordinator: str) -> float | None:
+        return self._heard_at.get(Actor(coordinator, COORDINATOR_INCARNATION))
+
+    def _ask_for_a_sign(self, coordinator: str) -> None:
+        self.ping(Actor(coordinator, COORDINATOR_INCARNATION))
+
+    def _start_anew(self, coordinator: Actor, only: Stream) -> None:
+        """Close all streams from and to a coordinator except one, because they lead to an older process of it."""
+        for stream in self._admitted.get(coordinator.peer, ()):
+            if stream is not only:
+                stream.abort()
+        if (link := self._links.get(coordinator)) is not None:
+            link.reopen()
 
     def _refuse(self, sender: Actor, reason: str) -> None:
         self.refused_frames[sender.peer] += 1

@@ -41,6 +41,7 @@ class Refusal(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PASS_VOID: _ClassVar[Refusal]
     SHUT_OUT: _ClassVar[Refusal]
     OTHER_ROLE: _ClassVar[Refusal]
+    ASK_AGAIN: _ClassVar[Refusal]
 ROLE_UNKNOWN: Role
 ROLE_PEER: Role
 ROLE_COORDINATOR: Role
@@ -67,6 +68,7 @@ NO_PASS: Refusal
 PASS_VOID: Refusal
 SHUT_OUT: Refusal
 OTHER_ROLE: Refusal
+ASK_AGAIN: Refusal
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "run_hash", "sender", "target_incarnation", "role", "stage", "channel", "certificate", "enrolment")
@@ -91,18 +93,20 @@ class Hello(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., run_hash: _Optional[bytes] = ..., sender: _Optional[_Union[_messages_pb2.Actor, _Mapping]] = ..., target_incarnation: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., stage: _Optional[int] = ..., channel: _Optional[_Union[Channel, str]] = ..., certificate: _Optional[bytes] = ..., enrolment: _Optional[bytes] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("refusal", "reason", "responder", "protocol_version", "role")
+    __slots__ = ("refusal", "reason", "responder", "protocol_version", "role", "rival")
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     RESPONDER_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
+    RIVAL_FIELD_NUMBER: _ClassVar[int]
     refusal: Refusal
     reason: str
     responder: _messages_pb2.Actor
     protocol_version: int
     role: Role
-    def __init__(self, refusal: _Optional[_Union[Refusal, str]] = ..., reason: _Optional[str] = ..., responder: _Optional[_Union[_messages_pb2.Actor, _Mapping]] = ..., protocol_version: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ...) -> None: ...
+    rival: bytes
+    def __init__(self, refusal: _Optional[_Union[Refusal, str]] = ..., reason: _Optional[str] = ..., responder: _Optional[_Union[_messages_pb2.Actor, _Mapping]] = ..., protocol_version: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., rival: _Optional[bytes] = ...) -> None: ...
 
 class BulkHead(_message.Message):
     __slots__ = ("error", "total", "busy")

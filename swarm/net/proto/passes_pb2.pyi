@@ -1,5 +1,7 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable
 from typing import ClassVar as _ClassVar, Optional as _Optional
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -43,6 +45,18 @@ class Certificate(_message.Message):
     expires_at: int
     observes: bool
     def __init__(self, run_hash: _Optional[bytes] = ..., serial: _Optional[bytes] = ..., name: _Optional[str] = ..., peer: _Optional[str] = ..., issuer: _Optional[str] = ..., issued_at: _Optional[int] = ..., expires_at: _Optional[int] = ..., observes: _Optional[bool] = ...) -> None: ...
+
+class ProcessCard(_message.Message):
+    __slots__ = ("run_hash", "number", "nonce", "addresses")
+    RUN_HASH_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    run_hash: bytes
+    number: int
+    nonce: bytes
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, run_hash: _Optional[bytes] = ..., number: _Optional[int] = ..., nonce: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Sealed(_message.Message):
     __slots__ = ("body", "signature")

@@ -448,7 +448,13 @@ class Placement:
         found.wait("" if recruit else f"no peer holds stage {stage} at version {history.version}")
         if recruit and found.new_term is None:
             target = history.rollback_target
+            newest = max((member.version or 0 for member in self._members), default=0)
             reason = f"the last copy of stage {stage} at version {history.version} is gone"
+            if newest > history.version:
+                reason = (
+                    f"the decision record is an older copy: it ends with version {history.version}, and peers hold "
+                    f"version {newest}"
+                )
             found.new_term = self.go_back(target, reason)
 
     def _nobody(self, stage: int) -> str:
