@@ -177,6 +177,7 @@ class PassCycle:
         self._rosters.decided(decision, pass_state.tables, without)
         self._failure_history.decided()
         self._divergence.decided()
+        self.open_pass.held_up(self._placement.rebalancing.step_s, now)
         there = [actor for actor in pass_state.actors if actor not in without]
         self._failure_history.settle([actor for actor in there if pass_state.has_work(actor)], pass_state.pass_id)
         sealed = max(pass_state.sealed_at.values()) if pass_state.sealed_at else None

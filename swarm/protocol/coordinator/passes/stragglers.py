@@ -273,6 +273,27 @@ class Stragglers:
         spare = [actor for actor, s in everybody.items() if len(rosters[s]) > 1]
         return max(spare, key=guilt, default=None)
 
+    def most_awaited(self, members: Members, pass_state: PassState, stage: int) -> tuple[Actor, ...]:
+        """The actors of a stage's reduction that more than half of the other people wait for. Empty if these are half
+        of all people or more.
+
+        If each of several actors is named so often, votes that name several are divided among them. A peer that waits
+        for a sum waits for its reducer, which may itself wait for others, so a late actor is named by few.
+        """
+        everybody = {each: s for s in pass_state.reduces_with(stage) for each in pass_state.tables[s].roster}
+        people, shares = members.people, members.people.votes(each.peer for each in everybody)
+        names = {voter: _named(members, pass_state, voter, everybody) for voter in everybody}
+        for divided in (False, True):
+            found = []
+            for actor in everybody:
+                others = [voter for voter in everybody if people.of(voter.peer) != people.of(actor.peer)]
+                votes = sum(shares[v.peer] / (len(names[v]) if divided else 1) for v in others if actor in names[v])
+                if 2 * votes > sum(shares[voter.peer] for voter in others):
+                    found.append(actor)
+            if found and 2 * people.count(a.peer for a in found) < people.count(a.peer for a in everybody):
+                return tuple(found)
+        return ()
+
     def kept_waiting_by(self, members: Members, pass_state: PassState, actor: Actor) -> tuple[Actor, ...]:
         """The actors for which `actor`'s reduction waits, as it reports. Empty if these are several people and more
         than half of all.
