@@ -406,12 +406,10 @@ class OpenPass:
         pass_state, delays = self.pass_state, self._failure_history.delays
         step_s = now - pass_state.opened_at
         limit_s = max(LIMIT_STEPS * usual_s, LIMIT_BEATS * self._settings.heartbeat_s)
+        holdups = self._repair.holdups
         for stage, table in enumerate(pass_state.tables):
-            computing_s = max(0.0, pass_state.sealed_at.get(stage, now) - pass_state.opened_at)
             for actor in table.roster if len(table.roster) > 1 else ():
-                mine = len(pass_state.assigned_to(actor))
-                saved_s = computing_s * mine / max(1, len(table.assignment) - mine)
-                held_s = self._repair.holdups.seconds.get(actor, 0.0)
+                held_s, saved_s = holdups.seconds.get(actor, 0.0), holdups.saved_s(actor, stage)
                 strikes = delays.decided(actor.peer, pass_state.pass_id, held_s, saved_s, step_s, limit_s)
                 if strikes:
                     self._out.emit(PeerDelays(str(actor), stage, str(pass_state.pass_id), held_s, saved_s, strikes))
