@@ -20,7 +20,6 @@ from swarm.protocol.ids import (
     PassKind,
     StageIndex,
     StepNumber,
-    SumKey,
     Term,
 )
 from swarm.protocol.io import Emit, LinkLost, LinkUp, Received, Send, Stop, Tick
@@ -312,17 +311,6 @@ def test_parts_of_outsiders_are_not_kept() -> None:
         key = PartKey(Attempt(PASS, StageIndex(0), 0), 0, sender)
         peer.take(Received(sender, m.ReducePart(key, 2, b"")))
     assert [sender for sender, _ in peer.core.pass_run._early.take()] == [OTHER]
-
-
-def test_only_actors_of_the_pass_are_remembered_as_answering_through_others() -> None:
-    peer = Peer()
-    peer.open((ME, OTHER), (LAST, LATER))
-    assert peer.core.pass_run is not None
-    for actor in (OTHER, LATER):
-        peer.core.pass_run._indirect.came_around(actor, SumKey(Attempt(PASS, StageIndex(0), 0), 0), LAST)
-    tables = (m.StageTable(0, (ME, OTHER), (0, 1)), m.StageTable(0, (LAST,), (0, 0)))
-    peer.told(m.Open(PassId(Term(2), StepNumber(0)), PassKind.TRAIN, tables, None))
-    assert peer.core.pass_run.pass_id.term == 2 and peer.core.pass_run._indirect._records.keys() == {OTHER}
 
 
 def forwards(orders: list[Any]) -> list[Microbatch]:

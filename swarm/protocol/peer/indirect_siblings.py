@@ -7,11 +7,13 @@ first waiting in vain. Nobody is punished for it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from swarm.protocol.ids import Actor, PartKey, SumKey
 
+REMEMBERED = 256
+"""Number of siblings that are remembered: those that became indirect last."""
 MOST_DIRECT = 64
 """A sibling that was indirect again and again counts as direct after at most this number of direct passes."""
 
@@ -31,7 +33,7 @@ class _Record:
 
 
 class IndirectSiblings:
-    """Outlives the pass. Only actors of the open pass are kept."""
+    """Outlives the pass. Siblings without a part in a pass are remembered too, because they may come back."""
 
     def __init__(self) -> None:
         self._records: dict[Actor, _Record] = {}
@@ -40,9 +42,8 @@ class IndirectSiblings:
         record = self._records.get(actor)
         return record is not None and record.direct < record.needed
 
-    def new_pass(self, actors: Collection[Actor]) -> None:
-        """A pass of these actors begins. Forget everybody else."""
-        self._records = {actor: record for actor, record in self._records.items() if actor in actors}
+    def new_pass(self) -> None:
+        """A pass begins."""
         for record in self._records.values():
             if record.heard:
                 record.direct = 0 if record.around else record.direct + 1
@@ -59,6 +60,8 @@ class IndirectSiblings:
         new, record = actor not in self, self._records.get(actor)
         if record is None:
             record = self._records[actor] = _Record(via)
+            if len(self._records) > REMEMBERED:
+                del self._records[next(iter(self._records))]
         elif new:
             record.needed = min(MOST_DIRECT, 2 * record.needed)
         record.via, record.direct, record.heard = via, 0, True

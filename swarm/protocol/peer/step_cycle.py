@@ -167,7 +167,7 @@ class StepCycle:
         self.leave_pass()
         self._held_stage.begun(message.pass_id)
         self._begun = message.pass_id
-        self._indirect.new_pass({actor for table in message.tables for actor in table.roster})
+        self._indirect.new_pass()
         training = message.kind is PassKind.TRAIN
         self.pace.new_pass(stage)
         self.pass_run = PassRun(

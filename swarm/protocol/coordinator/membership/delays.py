@@ -14,10 +14,12 @@ from swarm.protocol.ids import PassId
 
 TOLERATED = 0.1
 """A peer may hold up a run for this share of the time, in addition to what its work saves."""
-LIMIT_BEATS = 10
-"""Lower bound of the limit, in heartbeats: reports come once per heartbeat, so single short delays say little."""
 LIMIT_STEPS = 3
 """The limit, in usual steps."""
+LIMIT_BEATS, LIMIT_BUDGET = 10, 1 / 6
+"""Lower bounds of the limit, in heartbeats and as a fraction of the step budget. Reports come once per heartbeat, so
+short delays say little. And the first reductions over a link that works in one direction only take so long.
+"""
 REMEMBERED = 4096
 """Number of accounts that are kept: the newest ones."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from swarm.events import PassOpened, PeerDelays, StepDecided, StepMeasured
 from swarm.protocol.coordinator.io import Feed
 from swarm.protocol.coordinator.membership.accusations import Failure
-from swarm.protocol.coordinator.membership.delays import LIMIT_BEATS, LIMIT_STEPS
+from swarm.protocol.coordinator.membership.delays import LIMIT_BEATS, LIMIT_BUDGET, LIMIT_STEPS
 from swarm.protocol.coordinator.membership.doubts import Doubted, is_confirmed, what_is_spoilt
 from swarm.protocol.coordinator.membership.failure_detector import FailureDetector
 from swarm.protocol.coordinator.membership.failure_history import FailureHistory
@@ -405,7 +405,8 @@ class OpenPass:
         """
         pass_state, delays = self.pass_state, self._failure_history.delays
         step_s = now - pass_state.opened_at
-        limit_s = max(LIMIT_STEPS * usual_s, LIMIT_BEATS * self._settings.heartbeat_s)
+        settings = self._settings
+        limit_s = max(LIMIT_STEPS * usual_s, LIMIT_BEATS * settings.heartbeat_s, LIMIT_BUDGET * settings.step_budget_s)
         holdups = self._repair.holdups
         for stage, table in enumerate(pass_state.tables):
             for actor in table.roster if len(table.roster) > 1 else ():

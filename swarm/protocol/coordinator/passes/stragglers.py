@@ -281,16 +281,19 @@ class Stragglers:
         for a sum waits for its reducer, which may itself wait for others, so a late actor is named by few.
         """
         everybody = {each: s for s in pass_state.reduces_with(stage) for each in pass_state.tables[s].roster}
-        people, shares = members.people, members.people.votes(each.peer for each in everybody)
+        person = {actor: members.people.of(actor.peer) for actor in everybody}
+        shares = members.people.votes(actor.peer for actor in everybody)
         names = {voter: _named(members, pass_state, voter, everybody) for voter in everybody}
+        people = len(set(person.values()))
         for divided in (False, True):
-            found = []
-            for actor in everybody:
-                others = [voter for voter in everybody if people.of(voter.peer) != people.of(actor.peer)]
-                votes = sum(shares[v.peer] / (len(names[v]) if divided else 1) for v in others if actor in names[v])
-                if 2 * votes > sum(shares[voter.peer] for voter in others):
-                    found.append(actor)
-            if found and 2 * people.count(a.peer for a in found) < people.count(a.peer for a in everybody):
+            votes: defaultdict[Actor, Fraction] = defaultdict(Fraction)
+            for voter, named in names.items():
+                share = shares[voter.peer] / (max(1, len(named)) if divided else 1)
+                for actor in named:
+                    if person[actor] != person[voter]:
+                        votes[actor] += share
+            found = [actor for actor, total in votes.items() if 2 * total > people - 1]
+            if found and 2 * len({person[actor] for actor in found}) < people:
                 return tuple(found)
         return ()
 
