@@ -279,6 +279,8 @@ class PassCycle:
             case Close():
                 self._close(now)
             case Again(reason, expelled):
+                if isinstance(self.open_pass.outcome, Decided):  # the step is audited: delays count in each attempt
+                    self.open_pass.held_up(self._placement.rebalancing.step_s, now)
                 self._out.emit(StepAborted(str(pass_id), self._members.next_term(self._history.term), reason))
                 self._new_term(NewTerm(), reason)
                 return expelled

@@ -399,7 +399,7 @@ class OpenPass:
     # ------------------------------------------------------------ afterwards
 
     def held_up(self, usual_s: float, now: float) -> None:
-        """The step is decided. Peers that cost the run more time than their work saves go on probation.
+        """The step is complete. Peers that cost the run more time than their work saves go on probation.
 
         `usual_s`: the usual duration of a step.
         """
