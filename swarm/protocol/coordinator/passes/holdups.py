@@ -17,7 +17,7 @@ from swarm.protocol.ids import Actor
 
 
 class Holdups:
-    def __init__(self, pass_state: PassState, members: Members, stragglers: Stragglers) -> None:
+    def __init__(self, pass_state: PassState, members: Members, stragglers: Stragglers, heartbeat_s: float) -> None:
         self.seconds: defaultdict[Actor, float] = defaultdict(float)
         """For each actor, for how long it has held up the pass. If an actor that others wait for may itself be waiting
         for another one, either of the two may be at fault. Then the time counts for both, and twice for the latter, so
@@ -26,11 +26,14 @@ class Holdups:
         self._pass_state = pass_state
         self._members = members
         self._stragglers = stragglers
+        self._heartbeat_s = heartbeat_s
         self._looked_at = pass_state.opened_at
 
     def tick(self, now: float) -> None:
-        """Call it once a heartbeat. What is the case now counts for the time since the last call."""
-        since, self._looked_at = now - self._looked_at, now
+        """Call it once a heartbeat. What is the case now counts for the time since the last call, two heartbeats at
+        most: a coordinator that was suspended must not blame others for its own pause.
+        """
+        since, self._looked_at = min(now - self._looked_at, 2 * self._heartbeat_s), now
         pass_state = self._pass_state
         for stage in range(len(pass_state.tables)):
             found = self._still_computing(stage)

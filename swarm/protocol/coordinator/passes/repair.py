@@ -75,7 +75,7 @@ class Repair:
         self._settings = settings
         self._out = out
         self._stragglers = Stragglers(settings)
-        self.holdups = Holdups(pass_state, members, self._stragglers)
+        self.holdups = Holdups(pass_state, members, self._stragglers, settings.heartbeat_s)
         self.waits = ""
         """The paused members that the pass waited for at the last heartbeat, as text."""
         self._ticked_at = pass_state.opened_at
