@@ -5,6 +5,7 @@ For benchmarks/insiders.py only. What `--fault` can do is not among its kinds.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import itertools
 import signal
@@ -25,7 +26,7 @@ from swarm.compute.held import HeldState
 from swarm.compute.stage import Stage
 from swarm.compute.sums import Accumulator
 from swarm.protocol.io import Send
-from swarm.protocol.messages import ReducedPart, ReducePart, Status
+from swarm.protocol.messages import ReducedPart, ReducePart, Relay, Status
 from swarm.protocol.peer.io import (
     Apply,
     Backward,
@@ -39,9 +40,16 @@ from swarm.protocol.peer.io import (
 
 FACTORS = {"negated": -1.0, "a quarter more": 1.25, "exaggerated": -300.0, "enormous": 1e20, "nan": float("nan")}
 """By kind: the factor by which the peer multiplies its gradients before it adds them."""
-KINDS = (*FACTORS, "unreduced", "withholding", "slow", "gift", "status", "hoarding", "flapping")
+KINDS = (
+    *(*FACTORS, "unreduced", "withholding", "slow", "gift", "status", "hoarding", "flapping"),
+    *("late parts", "late work"),
+)
 SLOW_S = 0.3
 """Seconds by which each computation of the peer takes longer."""
+LATE_PARTS_S = 5.0
+"""Seconds by which each of its parts and sums is late. All deadlines of the default step budget are longer."""
+LATE_WORK_S = 1.0
+"""Seconds by which each of its computations takes longer, although it reports its usual speed and nothing to do."""
 
 
 def misbehave(kind: str, since: int) -> None:
@@ -49,11 +57,16 @@ def misbehave(kind: str, since: int) -> None:
     if kind in FACTORS:
         _multiply(FACTORS[kind], since)
     elif kind == "slow":
-        _delay(since)
+        _delay(since, SLOW_S)
     elif kind == "gift":
         _give_false_states(since)
     elif kind == "status":
         _report_falsely(since)
+    elif kind == "late parts":
+        _send_late(since)
+    elif kind == "late work":
+        _delay(since, LATE_WORK_S)
+        _report_falsely(since, ({"seconds_per_microbatch": 0.06, "queued": 0},))
     elif kind == "hoarding":
         _hoard(since)
     else:
@@ -70,13 +83,13 @@ def _multiply(factor: float, since: int) -> None:
     setattr(Accumulator, "add_one", multiplied)  # noqa: B010 - mypy would have it be a method
 
 
-def _delay(since: int) -> None:
+def _delay(since: int, seconds: float) -> None:
     for name in ("forward", "backward"):
         compute: Any = getattr(Stage, name)
 
         def delayed(self: Stage, action: Forward | Backward, compute: Any = compute) -> Any:
             if action.pass_id.step >= since:
-                time.sleep(SLOW_S)
+                time.sleep(seconds)
             return compute(self, action)
 
         setattr(Stage, name, delayed)
@@ -119,22 +132,39 @@ def _give_false_states(since: int) -> None:
     setattr(StageEngine, "copied", falsified)  # noqa: B010 - mypy would have it be a method
 
 
-def _report_falsely(since: int) -> None:
-    """Falsify one field in each report, a different field each time."""
+def _send_late(since: int) -> None:
+    """Send each part and sum later, to everybody, requested or not."""
     carry_out = StageDriver._carry_out
-    everything = (1 << 12) - 1
-    false: tuple[dict[str, Any], ...] = (
-        {"capacity": 1e300},
-        {"seconds_per_microbatch": 1e-6},
-        {"done": everything, "forwarded": everything},
-        {"queued": 10**6},
-        {"reduced": 10**6},
-        {"offered_uplink": 1e12, "downlink": 1e12},
-        {"fenced": True},
-        {"version": None},
-        {"loading": 0},
-        {"term": 10**6},
-    )
+
+    def sends(self: StageDriver, action: PeerAction) -> None:
+        message = action.message if isinstance(action, Send) else None
+        message = message.message if isinstance(message, Relay) else message
+        if isinstance(message, ReducePart | ReducedPart) and message.key.attempt.pass_id.step >= since:
+            asyncio.get_running_loop().call_later(LATE_PARTS_S, carry_out, self, action)
+        else:
+            carry_out(self, action)
+
+    setattr(StageDriver, "_carry_out", sends)  # noqa: B010 - mypy would have it be a method
+
+
+_EVERYTHING = (1 << 12) - 1
+_FALSE: tuple[dict[str, Any], ...] = (
+    {"capacity": 1e300},
+    {"seconds_per_microbatch": 1e-6},
+    {"done": _EVERYTHING, "forwarded": _EVERYTHING},
+    {"queued": 10**6},
+    {"reduced": 10**6},
+    {"offered_uplink": 1e12, "downlink": 1e12},
+    {"fenced": True},
+    {"version": None},
+    {"loading": 0},
+    {"term": 10**6},
+)
+
+
+def _report_falsely(since: int, false: tuple[dict[str, Any], ...] = _FALSE) -> None:
+    """Falsify some fields in each report, those of another dict of `false` each time."""
+    carry_out = StageDriver._carry_out
     turns = itertools.cycle(false)
 
     def carries_out(self: StageDriver, action: PeerAction) -> None:

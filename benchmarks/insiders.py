@@ -29,7 +29,7 @@ INSIDER = 3
 """The insider's number in the order of arrival."""
 PATCHED = (
     *("negated", "a quarter more", "exaggerated", "enormous", "nan", "unreduced", "withholding", "slow"),
-    *("gift", "status", "hoarding", "flapping"),
+    *("gift", "status", "hoarding", "flapping", "late parts", "late work"),
 )
 """Kinds that benchmarks/insider_peer.py implements. `gift`: it gives newcomers a false state."""
 NEWCOMERS = {"gift": 2}

@@ -33,6 +33,7 @@ _ANSWERS = (
     e.PeerLeaving,
     e.PeerPaused,
     e.PeerResumed,
+    e.PeerDelays,
     e.PeerLost,
     e.PeerMoved,
     e.PeerRefused,

@@ -307,6 +307,29 @@ class TableChanged(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PeerDelays(Event):
+    """A peer has held up several steps for longer than its work shortens them. It gets less work: it goes on
+    probation.
+    """
+
+    actor: str
+    stage: int
+    pass_id: str
+    seconds: float
+    """Seconds for which it held up this step. Twice that if it may be another peer that held it up."""
+    saved: float
+    """Seconds by which its work shortened this step."""
+    strikes: int
+    """It is left out of 2 to the power of `strikes` − 1 steps, less one, and then tried with one microbatch."""
+
+    def sentence(self) -> str:
+        saved = f"its work saved {self.saved:.3g} s"
+        left_out = 2 ** (self.strikes - 1) - 1
+        then = f"it is left out of {left_out} steps and then gets" if left_out else "it gets"
+        return f"{self.actor} held up {self.pass_id} for {self.seconds:.3g} s, but {saved}; {then} one microbatch"
+
+
+@dataclass(frozen=True, slots=True)
 class ShareChanged(Event):
     """A replica's time per microbatch has at least doubled or halved since this event was last logged, and its share
     has changed.

@@ -362,16 +362,6 @@ def test_parts_of_outsiders_are_not_kept() -> None:
     assert [sender for sender, _ in peer.core.pass_run._early.take()] == [OTHER]
 
 
-def test_only_actors_of_the_pass_are_remembered_as_answering_through_others() -> None:
-    peer = Peer()
-    peer.open((ME, OTHER), (LAST, LATER))
-    assert peer.core.pass_run is not None
-    peer.core.pass_run._indirect.update((OTHER, LATER))
-    tables = (m.StageTable(0, (ME, OTHER), (0, 1)), m.StageTable(0, (LAST,), (0, 0)))
-    peer.told(m.Open(PassId(Term(2), StepNumber(0)), PassKind.TRAIN, tables, None))
-    assert peer.core.pass_run.pass_id.term == 2 and peer.core.pass_run._indirect == {OTHER}
-
-
 def forwards(orders: list[Any]) -> list[Microbatch]:
     return [order.microbatch for order in orders if isinstance(order, Forward)]
 

@@ -8,6 +8,7 @@ from swarm.protocol.ids import Actor, Attempt, PartKey, PassId, StageIndex, Step
 from swarm.protocol.io import Emit, Send
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.peer.all_reduce import AllReduce, BucketCounts
+from swarm.protocol.peer.indirect_siblings import IndirectSiblings
 from swarm.protocol.peer.io import Assemble, Assembled, BucketSummed, EncodePart, PartEncoded, SumBucket
 from swarm.protocol.timeouts import Observed
 
@@ -39,6 +40,8 @@ class Peer:
             buckets=BucketCounts(SHARED + 1, shared=SHARED),
             carry=None,
             pauses=pauses or Observed(),
+            indirect=IndirectSiblings(),
+            wanted_around={},
             budget_s=60.0,
             out=self.out,
             now=0.0,

@@ -23,7 +23,7 @@ KNOWN = {
     "works while paused": 2,
     "no retention": 0,
     "base unchecked": 0,
-    "copies mixed": 807,
+    "copies mixed": 1027,
     "own copy kept": 15,
     "choice unrecorded": 0,
     "chosen while open": 0,

@@ -15,7 +15,7 @@ voids it. A key in a message names the attempt from the receiver's point of view
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from swarm.events import FrameRefused
@@ -25,6 +25,7 @@ from swarm.protocol.lineage import total
 from swarm.protocol.messages import MAX_AWAITED, Payload, Prepared, Receipt, ReducedPart, ReducePart, StageTable, Want
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.peer.answers import Answers
+from swarm.protocol.peer.indirect_siblings import IndirectSiblings
 from swarm.protocol.peer.io import Assemble, Assembled, BucketSummed, EncodePart, PartEncoded, StoreSum, SumBucket
 from swarm.protocol.residuals import Carry
 from swarm.protocol.timeouts import Observed, part_deadline
@@ -49,6 +50,9 @@ class AllReduce:
     * `receipt`: the receipt of those microbatches.
     * `carry`: the residuals that enter this reduction, in a run that averages compressed gradients.
     * `pauses`: the longest pauses of earlier reductions, to which that of this one is added.
+    * `indirect`: the siblings whose parts and sums came only through another actor.
+    * `wanted_around`: for each sibling that wants its parts and sums through another actor too, this actor. The caller
+      keeps it up to date.
     * `partner`: the stage that shares the first `shared` buckets, and its table.
     """
 
@@ -66,6 +70,8 @@ class AllReduce:
         carry: Carry | None,
         budget_s: float,
         pauses: Observed,
+        indirect: IndirectSiblings,
+        wanted_around: Mapping[Actor, Actor],
         out: Outbox,
         now: float,
     ) -> None:
@@ -103,8 +109,10 @@ class AllReduce:
         self._heard_at = now
         """The time of the last arrival, or of the beginning."""
         self._longest_pause = 0.0
-        self.asked_around = False
-        """True if this peer has asked another actor to forward a request for what is missing."""
+        self._indirect = indirect
+        self._wanted_around = wanted_around
+        self._asked_around = False
+        """True if this peer has asked another actor, after a pause, to forward a request for what is missing."""
         self._out = out
         self._answers = Answers()
         self._encoded: dict[int, Payload] = {}
@@ -176,23 +184,42 @@ class AllReduce:
     def on_part_encoded(self, done: PartEncoded) -> None:
         self._encoded[done.bucket] = done.payload
         owner = self._owner(done.bucket)
-        self._out.send(owner, self._part(done.bucket, owner))
+        self._send(owner, self._part(done.bucket, owner))
+
+    def _send(self, to: Actor, message: ReducePart | ReducedPart) -> None:
+        """Send directly. If `to` has asked for it through another actor, send it through that actor too."""
+        self._out.send(to, message)
+        if (via := self._wanted_around.get(to)) is not None and to not in self._out.routes:
+            self._out.send(to, message, via)
 
     def _part(self, bucket: int, to: Actor) -> ReducePart:
         key = PartKey(self._named_for(to), bucket, self._me)
         return ReducePart(key, self._mine, self._encoded[bucket], self._receipt)
 
-    def on_part(self, part: ReducePart, now: float) -> None:
+    def on_part(self, part: ReducePart, now: float, via: Actor | None = None) -> None:
         bucket, contributor = part.key.bucket, part.key.contributor
         held = self._parts.get(bucket)
-        if held is None or contributor in held or contributor not in self._members(bucket) or contributor == self._me:
+        if held is None or contributor not in self._members(bucket) or contributor == self._me:
             return
         if not self._is_assigned(part):
             self._refuse(part)
             return
+        is_new = contributor not in held and bucket not in self._summing
+        self._note_way(contributor, part.key, via, is_new=is_new)
+        if not is_new:
+            return
         held[contributor] = part
         self._note_arrival(now)
         self._sum_if_complete(bucket)
+
+    def _note_way(self, sender: Actor, key: PartKey | SumKey, via: Actor | None, *, is_new: bool) -> None:
+        """Note whether a part or a sum came directly or through `via`. `is_new`: True if it is the first copy."""
+        if via is None:
+            self._indirect.came_directly(sender, key)
+            return
+        asked = self._asked_around or sender in self._indirect
+        if is_new and asked and self._indirect.came_around(sender, key, via):
+            self._out.tell_route(sender, via, "answers only through a sibling")
 
     def _note_arrival(self, now: float) -> None:
         self._arrived += 1
@@ -251,12 +278,16 @@ class AllReduce:
         self._parts[done.bucket].clear()
         for actor in self._members(done.bucket):
             if actor != self._me:
-                self._out.send(actor, self._reduced(done.bucket, actor))
+                self._send(actor, self._reduced(done.bucket, actor))
         self._store(done.bucket, done.payload)
 
-    def on_sum(self, sender: Actor, part: ReducedPart, now: float) -> None:
+    def on_sum(self, sender: Actor, part: ReducedPart, now: float, via: Actor | None = None) -> None:
         bucket = part.key.bucket
-        if bucket not in self._open or bucket in self._stored or sender != self._owner(bucket):
+        if bucket not in self._open or sender != self._owner(bucket):
+            return
+        is_new = bucket not in self._stored
+        self._note_way(sender, part.key, via, is_new=is_new)
+        if not is_new:
             return
         self._totals[bucket] = part.receipt
         self._note_arrival(now)
@@ -275,7 +306,7 @@ class AllReduce:
             self._begin()
 
     def on_assembled(self, done: Assembled) -> Prepared:
-        if not self.asked_around:  # the pause before an answer by a detour is not how long parts take
+        if not self._asked_around:  # the pause before an answer by a detour is not how long parts take
             self._pauses.add(self._longest_pause)
         found = (done.digest, done.squared_norm, done.loss_sum, done.finite)
         receipt = self._totals.get(self._shared)  # the first bucket that this stage does not share
@@ -302,17 +333,28 @@ class AllReduce:
         elif key.bucket in self._sums and sender in self._members(key.bucket) and self._answers.allow(sender, key):
             self._out.send(sender, self._reduced(key.bucket, sender), via)
 
-    def ask_again(self, via_of: dict[Actor, Actor] | None = None) -> None:
+    def ask_again(self, via_of: Mapping[Actor, Actor] | None = None) -> None:
+        """WANT what is missing; from the actors in `via_of`, also through another actor."""
+        for actor, want in self._wants():
+            self._out.send(actor, want)
+            if via_of and actor in via_of:
+                self._asked_around = True
+                self._out.send(actor, want, via_of[actor])
+
+    def ask_around(self, via_of: Mapping[Actor, Actor]) -> None:
+        """WANT what the actors in `via_of` will have, through another actor only. They send it directly unasked."""
+        for actor, want in self._wants() if via_of else ():
+            if actor in via_of:
+                self._out.send(actor, want, via_of[actor])
+
+    def _wants(self) -> list[tuple[Actor, Want]]:
+        """For each actor that has, or will have, something that is missing here: a message that asks for it."""
         wanted: dict[Actor, list[Key]] = {}
         for bucket, actor in self._parts_lacking():
             wanted.setdefault(actor, []).append(PartKey(self._named_for(actor), bucket, actor))
         for bucket, owner in self._sums_lacking():
             wanted.setdefault(owner, []).append(SumKey(self._named_for(owner), bucket))
-        for actor, keys in wanted.items():
-            self._out.send(actor, Want(tuple(keys)))
-            if via_of and actor in via_of:
-                self.asked_around = True
-                self._out.send(actor, Want(tuple(keys)), via_of[actor])
+        return [(actor, Want(tuple(keys))) for actor, keys in wanted.items()]
 
     def _parts_lacking(self) -> Iterator[tuple[int, Actor]]:
         """Each missing part: its bucket and its contributor."""

@@ -33,22 +33,26 @@ class Detours:
         self._reported: set[Actor] = set()
 
     def via(self, other: Actor) -> Actor | None:
-        """An actor that can forward messages to `other`: a sibling of either peer, or another peer that both know.
+        """The best of `ways`; None if there is none."""
+        return next(iter(self.ways(other)), None)
 
-        Actors are preferred in this order. First, an actor that is connected to this peer. Second, the coordinator,
-        which all peers can reach but whose bandwidth is limited. Last, an actor that this peer never tried to reach; if
-        it came first, every peer would dial every newcomer behind a router.
+    def ways(self, other: Actor) -> list[Actor]:
+        """The actors that can forward messages to `other`: siblings of either peer, or other peers that both know.
+
+        Actors are preferred in this order. First, those that are connected to this peer. Second, the coordinator,
+        which all peers can reach but whose bandwidth is limited. Only if there are none of these, an actor that this
+        peer never tried to reach; otherwise every peer would dial every newcomer behind a router.
         """
         there = next((stage for stage, roster in enumerate(self._rosters) if other in roster), None)
         if there is None:
-            return None
+            return []
         others = [actor for s, table in enumerate(self._tables) if is_near(s, there) for actor in table.roster]
         all_near = (*self._tables[self._stage].roster, *self._tables[there].roster, *others)
         left = [actor for actor in all_near if actor not in (self._me, other) and actor not in self.unreachable]
-        connected = next((actor for actor in left if self._is_up(actor)), None)
-        if connected is None and self._coordinator not in self.unreachable:
-            return self._coordinator
-        return connected or next(iter(left), None)
+        found = list(dict.fromkeys(actor for actor in left if self._is_up(actor)))
+        if self._coordinator not in self.unreachable:
+            found.append(self._coordinator)
+        return found or left[:1]
 
     def report(self, other: Actor, via: Actor, reason: str) -> None:
         """Tell the coordinator, once, that this peer cannot reach `other`. `via`: the actor that forwards messages to

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from swarm.protocol.ids import Actor
 from swarm.protocol.outbox import Outbox
+from swarm.protocol.peer.indirect_siblings import IndirectSiblings
 from swarm.protocol.settings import Settings
 from swarm.protocol.slots import Slots
 from swarm.protocol.timeouts import Observed
@@ -24,8 +25,7 @@ class PassContext:
     """The observed waiting times for frames. Deadlines follow from them."""
     pauses: Observed
     """The longest pause in the arrivals of each earlier reduction. Deadlines follow from them."""
-    indirect: set[Actor]
-    """Actors whose parts or sums came only through another actor, although this peer had asked for them directly."""
+    indirect: IndirectSiblings
     is_up: Callable[[Actor], bool]
     """Returns True if the connection to an actor is open."""
     out: Outbox

@@ -75,6 +75,8 @@ class PassRun:
         self._out = out = context.out
         self._pauses = context.pauses
         self._indirect = context.indirect
+        self._wanted_around: dict[Actor, Actor] = {}
+        """For each sibling that has asked through another actor for parts or sums: this actor."""
         self._early = EarlyMessages()
         self._undelivered: dict[Actor, list[WithPayload]] = {}
         """For each unreachable actor, the messages that wait for a route to it."""
@@ -197,10 +199,27 @@ class PassRun:
             carry=self._carry,
             budget_s=self._settings.step_budget_s,
             pauses=self._pauses,
+            indirect=self._indirect,
+            wanted_around=self._wanted_around,
             out=self._out,
             now=now,
         )
+        self.reduction.ask_around(self._ways_around(self.reduction, 0))
         self._take_early_parts(now)
+
+    def _ways_around(self, reduction: AllReduce, attempts: int) -> dict[Actor, Actor]:
+        """For each sibling that this peer asks through another actor, this actor. `attempts`: how often this peer has
+        asked since the last arrival.
+
+        From the second request on, these are all siblings. Before, they are those that are indirect.
+        """
+        found, detours = {}, self.microbatches.detours
+        for actor in reduction.siblings:
+            if actor in self._indirect or attempts > 1:
+                tries = attempts if actor in self._indirect else attempts - 2
+                if (via := self._indirect.way(actor, detours.ways(actor), tries)) is not None:
+                    found[actor] = via
+        return found
 
     def _take_early_parts(self, now: float) -> None:
         if self.reduction is None:
@@ -276,30 +295,24 @@ class PassRun:
         """Answer a want. Return True if it is for a frame that this peer has yet to compute."""
         if isinstance(key, FrameKey):
             return self.microbatches.on_want(sender, key, via, base)
+        if key.attempt.pass_id == self.pass_id and via is not None and self._reduces_here(sender):
+            self._wanted_around[sender] = via
         if self.reduction is not None and key.attempt == self.reduction.attempt:
             self.reduction.on_want(sender, key, via)
         return False
 
-    def on_part(self, part: ReducePart, now: float) -> None:
+    def on_part(self, part: ReducePart, now: float, via: Actor | None = None) -> None:
         if not self._is_of_use(part) or not self._reduces_here(part.key.contributor):
             return
         known = self._attempt
         if self.reduction is not None and (part.key.attempt.number < known.number or part.key.attempt == known):
-            self.reduction.on_part(part, now)
+            self.reduction.on_part(part, now, via)
         else:
             self._keep_early(part)
 
-    def on_sum(self, sender: Actor, part: ReducedPart, now: float) -> None:
+    def on_sum(self, sender: Actor, part: ReducedPart, now: float, via: Actor | None) -> None:
         if self.reduction is not None and part.key.attempt == self.reduction.attempt:
-            self.reduction.on_sum(sender, part, now)
-
-    def came_around(self, origin: Actor, via: Actor) -> None:
-        """A part or a sum of `origin` comes through `via`. If it was requested directly first, the next reductions
-        request parts and sums of `origin` through another actor at once.
-        """
-        if self.reduction is not None and self.reduction.asked_around:
-            self._indirect.add(origin)
-            self._out.tell_route(origin, via, "answers only through a sibling")
+            self.reduction.on_sum(sender, part, now, via)
 
     # ------------------------------------------------------------ links and time
 
@@ -331,7 +344,6 @@ class PassRun:
     def reconnected(self, other: Actor, now: float) -> None:
         """A connection is restored. Ask again for what may have been lost in transit."""
         self.microbatches.detours.unreachable.discard(other)
-        self._indirect.discard(other)
         if not self.microbatches.fenced:
             self.microbatches.wants.ask_again(now, of=other)
         if self.reduction is not None and other in self.reduction.siblings:
@@ -361,9 +373,7 @@ class PassRun:
         """Ask again for overdue frames, parts and sums."""
         self.microbatches.tick(now)
         if self.reduction is not None and (attempts := self.reduction.overdue(now)):
-            siblings = [a for a in self.reduction.siblings if attempts > 1 or a in self._indirect]
-            around = {a: via for a in siblings if (via := self.microbatches.detours.via(a)) is not None}
-            self.reduction.ask_again(around)
+            self.reduction.ask_again(self._ways_around(self.reduction, attempts))
 
     def deadlines(self) -> list[float]:
         due = [

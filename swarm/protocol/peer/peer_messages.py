@@ -49,8 +49,6 @@ class PeerMessages:
         if destination == self._me:
             if pass_run is not None and isinstance(inner, Frame) and pass_run.microbatches.wants.overdue(origin):
                 pass_run.microbatches.detours.report(origin, sender, "answers only through a sibling")
-            if pass_run is not None and isinstance(inner, ReducePart | ReducedPart):
-                pass_run.came_around(origin, sender)
             self.hear(origin, inner, sender, now)
         elif sender == origin and pass_run is not None and pass_run.serves(destination):
             self._out.add(Send(destination, relay))
@@ -72,10 +70,10 @@ class PeerMessages:
                 self._on_want(sender, message, via)
             case ReducePart(key) if sender == key.contributor:
                 if (named := self.pass_run_of(key.attempt.pass_id, sender, message)) is not None:
-                    named.on_part(message, now)
+                    named.on_part(message, now, via)
             case ReducedPart():
                 if pass_run is not None:
-                    pass_run.on_sum(sender, message, now)
+                    pass_run.on_sum(sender, message, now, via)
             case _:
                 pass
 

@@ -19,6 +19,7 @@ from swarm.protocol.peer.checkpoint_saves import CheckpointSaves
 from swarm.protocol.peer.compute_time import ComputeTime
 from swarm.protocol.peer.delta_bases import DeltaBases
 from swarm.protocol.peer.held_stage import HeldStage
+from swarm.protocol.peer.indirect_siblings import IndirectSiblings
 from swarm.protocol.peer.io import Apply, Assembled, ComputeFailed, LoadState, SumsMissing
 from swarm.protocol.peer.leader import Leader
 from swarm.protocol.peer.lend_orders import LendOrders
@@ -72,7 +73,7 @@ class StepCycle:
         self._slots = Slots(settings)
         self._waits = Observed()
         self._pauses = Observed()
-        self._indirect: set[Actor] = set()
+        self._indirect = IndirectSiblings()
         self._begun: PassId | None = None
         self._opening: Open | None = None
         """The Open of a pass that this peer begins once it has applied the previous step."""
@@ -166,7 +167,7 @@ class StepCycle:
         self.leave_pass()
         self._held_stage.begun(message.pass_id)
         self._begun = message.pass_id
-        self._indirect.intersection_update(actor for table in message.tables for actor in table.roster)
+        self._indirect.new_pass()
         training = message.kind is PassKind.TRAIN
         self.pace.new_pass(stage)
         self.pass_run = PassRun(

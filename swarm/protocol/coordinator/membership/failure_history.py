@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from swarm.protocol.coordinator.membership.accusations import Accusations
+from swarm.protocol.coordinator.membership.delays import Delays
 from swarm.protocol.coordinator.membership.doubts import Doubts
 from swarm.protocol.coordinator.membership.halves import Halves
 from swarm.protocol.coordinator.membership.people import People
@@ -41,6 +42,7 @@ class FailureHistory:
         self.nonfinite = 0
         """1 if an attempt at this step was not finite. The next attempt may then skip the step."""
         self.probation = Probation(people)
+        self.delays = Delays(self.probation)
         self.accusations = Accusations(people)
         self.halves = Halves(people)
         self.doubts = Doubts()

@@ -45,7 +45,7 @@ class Probation:
         steps.
 
         At most one call per pass counts. With two `strikes`, the peer stays away as long as if it had failed once
-        before.
+        before. With none, it stays away as long as the last time.
         """
         record = self._records.pop(peer, None) or _Record()
         self._records[peer] = record
@@ -57,6 +57,11 @@ class Probation:
         record.struck_in = pass_id
         record.strikes = min(MOST_STRIKES, max([record.strikes, *before]) + strikes)
         record.until = pass_id.step + 2 ** (record.strikes - 1)
+
+    def hold(self, peer: str, pass_id: PassId, strikes: int) -> None:
+        """The peer delays the run: it has at least so many strikes from now on. It is left out accordingly."""
+        held = self.strikes(peer)
+        self.strike(peer, pass_id, max(strikes - held, 0))
 
     def worked(self, peer: str, pass_id: PassId) -> None:
         """The peer did its work in a decided step. Remove one strike, unless the peer was struck in this pass."""

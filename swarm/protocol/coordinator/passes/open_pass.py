@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from swarm.events import PassOpened, StepDecided, StepMeasured
+from swarm.events import PassOpened, PeerDelays, StepDecided, StepMeasured
 from swarm.protocol.coordinator.io import Feed
 from swarm.protocol.coordinator.membership.accusations import Failure
+from swarm.protocol.coordinator.membership.delays import LIMIT_BEATS, LIMIT_BUDGET, LIMIT_STEPS
 from swarm.protocol.coordinator.membership.doubts import Doubted, is_confirmed, what_is_spoilt
 from swarm.protocol.coordinator.membership.failure_detector import FailureDetector
 from swarm.protocol.coordinator.membership.failure_history import FailureHistory
@@ -396,6 +397,24 @@ class OpenPass:
             self._failure_history.idled(actor.peer)
 
     # ------------------------------------------------------------ afterwards
+
+    def held_up(self, usual_s: float, now: float) -> None:
+        """The step is complete. Peers that cost the run more time than their work saves go on probation.
+
+        `usual_s`: the usual duration of a step.
+        """
+        pass_state, delays = self.pass_state, self._failure_history.delays
+        step_s = now - pass_state.opened_at
+        settings = self._settings
+        limit_s = max(LIMIT_STEPS * usual_s, LIMIT_BEATS * settings.heartbeat_s, LIMIT_BUDGET * settings.step_budget_s)
+        holdups = self._repair.holdups
+        for stage, table in enumerate(pass_state.tables):
+            for actor in table.roster if len(table.roster) > 1 else ():
+                held_s, saved_s = holdups.seconds.get(actor, 0.0), holdups.saved_s(actor, stage)
+                strikes = delays.decided(actor.peer, pass_state.pass_id, held_s, saved_s, step_s, limit_s)
+                if strikes:
+                    self._out.emit(PeerDelays(str(actor), stage, str(pass_state.pass_id), held_s, saved_s, strikes))
+        delays.passed(step_s, frozenset(actor.peer for actor in pass_state.actors))
 
     def report(self, decided: Decided, now: float) -> None:
         """The decision is on disk. Emit events about it and about the speed of the step."""

@@ -326,7 +326,7 @@ class PassState:
         if stage + 1 < len(self.tables) and self.done_of(self.tables[stage + 1].assignee(m)) >> m & 1:
             return True
         if self._forwarded.get(actor, 0) >> m & 1:
-            return False
+            return stage + 1 == len(self.tables)  # the last stage needs nothing more for the backward
         if stage == 0:
             return m in self._fed and actor in self._begun
         return bool(self._forwarded.get(self.tables[stage - 1].assignee(m), 0) >> m & 1)
@@ -338,9 +338,19 @@ class PassState:
         method. The second is the time since which all inputs of its remaining work have been available, once it knows
         the pass. Since then, the actor cannot be waiting for an unavailable input that occupies a slot.
         """
+        return self._awaited.seen(actor, any(self._at_hand(actor)), self.is_supplied(actor), now)
+
+    def is_supplied(self, actor: Actor) -> bool:
+        """Return True if the actor knows the pass, and the inputs of all its remaining work are available at its
+        neighbours.
+        """
+        there = self._at_hand(actor)
+        return bool(there) and all(there) and actor in self._begun
+
+    def _at_hand(self, actor: Actor) -> list[bool]:
+        """For each unfinished microbatch of the actor, whether the next input is available."""
         stage = self.stage_of(actor)
-        there = [] if stage is None else [self._is_at_hand(stage, m, actor) for m in self.unfinished(actor)]
-        return self._awaited.seen(actor, any(there), bool(there) and all(there) and actor in self._begun, now)
+        return [] if stage is None else [self._is_at_hand(stage, m, actor) for m in self.unfinished(actor)]
 
     def has_queued(self, actor: Actor) -> bool:
         """Return True if the actor reports work that it could be computing."""

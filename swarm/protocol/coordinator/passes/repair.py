@@ -14,6 +14,7 @@ from swarm.protocol.coordinator.membership.failure_history import FailureHistory
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.assignment import amend, enlarge
+from swarm.protocol.coordinator.passes.holdups import Holdups
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.promotion import Promotion
 from swarm.protocol.coordinator.passes.stragglers import Stragglers
@@ -74,6 +75,7 @@ class Repair:
         self._settings = settings
         self._out = out
         self._stragglers = Stragglers(settings)
+        self.holdups = Holdups(pass_state, members, self._stragglers, settings.heartbeat_s)
         self.waits = ""
         """The paused members that the pass waited for at the last heartbeat, as text."""
         self._ticked_at = pass_state.opened_at
@@ -356,6 +358,10 @@ class Repair:
         for actor, microbatches in pass_state.releasing.items():
             if (at := pass_state.stage_of(actor)) is not None:
                 self._out.send(actor, Release(pass_state.pass_id, pass_state.tables[at].number, microbatches))
+        if trains and not unheard and not self.waits:
+            self.holdups.tick(now)
+        else:
+            self.holdups.skip(now)
         strikes = failure_history.probation.strikes if trains else failure_history.idle_strikes
         for actor, reason in self._stragglers.stalled(self._members, pass_state, strikes, unheard, now):
             return Suspect(actor, reason)

@@ -273,6 +273,30 @@ class Stragglers:
         spare = [actor for actor, s in everybody.items() if len(rosters[s]) > 1]
         return max(spare, key=guilt, default=None)
 
+    def most_awaited(self, members: Members, pass_state: PassState, stage: int) -> tuple[Actor, ...]:
+        """The actors of a stage's reduction that more than half of the other people wait for. Empty if these are half
+        of all people or more.
+
+        If each of several actors is named so often, votes that name several are divided among them. A peer that waits
+        for a sum waits for its reducer, which may itself wait for others, so a late actor is named by few.
+        """
+        everybody = {each: s for s in pass_state.reduces_with(stage) for each in pass_state.tables[s].roster}
+        person = {actor: members.people.of(actor.peer) for actor in everybody}
+        shares = members.people.votes(actor.peer for actor in everybody)
+        names = {voter: _named(members, pass_state, voter, everybody) for voter in everybody}
+        people = len(set(person.values()))
+        for divided in (False, True):
+            votes: defaultdict[Actor, Fraction] = defaultdict(Fraction)
+            for voter, named in names.items():
+                share = shares[voter.peer] / (max(1, len(named)) if divided else 1)
+                for actor in named:
+                    if person[actor] != person[voter]:
+                        votes[actor] += share
+            found = [actor for actor, total in votes.items() if 2 * total > people - 1]
+            if found and 2 * len({person[actor] for actor in found}) < people:
+                return tuple(found)
+        return ()
+
     def kept_waiting_by(self, members: Members, pass_state: PassState, actor: Actor) -> tuple[Actor, ...]:
         """The actors for which `actor`'s reduction waits, as it reports. Empty if these are several people and more
         than half of all.

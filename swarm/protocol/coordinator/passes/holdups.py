@@ -1,0 +1,97 @@
+"""Measures for how long single actors alone have held up an open training pass.
+
+An actor holds up its stage while at least half of the stage's people have done their microbatches and the actor, which
+could do its own, has not. It also holds up a reduction while most of the others wait for it and for few others.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from statistics import median
+
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.passes.pass_state import PassState
+from swarm.protocol.coordinator.passes.stragglers import Stragglers
+from swarm.protocol.ids import Actor
+
+
+class Holdups:
+    def __init__(self, pass_state: PassState, members: Members, stragglers: Stragglers, heartbeat_s: float) -> None:
+        self.seconds: defaultdict[Actor, float] = defaultdict(float)
+        """For each actor, for how long it has held up the pass. If an actor that others wait for may itself be waiting
+        for another one, either of the two may be at fault. Then the time counts for both, and twice for the latter, so
+        that they do not come back from probation together.
+        """
+        self._pass_state = pass_state
+        self._members = members
+        self._stragglers = stragglers
+        self._heartbeat_s = heartbeat_s
+        self._looked_at = pass_state.opened_at
+
+    def tick(self, now: float) -> None:
+        """Call it once a heartbeat. What is the case now counts for the time since the last call, two heartbeats at
+        most: a coordinator that was suspended must not blame others for its own pause.
+        """
+        since, self._looked_at = min(now - self._looked_at, 2 * self._heartbeat_s), now
+        pass_state = self._pass_state
+        for stage in range(len(pass_state.tables)):
+            found = self._still_computing(stage)
+            if stage == min(pass_state.reduces_with(stage)) and pass_state.sealed_since(stage) is not None:
+                found = self._in_reduction(stage)
+            for actor, times in found.items():
+                self.seconds[actor] += times * since
+
+    def skip(self, now: float) -> None:
+        """Do not count the time since the last call."""
+        self._looked_at = now
+
+    def saved_s(self, actor: Actor, stage: int) -> float:
+        """By how many seconds the actor's work in its stage has shortened the pass: the time that its siblings would
+        have needed for it, at the usual pace that they have shown in this pass.
+        """
+        pass_state = self._pass_state
+        roster, opened = pass_state.tables[stage].roster, pass_state.opened_at
+        mine = len(pass_state.assigned_to(actor))
+        shares = {a: len(pass_state.assigned_to(a)) for a in roster if a != actor and pass_state.has_work(a)}
+        if not shares:
+            return 0.0
+        paces = [(pass_state.moved_at.get(a, pass_state.judged_from) - opened) / n for a, n in shares.items()]
+        return max(0.0, median(paces)) * mine / (len(roster) - 1)
+
+    def _still_computing(self, stage: int) -> dict[Actor, int]:
+        """The actors that hold up a stage which is not sealed, and how often its time counts for each.
+
+        An actor may report that it lacks an input that a neighbour reports to have. Then one of the two is at fault.
+        """
+        pass_state, count = self._pass_state, self._members.people.count
+        roster = pass_state.tables[stage].roster
+        busy = [actor for actor in roster if pass_state.unfinished(actor)]
+        if not busy or 2 * count(a.peer for a in roster if a not in busy) < count(a.peer for a in roster):
+            return {}
+        found: dict[Actor, int] = {}
+        for actor in busy:
+            if pass_state.has_queued(actor):
+                found[actor] = 1
+            elif pass_state.is_supplied(actor):
+                found[actor] = 1
+                senders = [set(pass_state.senders(actor, m)) for m in pass_state.unfinished(actor)]
+                found |= dict.fromkeys(set.intersection(*senders), 2)
+        return found
+
+    def _in_reduction(self, stage: int) -> dict[Actor, int]:
+        """The actors that hold up a sealed reduction, and how often its time counts for each."""
+        members, pass_state = self._members, self._pass_state
+        late = self._stragglers.most_awaited(members, pass_state, stage)
+        found = dict.fromkeys(late, 1)
+        kept_by = {actor: self._stragglers.kept_waiting_by(members, pass_state, actor) for actor in late}
+        for accused in {each for named in kept_by.values() for each in named if each not in late}:
+            kept = [actor for actor, named in kept_by.items() if accused in named]
+            found[accused] = 2
+            if self._are_several(kept):  # then the accused is at fault
+                for actor in kept:
+                    found.pop(actor, None)
+        return found
+
+    def _are_several(self, actors: Collection[Actor]) -> bool:
+        return self._members.people.count(actor.peer for actor in actors) > 1

@@ -1,0 +1,64 @@
+"""The account of each peer: what it costs the run against what its work saves."""
+
+import pytest
+
+from swarm.protocol.coordinator.membership.delays import REMEMBERED, TOLERATED, Delays
+from swarm.protocol.coordinator.membership.people import People
+from swarm.protocol.coordinator.membership.probation import MOST_STRIKES, Probation
+from swarm.protocol.ids import PassId, StepNumber, Term
+
+LIMIT_S = 10.0
+
+
+class Swarm:
+    """Steps of one second. A peer that is on probation has no part in them."""
+
+    def __init__(self) -> None:
+        self.probation = Probation(People())
+        self.delays = Delays(self.probation)
+        self.lost = 0.0
+
+    def step(self, step: int, held_up_s: float, saved_s: float = 0.0) -> bool:
+        """Return True if the peer has a part in the step."""
+        if self.probation.is_benched("peer", step):
+            self.delays.passed(1.0, frozenset())
+            return False
+        pass_id = PassId(Term(1), StepNumber(step))
+        self.lost += held_up_s
+        self.delays.decided("peer", pass_id, held_up_s, saved_s, 1.0 + held_up_s, LIMIT_S)
+        self.delays.passed(1.0 + held_up_s, frozenset({"peer"}))
+        self.probation.worked("peer", pass_id)
+        return True
+
+
+@pytest.mark.parametrize("held_up_s", [0.5, 4.0, 40.0])
+def test_who_holds_up_every_step_costs_little_in_the_long_run(held_up_s: float) -> None:
+    swarm = Swarm()
+    for step in range(4000):
+        swarm.step(step, held_up_s)
+    assert swarm.lost < 2 * TOLERATED * 4000 + MOST_STRIKES * LIMIT_S
+
+
+def test_who_saves_as_much_as_it_costs_keeps_its_work() -> None:
+    swarm = Swarm()
+    assert all(swarm.step(step, held_up_s=5.0, saved_s=5.0) for step in range(500))
+    assert not swarm.probation.is_tried("peer")
+
+
+def test_one_long_delay_is_forgiven() -> None:
+    swarm = Swarm()
+    swarm.step(0, held_up_s=LIMIT_S - 1)
+    assert not swarm.probation.is_tried("peer"), "less than the limit"
+    swarm.step(1, held_up_s=2 * LIMIT_S)
+    assert swarm.probation.strikes("peer") == 2
+    worked = [step for step in range(2, 400) if swarm.step(step, held_up_s=0.0)]
+    assert worked[0] == 3 and worked[-1] == 399 and not swarm.probation.is_tried("peer")
+    assert not swarm.delays._owed
+
+
+def test_the_accounts_are_bounded() -> None:
+    delays = Delays(Probation(People()))
+    for number in range(REMEMBERED + 10):
+        delays.decided(f"peer{number}", PassId(Term(1), StepNumber(0)), 1e9, 0.0, 1.0, LIMIT_S)
+    assert len(delays._owed) == REMEMBERED
+    assert max(delays._owed.values()) == MOST_STRIKES * LIMIT_S

@@ -1,0 +1,98 @@
+"""Who is said to hold up a pass, by what the replicas of a stage report."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.passes.holdups import Holdups
+from swarm.protocol.coordinator.passes.pass_state import PassState
+from swarm.protocol.coordinator.passes.stragglers import Stragglers
+from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber, Term
+from swarm.protocol.messages import Open, StageTable, Status
+from swarm.simulation.runs.plan import small_settings
+
+PASS = PassId(Term(1), StepNumber(0))
+
+
+class Stage:
+    """A run of one stage, whose replicas have one microbatch each. They report for the first time after ten seconds."""
+
+    def __init__(self, names: str) -> None:
+        self.actors = {name: Actor(name, 1) for name in names}
+        table = StageTable(0, tuple(self.actors.values()), tuple(range(len(names))))
+        weights = dict.fromkeys(self.actors.values(), 1.0)
+        self.record = PassState(Open(PASS, PassKind.TRAIN, (table,), None), weights=weights, now=0.0)
+        self.members = Members()
+        for actor in self.actors.values():
+            self.members.add(actor, 0.0)
+        settings = small_settings(stages=1, microbatches=len(names), steps=2, replicas=len(names))
+        self.holdups = Holdups(self.record, self.members, Stragglers(settings), heartbeat_s=1.0)
+
+    def report(self, *, busy: str = "", idle: str = "", **awaited: str) -> None:
+        """`busy`: who has work in hand. `idle`: who has not done its work and reports that it has none in hand. Others:
+        for whom they wait.
+        """
+        for number, (name, actor) in enumerate(self.actors.items()):
+            done = 0 if name in busy + idle else 1 << number
+            named = tuple(self.actors[each] for each in awaited.get(name, ""))
+            status = Status(actor, None, 0, PASS, (0,), done=done, queued=int(name in busy), awaited=named)
+            member = self.members.get(actor)
+            assert member is not None
+            member.status = status
+            self.record.on_status(status, 10.0)
+
+    def found(self, beats: int = 1) -> dict[str, float]:
+        """The seconds after some heartbeats."""
+        self.holdups.skip(10.0)
+        for beat in range(beats):
+            self.holdups.tick(11.0 + beat)
+        return {actor.peer: seconds for actor, seconds in self.holdups.seconds.items()}
+
+
+def test_who_still_computes_holds_up_its_stage_once_half_of_it_is_done() -> None:
+    for busy, found in (("d", {"d": 2.0}), ("cd", {"c": 2.0, "d": 2.0}), ("bcd", {})):
+        stage = Stage("abcd")
+        stage.report(busy=busy)
+        assert stage.found(beats=2) == found
+
+
+def test_who_says_that_it_has_nothing_to_do_holds_up_its_stage_if_its_inputs_are_there() -> None:
+    stage = Stage("abc")
+    stage.report(idle="c")
+    assert stage.found() == {}, "it has not got its tokens"
+    stage.record._fed.add(2)  # type: ignore[arg-type]
+    assert stage.found() == {"c": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("names", "awaited", "found"),
+    [
+        ("abc", {"a": "bc", "b": "ac", "c": "ab"}, {}),
+        ("abc", {"a": "c", "b": "c", "c": "ab"}, {"c": 1.0}),
+        ("abc", {"a": "c", "b": "a", "c": "a"}, {"a": 1.0, "c": 2.0}),
+        ("abcde", {"a": "e", "b": "e", "c": "ab", "d": "ab", "e": "ab"}, {"e": 2.0}),
+        ("abcde", {"a": "de", "b": "de", "c": "de", "d": "abc", "e": "abc"}, {"d": 1.0, "e": 1.0}),
+        ("abcde", {"a": "bcde", "b": "acde", "c": "abde", "d": "abce", "e": "a"}, {}),
+        ("ab", {"a": "b", "b": "a"}, {}),
+    ],
+    ids=["all alike", "one is late", "late for one", "late for two", "two are late", "one liar", "of two"],
+)
+def test_whom_a_reduction_waits_for(names: str, awaited: dict[str, str], found: dict[str, float]) -> None:
+    stage = Stage(names)
+    stage.report(**awaited)
+    assert stage.found() == found
+
+
+def test_a_suspended_coordinator_blames_nobody_for_its_pause() -> None:
+    stage = Stage("abc")
+    stage.report(busy="c")
+    stage.holdups.skip(10.0)
+    stage.holdups.tick(500.0)
+    assert list(stage.holdups.seconds.values()) == [2.0]
+
+
+def test_work_saves_the_time_that_siblings_would_need_for_it() -> None:
+    stage = Stage("abc")
+    stage.report(busy="c")
+    assert stage.holdups.saved_s(stage.actors["c"], 0) == 10.0 / 2
