@@ -195,3 +195,33 @@ def test_a_locale_without_our_signs_and_a_home_with_some(tmp_path: Path) -> None
     for locale in ({"LANG": "C"}, {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
         done = started("id", "--home", str(home), env=locale)
         assert done.returncode == 0 and done.stdout.startswith("12D3KooW"), done.stderr
+
+
+IN_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
+"""A shell whose mounts nobody else sees."""
+
+
+@needs_namespace
+def test_a_read_only_system_leaves_folders_in_memory_for_temporary_files(tmp_path: Path) -> None:
+    """As in a container with a read-only root, a writable /dev/shm and a volume for the home."""
+    program = (
+        "import os, tempfile; from peers.cli import main; from peers.runtime.temporary_folder import "
+        "choose_temporary_folder as choose; choose(required=True); print(tempfile.gettempdir(), os.environ['TMPDIR'])"
+    )
+    shut = "for each in /tmp /var/tmp /usr/tmp; do [ ! -d $each ] || mount -t tmpfs -o ro none $each; done; cd /proc; "
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    line = [*IN_NAMESPACE, shut + 'exec "$@"', "sh", sys.executable, "-c", program]
+    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "/dev/shm /dev/shm\n", done.stderr
+    shut += "for each in /dev/shm /run; do mount -t tmpfs -o ro none $each; done; "
+    home = str(tmp_path / "home")
+    assert "set TMPDIR" in said(started("bootstrap", "--home", home, before=(*IN_NAMESPACE, shut + 'exec "$@"', "sh")))
+
+
+@needs_namespace
+def test_missing_semaphores_are_named(tmp_path: Path) -> None:
+    shut = ('mount -t tmpfs -o ro none /dev/shm; exec "$@"', "sh")
+    home = str(tmp_path / "home")
+    assert "no semaphore can be made in /dev/shm" in said(
+        started("bootstrap", "--home", home, before=(*IN_NAMESPACE, *shut))
+    )
