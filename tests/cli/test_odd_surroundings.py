@@ -18,6 +18,7 @@ from rich.console import Console
 
 from peers import cli
 from peers.dashboard.companion import companion
+from peers.dashboard.tokens import TokenError, Tokens
 from peers.run.home import Home, HomeError
 from peers.runtime import descriptors
 from peers.runtime.descriptors import TooFewDescriptors, raise_limit
@@ -108,6 +109,29 @@ def test_a_disk_without_locks_is_named(number: int, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(HomeError, match="locks"):
         Home.open(tmp_path / "home")
+
+
+def test_a_disk_without_permissions_is_a_home_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a USB stick, a Windows disk in WSL, or a network drive: every file seems to be everybody's."""
+    with Home.open(tmp_path / "home"):
+        assert not capsys.readouterr().err
+    found = os.fstat
+
+    def everybodys(handle: int) -> os.stat_result:
+        told = list(found(handle))
+        return os.stat_result([told[0] | 0o755, *told[1:]])
+
+    monkeypatch.setattr(os, "fstat", everybodys)
+    with Home.open(tmp_path / "home") as home:
+        assert "keeps no permissions, so every user of this machine can read the keys" in capsys.readouterr().err
+        organisers = Tokens.kept(home.path / "dashboard-token", reading=False)
+        (home.path / "dashboard-token").chmod(0o755)
+        assert Tokens.kept(home.path / "dashboard-token", reading=False) == organisers
+    monkeypatch.undo()
+    with pytest.raises(TokenError, match="can be read by others"):
+        Tokens.kept(tmp_path / "home" / "dashboard-token", reading=False)
 
 
 @pytest.mark.parametrize(
