@@ -11,6 +11,7 @@ import pytest
 
 from swarm import atomic
 from swarm.atomic import atomic_file, keeps_permissions, write_whole
+from swarm.state.error import how_to_make_room
 
 
 def test_a_private_file_is_private_from_the_beginning(tmp_path: Path) -> None:
@@ -57,3 +58,8 @@ def test_a_folder_that_cannot_be_synced_is_no_failed_disk(
         with atomic_file(tmp_path / "a") as file:
             write_whole(file, b"a")
         assert (tmp_path / "a").read_bytes() == b"a"
+
+
+def test_a_limit_of_file_sizes_is_not_called_a_full_disk() -> None:
+    assert "ulimit -f" in how_to_make_room(OSError(errno.EFBIG, "File too large"))
+    assert how_to_make_room(OSError(errno.ENOSPC, "No space left on device")) == "free some space"
