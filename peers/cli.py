@@ -24,6 +24,8 @@ from typer.core import TyperCommand, TyperGroup
 from peers.commands import COMMANDS, LASTING
 from peers.runtime import streams
 from peers.runtime.descriptors import raise_limit
+from peers.runtime.semaphores import need_semaphores
+from peers.runtime.temporary_folder import choose_temporary_folder
 
 _FILES = (errno.EMFILE, errno.ENFILE)
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
@@ -99,9 +101,11 @@ class _LazyGroup(TyperGroup):
         except FileNotFoundError:  # in such a folder, torch's mathematical library ends the process
             ctx.fail("the current folder has been deleted: change to another one, for example with `cd`")
         name, _, rest = super().resolve_command(ctx, args)
+        choose_temporary_folder(required=name in LASTING)
         if name in LASTING:
             streams.outlive_reader()
             raise_limit()
+            need_semaphores()
         return name, _load(str(name), rest), _with_places(rest)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -121,8 +120,7 @@ def command(
 
     def show_invite(invite: str, given: Pass, fingerprint: str) -> None:
         for path in (Home(home).join_token, *([invite_file] if invite_file is not None else [])):
-            with atomic_file(path) as file:
-                os.fchmod(file.fileno(), 0o600)  # everybody who can read it can join
+            with atomic_file(path, private=True) as file:  # everybody who can read it can join
                 write_whole(file, f"{invite}\n".encode())
         if not as_json:
             console.print(f"run {run.manifest.run.name} ({run.manifest.hash[:16]}…); peers join with\n", soft_wrap=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -121,8 +120,7 @@ async def _told_apart(mine: RunManifest, kept: SignedManifest | None, host: Host
 
 
 def _keep(path: Path, text: str) -> None:
-    with atomic_file(path) as file:
-        os.fchmod(file.fileno(), 0o600)  # an invite contains a secret pass
+    with atomic_file(path, private=True) as file:  # an invite contains a secret pass
         write_whole(file, f"{text}\n".encode())
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from peers.run.home import Home
@@ -36,8 +34,7 @@ def organiser_key(home: Home) -> Ed25519PrivateKey:
             f"{home.passes} away: {_THEN}"
         )
     key = Ed25519PrivateKey.generate()
-    with atomic_file(path) as file:
-        os.fchmod(file.fileno(), 0o600)
+    with atomic_file(path, private=True) as file:
         write_whole(file, key.private_bytes_raw())
     return key
 

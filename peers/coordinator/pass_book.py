@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import time
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -94,7 +93,6 @@ class PassBook:
             "pass": base64.b64encode(ticket.sealed).decode(),
             "seed": base64.b64encode(ticket.seed).decode(),
         }
-        with atomic_file(self._folder / f"{ticket.given.serial.hex()}.json") as file:
-            os.fchmod(file.fileno(), 0o600)
+        with atomic_file(self._folder / f"{ticket.given.serial.hex()}.json", private=True) as file:
             write_whole(file, json.dumps(body).encode())
         return ticket

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarm.atomic import atomic_file, write_whole
+from swarm.atomic import atomic_file, keeps_permissions, write_whole
 
 _LEAST_LENGTH = 32
 """Minimum length of a token. A right token is accepted at any time, so it must be too long to be guessed by any number
@@ -130,13 +130,12 @@ class Attempts:
 def _kept(path: Path) -> str:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with atomic_file(path) as file:
-            os.fchmod(file.fileno(), 0o600)
+        with atomic_file(path, private=True) as file:
             write_whole(file, f"{secrets.token_urlsafe(32)}\n".encode())
     token = path.read_text(encoding="utf-8", errors="replace").strip()
     if len(token) < _LEAST_LENGTH or not token.isprintable() or " " in token:
         raise TokenError(f"{path} holds no token of {_LEAST_LENGTH} characters or more: delete it and start again")
-    if os.name == "posix" and path.stat().st_mode & 0o077:
+    if os.name == "posix" and path.stat().st_mode & 0o077 and keeps_permissions(path.parent):
         raise TokenError(f"{path} can be read by others: chmod 600 it, or delete it for a new token")
     return token
 

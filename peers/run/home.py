@@ -38,6 +38,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +46,8 @@ from types import TracebackType
 from typing import IO, Self
 
 from peers.run.home_names import wrong_kind
-from swarm.atomic import atomic_file, write_whole
+from swarm.atomic import atomic_file, keeps_permissions, write_whole
+from swarm.events.wording import printable
 
 _NOBODYS = Path("~")
 """The home folder if the process has none: HOME is not set, and the system does not know the user id."""
@@ -227,6 +229,12 @@ class OpenHome(Home):
             raise _no_home(self.path, error) from None
         try:
             self.incarnation = self._next_incarnation(clock())
+            if not keeps_permissions(self.path):
+                print(
+                    f"warning: the disk of {printable(str(self.path))} keeps no permissions, so every user of this "
+                    "machine can read the keys in this home: use another --home if you do not trust all of them",
+                    file=sys.stderr,
+                )
         except BaseException:
             self.close()
             raise

@@ -6,7 +6,6 @@ The certificate is kept in the home, for later starts with the same pass. The de
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -91,8 +90,7 @@ async def _admitted(host: Host, home: Home, invite: Invite) -> Admitted:
         raise BulkError(f"the coordinator sends no certificate: {error}") from None
     if found.peer != host.peer_id or found.run_hash != manifest.hash or found.issuer not in coordinators:
         raise BulkError("the coordinator sends a certificate of another device, run or coordinator")
-    with atomic_file(home.certificate) as file:
-        os.fchmod(file.fileno(), 0o600)
+    with atomic_file(home.certificate, private=True) as file:
         write_whole(file, certificate)
     return Admitted(signed, manifest, certificate)
 

@@ -32,6 +32,7 @@ DOCUMENT_CHARACTERS = 4096
 
 _NAMES_SHOWN = 8
 _SEPARATORS = (",", ";", "\t", "|")
+_ZERO_BYTES = "contains zero bytes, as a file does whose writer or disk failed: copy or write the file again"
 _NAME_SHOWN = 40
 """Characters of a name in a message: a table without a line of names has texts in its first line."""
 
@@ -191,6 +192,8 @@ def _walk(folder: Path) -> Iterator[Path]:
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     with formats.opened(path) as file:
         for number, raw in enumerate(file, 1):
+            if b"\0" in raw:
+                raise CorpusError(f"{path}, line {number}: {_ZERO_BYTES}")
             try:
                 yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
@@ -298,6 +301,8 @@ def _table(path: Path, column: str, delimiter: str) -> Iterator[str]:
                         f"{path}, line {rows.line_num}: has {len(row)} cells, but the first line names {len(names)}: "
                         f"put a text with {delimiter!r} in it in quotes"
                     )
+                if row and "\0" in row[at]:
+                    raise CorpusError(f"{path}, line {rows.line_num}: {_ZERO_BYTES}")
                 if row and row[at].strip():
                     yield _string(row[at], f"{path}, line {rows.line_num}, column {column!r}")
         except csv.Error as error:

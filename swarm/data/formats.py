@@ -62,6 +62,9 @@ REFUSED = {
     ".epub": "save it as plain text first, such as with `pandoc -t plain`",
     ".mobi": "save it as plain text first",
     ".tex": "its commands would be trained on: take the text out first, such as with `pandoc -t plain`",
+    ".srt": "its times would be trained on: take the text out first",
+    ".vtt": "its times would be trained on: take the text out first",
+    ".sql": "its commands would be trained on: write the texts as JSON lines",
     ".ipynb": "it is a notebook: save its text first, such as with `jupyter nbconvert --to markdown`",
     ".yaml": "its syntax would be trained on: write the texts as JSON lines",
     ".yml": "its syntax would be trained on: write the texts as JSON lines",
@@ -87,7 +90,7 @@ REFUSED = {
 """{suffix of a format that may contain text but is not supported: what to do}"""
 
 _INCIDENTAL = frozenset(
-    (".yaml", ".yml", ".toml", ".db", ".npy", ".npz", ".bin", ".pkl", ".pickle", ".pt", ".safetensors", ".gguf")
+    (".yaml", ".yml", ".toml", ".sql", ".db", ".npy", ".npz", ".bin", ".pkl", ".pickle", ".pt", ".safetensors", ".gguf")
 )
 """Suffixes in REFUSED that are common in folders with texts; such files in a folder are ignored."""
 
@@ -214,7 +217,7 @@ def _refuse_markup_and_json(path: Path, start: str) -> None:
     lines = [line for line in head.splitlines()[: 4 * _JSON_LINES_SEEN] if line.strip()][:_JSON_LINES_SEEN]
     if len(lines) > 1 and all(_is_object(line) for line in lines):
         raise CorpusError(f"{path}: it contains JSON lines: rename it to {path.stem}.jsonl")
-    if head[:1] in "[{" and _is_json(path, head):
+    if head.startswith(("[", "{")) and _is_json(path, head):
         raise CorpusError(f"{path}: it contains JSON: rename it to {path.stem}.json")
 
 

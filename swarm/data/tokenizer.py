@@ -42,6 +42,8 @@ class Tokenizer:
             raise CorpusError(f"{origin} is not a tokenizer.json: {pointer_advice(raw) or error}") from None
         inner.no_truncation()
         inner.no_padding()
+        if getattr(inner.model, "dropout", None):  # the same text would have other tokens each time
+            inner.model.dropout = None
         # The text of a special token within a document must not be encoded as this token.
         inner.encode_special_tokens = True
         vocabulary = inner.get_vocab(with_added_tokens=True)

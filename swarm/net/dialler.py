@@ -17,6 +17,7 @@ from swarm.net.bulk import PROTOCOL
 from swarm.net.daemon import DialError
 from swarm.net.handshake import Channel, Introduction, Refused, Role, introduce
 from swarm.net.host import Host
+from swarm.net.listening import on_loopback
 from swarm.net.stream import Stream
 from swarm.protocol.ids import Actor
 
@@ -47,7 +48,9 @@ class Dialler:
         has_link: Callable[[str], bool],
     ) -> None:
         self.maddrs: dict[str, tuple[str, ...]] = {}
-        """Known addresses by peer id."""
+        """Known addresses by peer id; those of a process on this machine include loopback."""
+        self._told: dict[str, tuple[str, ...]] = {}
+        """By peer id, what was learned last."""
         self.streams: Counter[str] = Counter()
         """Number of streams that each peer has open to us."""
         self.on_rival: Callable[[str, bytes], None] = lambda peer_id, card: None
@@ -102,12 +105,17 @@ class Dialler:
 
     def learn(self, peer_id: str, maddrs: Sequence[str]) -> bool:
         """Store the addresses of a peer; returns whether they have changed."""
-        known, self.maddrs[peer_id] = self.maddrs.get(peer_id), tuple(maddrs)
+        told = tuple(maddrs)
+        changed = told != self._told.get(peer_id)
+        if changed:
+            self._told[peer_id] = told
+            self.maddrs[peer_id] = tuple(dict.fromkeys((*told, *on_loopback(told))))
         self._found(peer_id)
-        return known != tuple(maddrs)
+        return changed
 
     def forget(self, peer_id: str) -> None:
         self.maddrs.pop(peer_id, None)
+        self._told.pop(peer_id, None)
         self._host.reached.discard(peer_id)
 
     def came(self, peer_id: str) -> None:

@@ -6,6 +6,7 @@ IPv6. This file chooses the port, and not the daemon, so that the port is known 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
 import random
@@ -70,6 +71,23 @@ def told(listen: Sequence[str], visible: Iterable[str], peer_id: str) -> list[st
     # the daemon's relay addresses are kept unchanged: they already end in our peer id
     whole += [address for address in visible if "/p2p-circuit" in address]
     return whole[: MAX_ADDRESSES - 1] + whole[-1:] if len(whole) > MAX_ADDRESSES else whole
+
+
+def on_loopback(maddrs: Iterable[str]) -> tuple[str, ...]:
+    """Loopback addresses for a process on this machine that listens at `maddrs`; empty if it is on another machine.
+
+    They stay valid if this machine's own addresses change, such as when it moves to another network.
+    """
+    found: dict[str, None] = {}
+    for address in maddrs:
+        with contextlib.suppress(AddressError, ValueError):  # others have told it: it is judged when it is dialled
+            parts = dict(components(address))
+            host = _host(parts)
+            if host is None or host in _ANY or "p2p-circuit" in parts or bound(host, 0) is not None:
+                continue
+            version, loopback = (4, "127.0.0.1") if "ip4" in parts else (6, "::1")
+            found[address.replace(f"/ip{version}/{host}/", f"/ip{version}/{loopback}/", 1)] = None
+    return tuple(found)
 
 
 def check_announced(announce: Sequence[str], peer_id: str) -> tuple[str, ...]:

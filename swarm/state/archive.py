@@ -15,7 +15,7 @@ from blake3 import blake3
 
 from swarm.atomic import TEMPORARY, sync_folder, write_whole
 from swarm.protocol.soundness import to_keep
-from swarm.state.error import StateError
+from swarm.state.error import StateError, how_to_make_room
 from swarm.state.folder import Checkpoint, OnRefused, VersionFolder
 from swarm.state.layout import LENGTH, Shapes, ShardMeta, check_meta, from_metadata, head_length, parse_head
 from swarm.state.transfer import ChunkReader, TransferHeader
@@ -196,7 +196,8 @@ class ArchiveWriter:
     def _disk_error(self, error: OSError) -> StateError:
         self._sink.drop()
         return StateError(
-            self._sink.temporary, f"not archived: {error.strerror}; archived versions are intact, free some space"
+            self._sink.temporary,
+            f"not archived: {error.strerror}; archived versions are intact, {how_to_make_room(error)}",
         )
 
 

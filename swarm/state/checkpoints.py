@@ -8,7 +8,7 @@ from pathlib import Path
 from swarm.atomic import sync_folder
 from swarm.protocol.soundness import to_keep
 from swarm.state.draft import Draft, Source, sync, write_draft
-from swarm.state.error import StateError
+from swarm.state.error import StateError, how_to_make_room
 from swarm.state.folder import Checkpoint, OnRefused, VersionFolder
 from swarm.state.layout import Shapes, check_meta
 from swarm.state.shard import Shard, WrittenFile, open_shard, read_shard
@@ -70,7 +70,7 @@ class CheckpointStore:
         return StateError(
             path,
             f"the checkpoint of version {version} was not written: {error.strerror}; "
-            "older checkpoints are intact, free some space",
+            f"older checkpoints are intact, {how_to_make_room(error)}",
         )
 
     def versions(self, stage: int) -> list[int]:

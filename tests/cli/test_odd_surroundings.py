@@ -18,6 +18,7 @@ from rich.console import Console
 
 from peers import cli
 from peers.dashboard.companion import companion
+from peers.dashboard.tokens import TokenError, Tokens
 from peers.run.home import Home, HomeError
 from peers.runtime import descriptors
 from peers.runtime.descriptors import TooFewDescriptors, raise_limit
@@ -110,6 +111,29 @@ def test_a_disk_without_locks_is_named(number: int, tmp_path: Path, monkeypatch:
         Home.open(tmp_path / "home")
 
 
+def test_a_disk_without_permissions_is_a_home_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a USB stick, a Windows disk in WSL, or a network drive: every file seems to be everybody's."""
+    with Home.open(tmp_path / "home"):
+        assert not capsys.readouterr().err
+    found = os.fstat
+
+    def everybodys(handle: int) -> os.stat_result:
+        told = list(found(handle))
+        return os.stat_result([told[0] | 0o755, *told[1:]])
+
+    monkeypatch.setattr(os, "fstat", everybodys)
+    with Home.open(tmp_path / "home") as home:
+        assert "keeps no permissions, so every user of this machine can read the keys" in capsys.readouterr().err
+        organisers = Tokens.kept(home.path / "dashboard-token", reading=False)
+        (home.path / "dashboard-token").chmod(0o755)
+        assert Tokens.kept(home.path / "dashboard-token", reading=False) == organisers
+    monkeypatch.undo()
+    with pytest.raises(TokenError, match="can be read by others"):
+        Tokens.kept(tmp_path / "home" / "dashboard-token", reading=False)
+
+
 @pytest.mark.parametrize(
     "line", [["id", "--home", ""], ["export", ""], ["init", "--data="], ["prepare", "--input", ""]]
 )
@@ -195,3 +219,33 @@ def test_a_locale_without_our_signs_and_a_home_with_some(tmp_path: Path) -> None
     for locale in ({"LANG": "C"}, {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
         done = started("id", "--home", str(home), env=locale)
         assert done.returncode == 0 and done.stdout.startswith("12D3KooW"), done.stderr
+
+
+IN_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
+"""A shell whose mounts nobody else sees."""
+
+
+@needs_namespace
+def test_a_read_only_system_leaves_folders_in_memory_for_temporary_files(tmp_path: Path) -> None:
+    """As in a container with a read-only root, a writable /dev/shm and a volume for the home."""
+    program = (
+        "import os, tempfile; from peers.cli import main; from peers.runtime.temporary_folder import "
+        "choose_temporary_folder as choose; choose(required=True); print(tempfile.gettempdir(), os.environ['TMPDIR'])"
+    )
+    shut = "for each in /tmp /var/tmp /usr/tmp; do [ ! -d $each ] || mount -t tmpfs -o ro none $each; done; cd /proc; "
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    line = [*IN_NAMESPACE, shut + 'exec "$@"', "sh", sys.executable, "-c", program]
+    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "/dev/shm /dev/shm\n", done.stderr
+    shut += "for each in /dev/shm /run; do mount -t tmpfs -o ro none $each; done; "
+    home = str(tmp_path / "home")
+    assert "set TMPDIR" in said(started("bootstrap", "--home", home, before=(*IN_NAMESPACE, shut + 'exec "$@"', "sh")))
+
+
+@needs_namespace
+def test_missing_semaphores_are_named(tmp_path: Path) -> None:
+    shut = ('mount -t tmpfs -o ro none /dev/shm; exec "$@"', "sh")
+    home = str(tmp_path / "home")
+    assert "no semaphore can be made in /dev/shm" in said(
+        started("bootstrap", "--home", home, before=(*IN_NAMESPACE, *shut))
+    )

@@ -128,6 +128,10 @@ def test_what_is_not_read_is_refused_by_name(suffix: str, honest: bool, tmp_path
         ("a.txt.gz", b"text", "is not compressed"),
         ("a.txt", "text".encode("utf-16"), "UTF-16"),
         ("a.txt", "text".encode("utf-16-le"), "iconv"),
+        ("a.txt", b"line\n" * 20_000 + b"\0\0\n", "line 20001: contains zero bytes"),
+        ("a.jsonl", LINES.encode() * 1000 + b"\0\n", "line 4001: contains zero bytes"),
+        ("a.csv", b"text\n" + b"line\n" * 20_000 + b"a\0b\n", "line 20002: contains zero bytes"),
+        ("a.srt", b"1\n00:00:01,000 --> 00:00:02,000\nHello\n", "times"),
         ("a.txt", b"\x89PNG\r\n\x1a\n", "picture"),
         ("a.txt", b"PAR1rest", r"rename it to a\.parquet"),
         ("a.parquet", b"text", "is not a Parquet file"),
@@ -176,6 +180,14 @@ def test_what_is_wrong_is_named(name: str, content: bytes, advice: str, tmp_path
 def test_prose_that_begins_oddly_is_prose(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(text)
     assert read(tmp_path / "a.txt") == [text]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b" \n\n\t\n", b"\xef\xbb\xbf"], ids=repr)
+@pytest.mark.parametrize("name", ["a.txt", "a.md", "a.txt.gz", "a.jsonl", "a"])
+def test_a_file_without_text_has_no_documents_and_stops_nobody(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    (tmp_path / "b.txt").write_text("A text.")
+    assert list(open_source([tmp_path / name, tmp_path / "b.txt"]).documents()) == ["A text."]
 
 
 def test_a_folder_leaves_nothing_out_without_a_word(tmp_path: Path) -> None:

@@ -50,6 +50,18 @@ def test_a_file_is_taken_as_it_is(tmp_path: Path):
     assert loaded.encode(TEXTS[:3]) == TOKENIZER.encode(TEXTS[:3])
 
 
+def test_what_others_encode_with_it_does_not_change_a_corpus(tmp_path: Path):
+    """A file may say that texts are cut off, filled up, or encoded at random, as others did when they trained."""
+    tree = json.loads(TOKENIZER.raw)
+    cut = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+    fill = {"strategy": {"Fixed": 900}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
+    model = {**tree["model"], "dropout": 0.5}
+    odd = {**tree, "truncation": cut, "padding": {**fill, "pad_to_multiple_of": None}, "model": model}
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(odd))
+    assert Tokenizer.load(path).encode(TEXTS) == TOKENIZER.encode(TEXTS)
+
+
 def test_bad_tokenizers_are_named(tmp_path: Path):
     path = tmp_path / "odd.json"
     path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n")

@@ -14,7 +14,7 @@ from swarm.net import listening
 from swarm.net.addresses import AddressError, components, split_peer
 from swarm.net.host import Host
 from swarm.net.interfaces import own_addresses
-from swarm.net.listening import DEFAULT_LISTEN, check_announced, lasting_port, listen_on, settle, told
+from swarm.net.listening import DEFAULT_LISTEN, check_announced, lasting_port, listen_on, on_loopback, settle, told
 from swarm.net.records import MAX_ADDRESSES
 
 PEER = "12D3KooWFgUwxVPokMAUw9ynzJgUu4273drzeBUVqVxeoz4iD6mu"
@@ -113,3 +113,14 @@ def test_what_is_announced_is_taken_once_and_without_the_id() -> None:
 
 def test_a_lasting_port_is_none_that_the_system_gives_away() -> None:
     assert 10_000 <= lasting_port() < 32_000
+
+
+def test_a_process_on_this_machine_is_dialled_at_loopback_too() -> None:
+    """So that it is found when this machine's own addresses have changed."""
+    own = [str(address) for address in own_addresses()]
+    here = [f"/ip{6 if ':' in each else 4}/{each}/tcp/4001/p2p/{PEER}" for each in own]
+    v4, v6 = f"/ip4/127.0.0.1/tcp/4001/p2p/{PEER}", f"/ip6/::1/tcp/4001/p2p/{PEER}"
+    assert set(on_loopback(here)) == {v6 if ":" in each else v4 for each in own}
+    elsewhere = ["/ip4/203.0.113.7/tcp/4001", "/ip6/2001:db8::7/tcp/4001", "/dns4/example.org/tcp/4001"]
+    relayed = f"{here[0].replace(PEER, OTHER)}/p2p-circuit/p2p/{PEER}"
+    assert on_loopback([*elsewhere, relayed, "/ip4/0.0.0.0/tcp/4001", "nonsense", "/ip4/999.1.1.1/tcp/1"]) == ()

@@ -266,6 +266,7 @@ def test_tensors_that_are_wrong_are_named(values: dict[str, np.ndarray], tokeniz
     )
     refused("ends at byte .* it is incomplete", torn=32)
     refused("GGUF of version 1; supported: 2, 3", version=1)
+    refused("is big-endian", version=3 << 24)
     refused(r"q_proj.weight is \[8, 32\], expected", **{"blk.0.attn_q.weight": ((8, 32), 0, bytes(1024))})
     refused("has 9 rows, which do not make pairs for 4 heads", **{"blk.0.attn_q.weight": ((9, 32), 0, bytes(1152))})
 

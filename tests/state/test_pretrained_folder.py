@@ -246,6 +246,10 @@ def test_tensors_that_are_wrong_are_named(folder: Path, values: dict[str, torch.
     refused(f"{Q}.weight has dtype .*I64.*; supported are F32, F16, BF16", **{f"{Q}.weight": torch.ones(32, 32).long()})
     del values[f"{Q}.weight"]
     refused(f"tensor {Q}.weight is missing")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(StateError, match=r"not a safetensors file.*it is cut off.*download or copy it again"):
+        open_pretrained(folder)
     path.write_bytes(b"\xff" * 100)
     with pytest.raises(StateError, match="not a safetensors file"):
         open_pretrained(folder)
@@ -253,6 +257,22 @@ def test_tensors_that_are_wrong_are_named(folder: Path, values: dict[str, torch.
     path.mkdir()
     with pytest.raises(StateError, match=r"model\.safetensors: cannot be read"):
         open_pretrained(folder)
+
+
+def test_the_cache_of_a_hub_is_links_and_snapshots(folder: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "models--someone--Llama"
+    (cache / "blobs").mkdir(parents=True)
+    snapshot = cache / "snapshots" / "4d7a2146"
+    snapshot.mkdir(parents=True)
+    for number, file in enumerate(sorted(folder.iterdir())):
+        file.rename(cache / "blobs" / str(number))
+        (snapshot / file.name).symlink_to(Path("..", "..", "blobs", str(number)))
+    assert open_pretrained(snapshot).section == MODEL
+    with pytest.raises(StateError, match=f"the model is in {snapshot}: name this folder"):
+        open_pretrained(cache)
+    (snapshot / "model.safetensors").resolve().unlink()
+    with pytest.raises(StateError, match=r"model\.safetensors: is a link to a file that is missing"):
+        open_pretrained(snapshot)
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
@@ -292,7 +312,10 @@ def test_the_user_names_the_end_of_text_where_no_file_does(folder: Path) -> None
 
 def test_a_tokenizer_is_needed_that_fits(folder: Path, tokenizer_path: Path, tmp_path: Path) -> None:
     (folder / "tokenizer.json").unlink()
-    with pytest.raises(StateError, match="with --tokenizer"):
+    with pytest.raises(StateError, match=r"with --tokenizer$"):
+        open_pretrained(folder)
+    (folder / "tokenizer.model").write_bytes(b"")
+    with pytest.raises(StateError, match=r"has only tokenizer\.model: transformers' .* makes a tokenizer\.json"):
         open_pretrained(folder)
     assert open_pretrained(folder, tokenizer_path).tokenizer == tokenizer_path.read_bytes()
     tree = json.loads(tokenizer_path.read_text())

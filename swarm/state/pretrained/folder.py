@@ -27,6 +27,8 @@ _ONE_FILE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _PART = re.compile(r"-\d+-of-\d+\.safetensors$")
 _ADAPTER = "adapter_config.json"
+_BROKEN_LINK = "is a link to a file that is missing: download the model again"
+_CUT_OFF = "it is cut off, or another file: download or copy it again"
 
 _FIXED: Mapping[str, tuple[Any, tuple[Any, ...], str]] = {
     "model_type": (None, ("llama",), "only the Llama architecture is known"),
@@ -76,6 +78,8 @@ def _instead(folder: Path) -> str:
         return f"if the model is in {gguf[0].name}, name this file"
     if any(folder.glob("*.pt*")) or any(folder.glob("*.bin")):
         return NO_PICKLE
+    if inner := sorted(folder.glob("snapshots/*/config.json")):  # the cache of a hub's downloads
+        return f"the model is in {inner[-1].parent}: name this folder"
     return "name the folder of a Hugging Face model, or a GGUF file"
 
 
@@ -133,6 +137,8 @@ def _tensors(folder: Path) -> dict[str, LazyTensor]:
     elif any(folder.glob("*.bin")) or any(folder.glob("*.pt*")):
         raise StateError(folder, NO_PICKLE)
     else:
+        if (folder / _ONE_FILE).is_symlink():
+            raise StateError(folder / _ONE_FILE, _BROKEN_LINK)
         others = sorted(file.name for file in folder.glob("*.safetensors"))
         fix = f": rename {others[0]} to {_ONE_FILE}" if len(others) == 1 and not _PART.search(others[0]) else ""
         if others and not fix:
@@ -152,7 +158,7 @@ def _tensors(folder: Path) -> dict[str, LazyTensor]:
 
 def _open(path: Path) -> dict[str, LazyTensor]:
     if not path.exists():
-        raise StateError(path, "is missing: the index names it")
+        raise StateError(path, _BROKEN_LINK if path.is_symlink() else "is missing: the index names it")
     try:
         file = safetensors.safe_open(str(path), framework="pt")
         found = {}
@@ -170,7 +176,7 @@ def _open(path: Path) -> dict[str, LazyTensor]:
     except safetensors.SafetensorError as error:
         with path.open("rb") as raw:
             advice = pointer_advice(raw.read(_LOOK))
-        raise StateError(path, advice or f"not a safetensors file: {error}") from None
+        raise StateError(path, advice or f"not a safetensors file ({error}): {_CUT_OFF}") from None
     except OSError as error:  # safetensors does not name the file
         raise StateError(path, f"cannot be read: {error}") from None
 

@@ -57,6 +57,8 @@ def read_gguf(path: Path) -> Gguf:
     if cursor.take(len(MAGIC)).tobytes() != MAGIC:
         raise StateError(path, "is not a GGUF file")
     if (version := cursor.number("<I")) not in _VERSIONS:
+        if int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS:
+            raise StateError(path, "is big-endian, for another kind of processor: convert the model again")
         raise StateError(
             path, f"is GGUF of version {version}; supported: {', '.join(map(str, _VERSIONS))}: convert the model again"
         )

@@ -40,6 +40,8 @@ class PretrainedModel:
         return replace(self, section=section, tensors={**self.tensors, HEAD: self.tensors[EMBEDDING]})
 
 
+_OLDER_TOKENIZERS = ("tokenizer.model", "vocab.json", "spiece.model", "tiktoken.model")
+"""Files of older tokenizers, from which transformers makes a tokenizer.json."""
 NO_PICKLE = (
     "pickled weights can run code and are never opened: save the model again with transformers' "
     "`model.save_pretrained(folder, safe_serialization=True)`, or take its safetensors or GGUF files"
@@ -122,7 +124,14 @@ def read_tokenizer(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise StateError(path, "there is no such file: name the model's tokenizer.json with --tokenizer") from None
+        older = next((name for name in _OLDER_TOKENIZERS if (path.parent / name).exists()), None)
+        make = (
+            f"; the folder has only {older}: transformers' `AutoTokenizer.from_pretrained(folder)"
+            ".save_pretrained(folder)` makes a tokenizer.json from it"
+        )
+        raise StateError(
+            path, f"there is no such file: name the model's tokenizer.json with --tokenizer{make if older else ''}"
+        ) from None
 
 
 def count_layers(names: list[str]) -> int:
