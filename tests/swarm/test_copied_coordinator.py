@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from conftest import MakeGroup, MakeSwarm
 from swarm_processes import Process, Swarm
 
@@ -214,11 +215,15 @@ def test_a_copy_that_cannot_reach_the_other_waits_while_that_works(make_swarm: M
         swarm.assert_equal(reference(swarm))
 
 
+@pytest.mark.long
 def test_two_halves_that_went_on_apart_follow_the_newer_one(make_swarm: MakeSwarm, reference: Reference) -> None:
-    """Each half has a peer of each stage, and a coordinator. Their peers meet again when both have decided steps."""
+    """Each half has a peer of each stage, and a coordinator. Their peers meet again when both have decided steps.
+
+    A peer may send to the original for another 40 s, until libp2p finds its connection dead.
+    """
     ours, theirs = ("original", "p0", "p1"), ("copy", "p2", "p3")
     with emulated() as internet:
-        steps = ("run.steps=40", "checkpoint.every=4", "timing.step_budget_s=10")
+        steps = ("run.steps=100", "checkpoint.every=4", "timing.step_budget_s=10")
         swarm = make_swarm("none", *steps, "swarm.replicas=1", "swarm.start_timeout_s=20")
         apart, original = Apart(swarm, internet, ("p0", "p1", "p2", "p3")), swarm.coordinator
         original.wait_for(StepDecided, step=2)
