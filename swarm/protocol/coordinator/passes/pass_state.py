@@ -326,7 +326,7 @@ class PassState:
         if stage + 1 < len(self.tables) and self.done_of(self.tables[stage + 1].assignee(m)) >> m & 1:
             return True
         if self._forwarded.get(actor, 0) >> m & 1:
-            return stage + 1 == len(self.tables)  # the last stage needs nothing more for the backward
+            return False
         if stage == 0:
             return m in self._fed and actor in self._begun
         return bool(self._forwarded.get(self.tables[stage - 1].assignee(m), 0) >> m & 1)
@@ -338,19 +338,19 @@ class PassState:
         method. The second is the time since which all inputs of its remaining work have been available, once it knows
         the pass. Since then, the actor cannot be waiting for an unavailable input that occupies a slot.
         """
-        return self._awaited.seen(actor, any(self._at_hand(actor)), self.is_supplied(actor), now)
+        stage = self.stage_of(actor)
+        there = [] if stage is None else [self._is_at_hand(stage, m, actor) for m in self.unfinished(actor)]
+        return self._awaited.seen(actor, any(there), bool(there) and all(there) and actor in self._begun, now)
 
     def is_supplied(self, actor: Actor) -> bool:
-        """Return True if the actor knows the pass, and the inputs of all its remaining work are available at its
-        neighbours.
+        """Return True if the actor knows the pass, has work left, and needs nothing for it that its neighbours do not
+        have. The last stage needs nothing more once it has forwarded a microbatch.
         """
-        there = self._at_hand(actor)
-        return bool(there) and all(there) and actor in self._begun
-
-    def _at_hand(self, actor: Actor) -> list[bool]:
-        """For each unfinished microbatch of the actor, whether the next input is available."""
-        stage = self.stage_of(actor)
-        return [] if stage is None else [self._is_at_hand(stage, m, actor) for m in self.unfinished(actor)]
+        stage, left = self.stage_of(actor), self.unfinished(actor)
+        if stage is None or not left or actor not in self._begun:
+            return False
+        own = self._forwarded.get(actor, 0) if stage + 1 == len(self.tables) else 0
+        return all(own >> m & 1 or self._is_at_hand(stage, m, actor) for m in left)
 
     def has_queued(self, actor: Actor) -> bool:
         """Return True if the actor reports work that it could be computing."""
