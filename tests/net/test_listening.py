@@ -7,15 +7,19 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from swarm.net import listening
 from swarm.net.addresses import AddressError, components, split_peer
+from swarm.net.dialler import Dialler
+from swarm.net.handshake import Role
 from swarm.net.host import Host
 from swarm.net.interfaces import own_addresses
 from swarm.net.listening import DEFAULT_LISTEN, check_announced, lasting_port, listen_on, on_loopback, settle, told
 from swarm.net.records import MAX_ADDRESSES
+from swarm.protocol.ids import Actor
 
 PEER = "12D3KooWFgUwxVPokMAUw9ynzJgUu4273drzeBUVqVxeoz4iD6mu"
 OTHER = "12D3KooWQYV9dGMFoRzNStwpXztXaBUjtPqi6aU76ZgUriHhKust"
@@ -124,3 +128,13 @@ def test_a_process_on_this_machine_is_dialled_at_loopback_too() -> None:
     elsewhere = ["/ip4/203.0.113.7/tcp/4001", "/ip6/2001:db8::7/tcp/4001", "/dns4/example.org/tcp/4001"]
     relayed = f"{here[0].replace(PEER, OTHER)}/p2p-circuit/p2p/{PEER}"
     assert on_loopback([*elsewhere, relayed, "/ip4/0.0.0.0/tcp/4001", "nonsense", "/ip4/999.1.1.1/tcp/1"]) == ()
+
+
+def test_the_dialler_adds_loopback_to_what_it_is_told_once() -> None:
+    dialler = Dialler(cast(Host, None), Actor(OTHER, 1), "run", Role.PEER, b"", lambda peer: False)
+    own = next(address for address in own_addresses() if address.version == 4)
+    here, there = f"/ip4/{own}/tcp/4001/p2p/{PEER}", f"/ip4/203.0.113.7/tcp/4001/p2p/{PEER}"
+    assert dialler.learn(PEER, [here])
+    assert dialler.maddrs[PEER] == (here, f"/ip4/127.0.0.1/tcp/4001/p2p/{PEER}")
+    assert not dialler.learn(PEER, [here]), "nothing has changed"
+    assert dialler.learn(PEER, [there]) and dialler.maddrs[PEER] == (there,), "it has moved away"
