@@ -18,6 +18,7 @@ from swarm.net.host import Host
 from swarm.net.identity import peer_id_bytes
 from swarm.net.network import Network
 from swarm.net.observer import NetworkObserver
+from swarm.net.process_card import ProcessCard
 from swarm.net.run_key import RunKey
 from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor
@@ -60,7 +61,10 @@ class Recorder:
         on_message = more.pop("on_message", lambda sender, message: self.messages.put_nowait((sender, message)))
         observer = _Recording(self, on_message, more.pop("check_frame", None), more.pop("on_undelivered", None))
         given = {"max_payload": MAX_PAYLOAD, "reconnect_grace_s": GRACE_S, "step_s": 60.0}
-        given["certificate"] = AUTHORITY.certificate(run, host.peer_id)
+        if role is Role.COORDINATOR:
+            given["certificate"] = ProcessCard.of(run, incarnation, ()).sealed(host.identity)
+        else:
+            given["certificate"] = AUTHORITY.certificate(run, host.peer_id)
         door = AUTHORITY.door(run, *more.pop("coordinators", ()))
         return Network(host, Actor(host.peer_id, incarnation), door, role, observer, **given | more)
 

@@ -33,6 +33,7 @@ async def test_only_a_process_with_the_key_answers(tmp_path: Path) -> None:
         NetworkObserver(),
         max_payload=0,
         reconnect_grace_s=0.2,
+        step_s=60.0,
     )
     try:
         where = await host.addresses()
