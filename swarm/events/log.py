@@ -64,6 +64,7 @@ class EventLog:
             self._started = event
         if self._file is not None:
             line = _line(event, at)
+            self._follow(at)
             if self._rotation is not None and self._started is not None:
                 self._rotate(at, len(line))
                 self._day = _day(at)
@@ -79,6 +80,40 @@ class EventLog:
             self._file.close()
             self._file = None
 
+    def _follow(self, at: float) -> None:
+        """Begin a new file if somebody, for example logrotate, has renamed or removed the present one: nobody would
+        find further events there. If no new file can be made, go on with the present one.
+        """
+        assert self._file is not None and self._path is not None
+        present = os.fstat(self._file.fileno())
+        try:
+            there = self._path.stat()
+            if (there.st_dev, there.st_ino) == (present.st_dev, present.st_ino):
+                return
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return
+        try:
+            file = self._path.open("ab", buffering=0)
+        except OSError:
+            return
+        self._file.close()
+        self._file = file
+        if self._started is not None:
+            self._begin_part(at, 1 + self._older())
+
+    def _older(self) -> int:
+        """The number of the newest older part; 0: there is none."""
+        assert self._path is not None
+        return max((number_of_part(self._path, part) or 0 for part in parts_of(self._path)), default=0)
+
+    def _begin_part(self, at: float, number: int) -> None:
+        """Write the first line of a part, which names its writer. Raises OSError."""
+        started = self._started
+        assert started is not None
+        self._write(_line(LogContinued(started.role, started.actor, started.run, started.version, number), at))
+
     def _rotate(self, at: float, nbytes: int) -> None:
         """Start a new part if it is time. The part begins with LogContinued, which names its writer. Raises OSError."""
         assert self._file is not None and self._path is not None and self._rotation is not None
@@ -86,8 +121,7 @@ class EventLog:
         new_day = self._rotation.daily and _day(at) != self._day
         if size == 0 or not (new_day or size + nbytes > self._part_bytes):
             return
-        older = parts_of(self._path)
-        number = 1 + max((number_of_part(self._path, part) or 0 for part in older), default=0)
+        number = 1 + self._older()
         try:
             self._path.rename(name_of_part(self._path, self._day, number))
         except OSError:  # continue in the same part; try again after part_bytes more
@@ -97,9 +131,7 @@ class EventLog:
         self._file.close()
         self._file = self._path.open("ab", buffering=0)
         self._part_bytes = self._rotation.part_bytes
-        started = self._started
-        assert started is not None
-        self._write(_line(LogContinued(started.role, started.actor, started.run, started.version, number + 1), at))
+        self._begin_part(at, number + 1)
         if self._rotation.parts is not None:
             for part in parts_of(self._path)[: -self._rotation.parts or None]:
                 with contextlib.suppress(OSError):

@@ -110,6 +110,33 @@ def test_a_reader_that_was_away_for_too_long_goes_on_with_what_is_left(tmp_path:
     assert reasons(tail.read()) == reasons(read_log(path))
 
 
+@pytest.mark.parametrize("how", ["renamed", "removed", "replaced"])
+def test_a_log_that_somebody_moves_goes_on_under_its_name(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "events.jsonl"
+    log, tail = opened(path, None), EventTail(path)
+    log.append(RunPaused("before"))
+    assert reasons(tail.read()) == ["before"]
+    if how == "removed":
+        path.unlink()
+    else:
+        path.rename(tmp_path / "events.jsonl.1")  # as logrotate does
+    if how == "replaced":
+        path.touch()
+    log.append(RunPaused("after"))
+    log.append(RunPaused("later"))
+    assert reasons(tail.read()) == ["after", "later"]
+    assert reasons(read_log(path)) == ["after", "later"]
+    assert json.loads(path.read_bytes().splitlines()[0])["kind"] == "LogContinued", "the new file says whose it is"
+
+
+def test_a_log_whose_folder_is_gone_stops_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "home" / "events.jsonl"
+    log = opened(path)
+    path.parent.rename(tmp_path / "elsewhere")
+    log.append(RunPaused("still written"))
+    assert reasons(read_log(tmp_path / "elsewhere" / "events.jsonl")) == ["still written"]
+
+
 def test_a_torn_line_waits(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(b'{"at": 1, "kind": "Half')
