@@ -109,6 +109,7 @@ IGNORED = NOISE | frozenset(
         "SeatLeft",
         "PeerRefused",
         "MemberSlowed",
+        "PeerDelays",
         "RequesterSlowed",
         "DuplicateIdentity",
         "CoordinatorCopied",

@@ -312,6 +312,8 @@ class PeerDelays(Event):
     probation.
     """
 
+    severity: ClassVar[Severity] = "warning"
+
     actor: str
     stage: int
     pass_id: str

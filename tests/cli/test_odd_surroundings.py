@@ -232,7 +232,10 @@ def test_a_read_only_system_leaves_folders_in_memory_for_temporary_files(tmp_pat
         "import os, tempfile; from peers.cli import main; from peers.runtime.temporary_folder import "
         "choose_temporary_folder as choose; choose(required=True); print(tempfile.gettempdir(), os.environ['TMPDIR'])"
     )
-    shut = "for each in /tmp /var/tmp /usr/tmp; do [ ! -d $each ] || mount -t tmpfs -o ro none $each; done; cd /proc; "
+    shut = (
+        "for each in /tmp /var/tmp /usr/tmp; do [ ! -d $each ] || "
+        "{ mount --rbind $each $each && mount -o remount,bind,ro $each; }; done; cd /proc; "
+    )  # what is there can be read: this program may be among it
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
     line = [*IN_NAMESPACE, shut + 'exec "$@"', "sh", sys.executable, "-c", program]
     done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=120, check=False)
