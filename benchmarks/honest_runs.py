@@ -19,7 +19,7 @@ from benchmarks.audited_run import STAGES, outcome, write_run
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import PEERS, LocalSwarm
 from benchmarks.results import write_results
-from swarm.events import PeerFenced, StateDrifted
+from swarm.events import PeerDelays, PeerFenced, StateDrifted
 
 REPLICAS, MICROBATCHES = 3, 12
 PLAIN = {"ATEN_CPU_CAPABILITY": "default"}
@@ -48,7 +48,10 @@ def main() -> None:
             print(number, json.dumps(row), flush=True)
     for mixed in (False, True):
         those = [row for row in rows.values() if row["mixed"] is mixed]
-        sums = {key: sum(int(row[key] or 0) for row in those) for key in ("audited", "expelled", "drifted", "removed")}
+        sums = {
+            key: sum(int(row[key] or 0) for row in those)
+            for key in ("audited", "expelled", "drifted", "removed", "delayed")
+        }
         print("mixed" if mixed else "alike", len(those), "runs:", json.dumps(sums), flush=True)
     write_results(options.out, "honest_runs", rows=rows)
 
@@ -81,6 +84,7 @@ def _run(folder: Path, options: argparse.Namespace, seed: int, mixed: bool) -> d
         "expelled": len(expelled),
         "drifted": sum(isinstance(event, StateDrifted) for _, event in events),
         "removed": sum(isinstance(event, PeerFenced) for _, event in events),
+        "delayed": sum(isinstance(event, PeerDelays) for _, event in events),
     }
 
 
