@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection
 
 from peers.run.home import Home, HomeError, OpenHome
 from peers.runtime.organisers import addresses_by_peer
-from swarm.atomic import atomic_file, write_whole
 from swarm.events import CoordinatorCopied, Event
 from swarm.net.addresses import split_peer
 from swarm.net.invite import InviteError, parse
@@ -121,8 +120,7 @@ class Rivals:
         )
         try:
             home.outgrow(rival.number)
-            with atomic_file(home.superseded) as file:
-                write_whole(file, f"{reason}\n".encode())
+            home.note_superseded(reason)
         except OSError as error:
             return f"{reason} ({home.superseded} cannot be written: {error.strerror})"
         return reason

@@ -182,6 +182,11 @@ class Home:
     def superseded(self) -> Path:
         return self.path / "superseded"
 
+    def note_superseded(self, reason: str) -> None:
+        """Note that a later process has this home's key, and why this one left. Raises OSError."""
+        with atomic_file(self.superseded) as file:
+            write_whole(file, f"{reason}\n".encode())
+
     @property
     def means(self) -> Path:
         return self.path / "means.json"

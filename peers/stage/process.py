@@ -29,7 +29,7 @@ from peers.stage.pausing import watch
 from peers.stage.retention import Retention
 from peers.stage.service import Service
 from peers.stage.telemetry import Reports
-from peers.stage.twin import check_note, is_of_a_twin, leave_note
+from peers.stage.twin import check_note, is_of_a_twin
 from peers.stage.usage import Usage, machine_traits
 from swarm.buffer import Buffer
 from swarm.compute.bases import base_bytes
@@ -337,7 +337,7 @@ class PeerProcess:
                 if is_of_a_twin(str(refusals[0])):
                     self.log.append(DuplicateIdentity(str(self._network.me), None))
                     try:
-                        leave_note(self._home, str(refusals[0]))
+                        self._home.note_superseded(str(refusals[0]))
                     except OSError as error:
                         patience.refused(f"{refusals[0]}; {self._home.superseded} cannot be written: {error.strerror}")
                 break

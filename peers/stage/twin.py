@@ -7,19 +7,12 @@ leaves writes a note into its home, and `join` refuses to start there until the 
 from __future__ import annotations
 
 from peers.run.home import Home, HomeError
-from swarm.atomic import atomic_file, write_whole
 from swarm.net.handshake import Refusal
 
 
 def is_of_a_twin(refusal: str) -> bool:
     """True if the coordinator refuses this process because a newer process has its key."""
     return refusal.startswith(Refusal.STALE_INCARNATION.value)
-
-
-def leave_note(home: Home, refusal: str) -> None:
-    """Write the note. Raises OSError."""
-    with atomic_file(home.superseded) as file:
-        write_whole(file, f"{refusal}\n".encode())
 
 
 def check_note(home: Home) -> None:

@@ -13,7 +13,7 @@ from peers.run import home as layout
 from peers.run.home import Home, HomeError
 from peers.run.home_names import FILES, FOLDERS
 from peers.stage.admission import check_identity
-from peers.stage.twin import check_note, is_of_a_twin, leave_note
+from peers.stage.twin import check_note, is_of_a_twin
 
 
 def test_incarnations_only_grow(tmp_path: Path):
@@ -91,7 +91,7 @@ def test_a_home_that_was_never_used_is_nobodys(tmp_path: Path):
 def test_a_home_that_a_twin_drove_out_says_so_until_somebody_has_read_it(tmp_path: Path):
     home = Home(tmp_path)
     check_note(home)
-    leave_note(home, "stale incarnation: you are incarnation 1, 2 was here already")
+    home.note_superseded("stale incarnation: you are incarnation 1, 2 was here already")
     with pytest.raises(HomeError, match=r"identity.key.*--home OTHER"):
         check_note(home)
     home.superseded.unlink()
