@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 
 from swarm.net import unfinished_frames
 from swarm.net.bulk import PROTOCOL, Transfer
+from swarm.net.daemon import DialError
 from swarm.net.handshake import Channel, Introduction, Refused, Role, introduce
 from swarm.net.host import Host
 from swarm.net.identity import Identity
 from swarm.net.network import Network
 from swarm.net.relay_signature import signed
-from swarm.net.stream import _PREFIX, StreamClosed
+from swarm.net.stream import _PREFIX, Stream, StreamClosed
 from swarm.net.wire import Encoder
 from swarm.protocol import messages as m
 from swarm.protocol.ids import (
@@ -338,30 +339,37 @@ async def test_a_frame_that_takes_longer_than_a_step_is_given_up(pair: Pair, mon
 
 def test_random_bytes_thrown_at_a_network_never_harm_it(tmp_path: Path, make_recorder: Callable[[], Recorder]) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        one = runner.run(Host.create(tmp_path / "one", ["/ip4/127.0.0.1/tcp/0"]))
-        two = runner.run(Host.create(tmp_path / "two", ["/ip4/127.0.0.1/tcp/0"]))
+        thrower, target, member = (
+            runner.run(Host.create(tmp_path / name, ["/ip4/127.0.0.1/tcp/0"]))
+            for name in ("thrower", "target", "member")
+        )
         recorder = make_recorder()
-        network = recorder.network(two)
+        network = recorder.network(target)
         runner.run(network.start())
-        me = Actor(one.peer_id, 1)
+        bad, good = Actor(thrower.peer_id, 1), Actor(member.peer_id, 1)
+        encoder = Encoder(good, network.me)
+        sound = runner.run(raw_stream(member, target, Channel.GRADIENT, good))
+
+        async def opened(kind: str) -> Stream:
+            while True:  # the connection of a stranger that said nonsense is closed, perhaps while it dials again
+                with contextlib.suppress(StreamClosed, DialError):
+                    if kind != "instead of a hello":
+                        return await raw_stream(thrower, target, Channel.ACTIVATION, bad)
+                    await thrower.connect(target.peer_id, await target.addresses())
+                    return await thrower.open_stream(target.peer_id, PROTOCOL)
 
         async def throw(kind: str, raw: bytes) -> None:
-            if kind == "instead of a hello":
-                await one.connect(two.peer_id, await two.addresses())
-                stream = await one.open_stream(two.peer_id, PROTOCOL)
-            else:
-                stream = await raw_stream(one, two, Channel.ACTIVATION, me)
+            async with asyncio.timeout(DEADLINE_S):
+                stream = await opened(kind)
             with contextlib.suppress(StreamClosed):
                 if kind == "as header and payload":
                     await stream.write_frame(raw, raw)
                 else:
                     await stream.write(raw)
             stream.close()
-            sound = await raw_stream(one, two, Channel.GRADIENT, me)
-            await sound.write_frame(*Encoder(me, network.me).encode(frame(1, Direction.BACKWARD)))
-            while (await recorder.next_of(recorder.messages))[1] != frame(1, Direction.BACKWARD):
+            await sound.write_frame(*encoder.encode(frame(1, Direction.BACKWARD)))
+            while await recorder.next_of(recorder.messages) != (good, frame(1, Direction.BACKWARD)):
                 pass
-            sound.close()
 
         @settings(max_examples=60, deadline=None)
         @given(st.sampled_from(["instead of a hello", "on the stream", "as header and payload"]), st.binary())
@@ -370,9 +378,9 @@ def test_random_bytes_thrown_at_a_network_never_harm_it(tmp_path: Path, make_rec
 
         try:
             fuzz()
-            assert network.refused_frames[me.peer] > 0
+            assert network.refused_frames[bad.peer] > 0
         finally:
-            for thing in (network, one, two):
+            for thing in (network, thrower, target, member):
                 runner.run(thing.close())
 
 
