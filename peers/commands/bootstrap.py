@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from peers.options import Announce, Home, Json
 from peers.run.home import BOOTSTRAP_HOME
+
+if TYPE_CHECKING:
+    from swarm.net.callers import Flood
 
 
 def command(
@@ -34,6 +38,8 @@ def command(
     from peers.run.invite_text import read_invite
     from peers.runtime.bootstrap import serve
     from peers.runtime.core_loop import exit_code
+    from swarm.events import FloodNoticed
+    from swarm.net.flood_guard import BLOCKED_S
     from swarm.net.listening import listen_on
 
     invite = None if run is None else read_invite(run)
@@ -49,6 +55,10 @@ def command(
         for address in addresses:
             console.print(f"--bootstrap {address}", style="bold", soft_wrap=True)
 
+    def warn(flood: Flood, why_not: str) -> None:
+        noticed = FloodNoticed(str(flood.block), flood.connections, flood.seconds, BLOCKED_S, why_not)
+        print(noticed.sentence(), file=sys.stderr, flush=True)
+
     with HomeFolder.open(home) as opened:
-        serving = serve(opened, listen_on(port), tuple(announce or ()), None if invite is None else invite.key, show)
-        raise typer.Exit(exit_code(serving))
+        key = None if invite is None else invite.key
+        raise typer.Exit(exit_code(serve(opened, listen_on(port), tuple(announce or ()), key, show, warn)))

@@ -108,6 +108,7 @@ IGNORED = NOISE | frozenset(
         "SeatTaken",
         "SeatLeft",
         "PeerRefused",
+        "FloodNoticed",
         "MemberSlowed",
         "PeerDelays",
         "RequesterSlowed",

@@ -14,6 +14,7 @@ from peers.run.home import OpenHome
 from peers.runtime import lasting_port
 from peers.runtime.core_loop import INTERRUPTED
 from peers.runtime.signals import leaving_signals
+from swarm.net.callers import Flood
 from swarm.net.host import Host, HostError, PortTaken
 from swarm.net.run_key import RunKey
 
@@ -24,8 +25,10 @@ async def serve(
     announce: Sequence[str],
     key: RunKey | None,
     on_addresses: Callable[[list[str]], None],
+    on_flood: Callable[[Flood, str], None],
 ) -> str:
     """Run until a signal asks the node to leave; returns why it ended. `on_addresses` gets the addresses to publish.
+    `on_flood` gets each flood, and the reason if it cannot be blocked.
 
     Raises HostError, AddressError.
     """
@@ -37,6 +40,7 @@ async def serve(
         where = lasting_port.at_last_port(listen, home)
         host = await Host.create(home.identity, where, announce=announce or None, key=key)
         lasting_port.keep(host.listen, home)
+        host.flood_guard.on_flood = on_flood
     except PortTaken as error:
         raise lasting_port.explained(error, listen, home) from None
     except HostError:

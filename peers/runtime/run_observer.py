@@ -5,7 +5,9 @@ from __future__ import annotations
 from peers.report.tally import Tally, worth_telling
 from peers.runtime.core_loop import CoreLoop
 from peers.runtime.outages import Outages
-from swarm.events import EventLog, FrameRefused, MemberSlowed, MessagesDropped, PeerRefused, StreamBroken
+from swarm.events import EventLog, FloodNoticed, FrameRefused, MemberSlowed, MessagesDropped, PeerRefused, StreamBroken
+from swarm.net.callers import Flood
+from swarm.net.flood_guard import BLOCKED_S
 from swarm.net.handshake import Channel
 from swarm.net.observer import NetworkObserver
 from swarm.protocol.ids import Actor
@@ -25,6 +27,7 @@ class RunObserver(NetworkObserver):
         self._refused_peers = Tally()
         self._refused_strangers = 0
         self._slowed = Tally()
+        self._floods = Tally()
         self._outages = Outages(lambda actor, count, reason: log.append(MessagesDropped(str(actor), count, reason)))
 
     # ------------------------------------------------------------ for the process to override
@@ -77,6 +80,11 @@ class RunObserver(NetworkObserver):
     def member_slowed(self, actor: Actor, wait_s: float) -> None:
         if worth_telling(count := self._slowed.add(actor.peer)):
             self._log.append(MemberSlowed(str(actor), wait_s, count))
+
+    def flooded(self, flood: Flood, why_not: str) -> None:
+        address = str(flood.block)
+        if not self.ending() and worth_telling(count := self._floods.add(address)):
+            self._log.append(FloodNoticed(address, flood.connections, flood.seconds, BLOCKED_S, why_not, count))
 
     def stream_broken(self, actor: Actor, channel: Channel, reason: str) -> None:
         if not self.ending():

@@ -149,6 +149,30 @@ class PeerRefused(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class FloodNoticed(Event):
+    """An address makes connections much faster than a peer does. Logged for the 1st to 10th time, the 100th, …"""
+
+    severity: ClassVar[Severity] = "warning"
+
+    address: str
+    """With its prefix length: one IPv4 address, or an IPv6 network of 64 bits."""
+    connections: int
+    seconds: float
+    """In which it made these connections."""
+    blocked_s: float
+    """For which it can make no new connection."""
+    why_not: str = ""
+    """Why the system does not let this process block it; empty: it is blocked."""
+    count: int = 1
+
+    def sentence(self) -> str:
+        made = f"{self.address} made {self.connections} connections in {self.seconds:.0f} s"
+        if self.why_not:
+            return f"{made}. This process cannot block it ({self.why_not}): a firewall can, as with deploy/flood.nft"
+        return f"{made}. It can make no new connection for {self.blocked_s:.0f} s ({self.count} times so far)"
+
+
+@dataclass(frozen=True, slots=True)
 class MemberSlowed(Event):
     """The devices of one pass send more messages than a pass may send. Logged for the 1st to 10th time of an actor, the
     100th, …

@@ -16,6 +16,7 @@ from hivemind.proto import dht_pb2
 from swarm.net import addresses, dht_clock
 from swarm.net.daemon import Daemon, DaemonP2P, DialError, StreamHandler
 from swarm.net.dht_protocol import node_id_of
+from swarm.net.flood_guard import FloodGuard
 from swarm.net.identity import Identity
 from swarm.net.listening import DEFAULT_LISTEN, bound, check_announced, settle, told
 from swarm.net.records import RecordGuard
@@ -81,12 +82,14 @@ class Host:
         """Peers to which we have opened a stream; the dialler removes peers that are no longer needed."""
         self.listen = tuple(listen)
         """The multiaddresses on which the host listens, each with its actual port."""
+        self.flood_guard = FloodGuard(listen)
         self._announced = announced
         self._guard = guard
         self._closed = False
         self._p2p = p2p
         self._daemon = Daemon(p2p)
-        self._watches = [asyncio.create_task(watch) for watch in (self._watch_daemon(), self._watch_sockets())]
+        watches = (self._watch_daemon(), self._watch_sockets(), self.flood_guard.watch())
+        self._watches = [asyncio.create_task(watch) for watch in watches]
 
     @classmethod
     async def create(
@@ -219,6 +222,7 @@ class Host:
         """Stop the DHT node and the daemon. Safe to call twice, and after the daemon died."""
         for watch in self._watches:
             watch.cancel()
+        self.flood_guard.close()
         if not self._closed:
             self._closed = True
             dht_clock.CLOCK.leave()

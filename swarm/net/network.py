@@ -115,6 +115,7 @@ class Network:
     async def start(self) -> None:
         """Accept streams from now on."""
         await self._host.handle_streams(PROTOCOL, self._serve)
+        self._host.flood_guard.on_flood = self._observer.flooded
         self._look_at_unfinished()
 
     def learn(self, actor: Actor, maddrs: Sequence[str] = ()) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from swarm.net.callers import Flood
 from swarm.net.handshake import Channel
 from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor
@@ -34,6 +35,9 @@ class NetworkObserver:
 
     def member_slowed(self, actor: Actor, wait_s: float) -> None:
         """The actor or its pass exceeded the rate limit: the actor's stream is not read for `wait_s` seconds."""
+
+    def flooded(self, flood: Flood, why_not: str) -> None:
+        """An address made too many connections. `why_not`: why they cannot be blocked; empty: they are blocked."""
 
     def stream_broken(self, actor: Actor, channel: Channel, reason: str) -> None: ...
 

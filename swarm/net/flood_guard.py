@@ -1,0 +1,79 @@
+"""Notices addresses that flood the libp2p daemon with connections, and keeps their connections away for a while.
+
+The daemon has no limit for one address, and each connection costs it several milliseconds of CPU before this program
+hears of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from swarm.net.addresses import components
+from swarm.net.callers import Callers, Connection, Flood, connections
+from swarm.net.diversion import MOST_BLOCKS, Block, Diversion
+
+LOOK_EVERY_S = 1.0
+"""Seconds between two looks at the machine's connections."""
+LOOK_AT_LEAST_EVERY_S = 10.0
+SHARE = 0.002
+"""Share of a core that the looks may take. They take longer on machines with many connections, and then come later."""
+BLOCKED_S = 60.0
+"""Seconds for which an address that floods can make no connection."""
+
+
+def nobody_asks(_flood: Flood, _why_not: str) -> None:
+    """The first `on_flood` of a guard."""
+
+
+class FloodGuard:
+    """Guards the daemon of a host until `close`."""
+
+    def __init__(self, listen: Sequence[str], callers: Callers | None = None) -> None:
+        """`listen`: the multiaddresses at which the daemon listens, each with its port."""
+        parts = [dict(components(address)) for address in listen]
+        where = [(p.get("ip4") or p["ip6"], int(p["tcp"])) for p in parts if "tcp" in p and ("ip4" in p or "ip6" in p)]
+        self.on_flood: Callable[[Flood, str], None] = nobody_asks
+        """Called with each flood. The text says why its connections cannot be blocked; empty: they are blocked."""
+        self._ports = {port for _, port in where}
+        self._callers = callers or Callers()
+        self._diversion = Diversion(where)
+        self._until: dict[Block, float] = {}
+        """For each block that is kept away: until when, by time.monotonic."""
+
+    async def watch(self) -> None:
+        """Look again and again. Returns only if this system does not tell its connections."""
+        while True:
+            try:
+                present, took_s = await asyncio.to_thread(self._present)
+            except OSError:
+                return
+            now = time.monotonic()
+            self._block(self._callers.look(present, now), now)
+            await asyncio.sleep(max(LOOK_EVERY_S, min(took_s / SHARE, LOOK_AT_LEAST_EVERY_S)))
+
+    def close(self) -> None:
+        self._diversion.close()
+
+    def _present(self) -> tuple[frozenset[Connection], float]:
+        """The connections, and the seconds of CPU that it took to find them. Raises OSError."""
+        began = time.thread_time()
+        return connections(self._ports), time.thread_time() - began
+
+    def _block(self, floods: Sequence[Flood], now: float) -> None:
+        passed = [block for block, until in self._until.items() if until <= now]
+        for block in passed:
+            del self._until[block]
+        for flood in floods:
+            self._until[flood.block] = now + BLOCKED_S
+        if not floods and not passed:
+            return
+        newest = sorted(self._until, key=self._until.__getitem__, reverse=True)[:MOST_BLOCKS]
+        why_not = ""
+        try:
+            self._diversion.divert(newest)
+        except OSError as error:
+            why_not = error.strerror or str(error)
+        for flood in floods:
+            self.on_flood(flood, why_not)
