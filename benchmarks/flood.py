@@ -1,13 +1,14 @@
 """Measures what a stranger's flood costs the coordinator that it attacks, and the swarm that trains meanwhile.
 
-    python -m benchmarks.flood [--seconds 600] [--after 120] [--firewall] [--out benchmarks/results/flood.json]
+    python -m benchmarks.flood [--seconds 600] [--after 120] [--local | --firewall] [--out FILE]
 
 Two peers train, paced. For a fifth of the time, nobody attacks. Then `benchmarks.stranger` attacks a port on which
 nobody listens: it runs on the same machine and takes a part of it, so steps become slower even if nothing else does.
 Then it attacks the coordinator, and a newcomer joins meanwhile. Then it is quiet again. CPU and memory are those of the
 coordinator's process and of its libp2p daemon.
 
-With `--firewall` (root), the stranger has an address of its own, and the rule of deploy/flood.nft is in force.
+The stranger has an address of its own, in a network namespace, which takes root. With `--firewall`, the rule of
+deploy/flood.nft is in force. With `--local`, the stranger uses this machine's own address, which no process blocks.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import psutil
 from benchmarks.local_swarm import PEERS, LocalSwarm
 from benchmarks.results import write_results
 from peers.chaos.small_run import write_run
-from swarm.events import MicrobatchAccumulated, StepDecided, read_log
+from swarm.events import FloodNoticed, MicrobatchAccumulated, PeerRefused, StepDecided, read_log
 from swarm.net.addresses import components, split_peer
 from swarm.net.invite import parse
 
@@ -39,7 +40,7 @@ PACE = "--pace=0.05,0.1"
 PEER = [*PEERS, "join", "--threads=1", "--max-memory=1GB", "--device=cpu", "--capacity=1", PACE]
 _NAMESPACE = "swarm-peer-flood"
 _OURS, _THEIRS = "10.213.7.1", "10.213.7.2"
-"""The addresses at both ends of the stranger's line, with `--firewall`."""
+"""The addresses at both ends of the stranger's line."""
 _RULE = Path(__file__).parents[1] / "deploy" / "flood.nft"
 SETTLE_S = 20.0
 """Seconds that a swarm gets to start before anything is measured."""
@@ -91,8 +92,8 @@ class Newcomer:
 
 
 @contextlib.contextmanager
-def elsewhere(invite: str) -> Iterator[tuple[list[str], str]]:
-    """A network namespace with an address of its own, and the firewall rule for the coordinator's port.
+def elsewhere(invite: str, *, firewall: bool) -> Iterator[tuple[list[str], str]]:
+    """A network namespace with an address of its own, and perhaps the firewall rule for the coordinator's port.
 
     Yields the words before a command that runs there, and the address under which it reaches the coordinator.
     """
@@ -110,11 +111,14 @@ def elsewhere(invite: str) -> Iterator[tuple[list[str], str]]:
         for words in (["address", "add", f"{_THEIRS}/24", "dev", "flood1"], ["link", "set", "flood1", "up"]):
             run("ip", "-n", _NAMESPACE, *words)
         run("ip", "-n", _NAMESPACE, "link", "set", "lo", "up")
-        run("nft", "-D", f"port={port}", "-f", str(_RULE))
+        if firewall:
+            run("nft", "-D", f"port={port}", "-f", str(_RULE))
         yield ["ip", "netns", "exec", _NAMESPACE], f"/ip4/{_OURS}/tcp/{port}/p2p/{peer}"
-        run("nft", "list", "chain", "inet", "swarm_peer", "input")
+        if firewall:
+            run("nft", "list", "chain", "inet", "swarm_peer", "input")
     finally:
-        subprocess.run(["nft", "delete", "table", "inet", "swarm_peer"], check=False)
+        if firewall:
+            subprocess.run(["nft", "delete", "table", "inet", "swarm_peer"], check=False)
         subprocess.run(["ip", "netns", "delete", _NAMESPACE], check=False)
 
 
@@ -150,7 +154,7 @@ def _unused(address: str) -> str:
         return address.replace(f"/tcp/{parts['tcp']}/", f"/tcp/{free.getsockname()[1]}/")
 
 
-def measure(seconds: float, after_s: float, words: list[str], *, firewall: bool) -> dict[str, Any]:
+def measure(seconds: float, after_s: float, words: list[str], *, local: bool, firewall: bool) -> dict[str, Any]:
     with contextlib.ExitStack() as undone, tempfile.TemporaryDirectory(prefix="flood-") as made:
         folder = Path(made)
         run_file, prepare = write_run(folder)
@@ -165,8 +169,8 @@ def measure(seconds: float, after_s: float, words: list[str], *, firewall: bool)
             invite = (folder / "swarm" / "invite").read_text().strip()
             newcomer = Newcomer(folder / "swarm" / "newcomer", invite)
             before_command, address = list[str](), parse(invite).addresses[0]
-            if firewall:
-                before_command, address = undone.enter_context(elsewhere(invite))
+            if not local:
+                before_command, address = undone.enter_context(elsewhere(invite, firewall=firewall))
             stranger_command = [*before_command, sys.executable, "-m", "benchmarks.stranger"]
             with subprocess.Popen(
                 [*stranger_command, _unused(address), str(seconds), *words], stdout=subprocess.DEVNULL
@@ -177,11 +181,11 @@ def measure(seconds: float, after_s: float, words: list[str], *, firewall: bool)
                 during = phase(
                     swarm, watched, seconds, lambda passed: newcomer.start() if passed > seconds / 3 else None
                 )
-                told = json.loads(stranger.communicate()[0])
+                stranger_told = json.loads(stranger.communicate()[0])
             after = phase(swarm, watched, after_s)
             newcomer.end()
             log = folder / "swarm" / "coordinator" / "events.jsonl"
-            refusals = sum('"kind":"PeerRefused"' in line for line in log.read_text().splitlines())
+            told = [event for _, event in read_log(log)]
             joined_s = newcomer.trained_s()
     return {
         "before": before,
@@ -190,8 +194,13 @@ def measure(seconds: float, after_s: float, words: list[str], *, firewall: bool)
         "after": after,
         "step_rate": round(during["steps_a_second"] / against_nobody["steps_a_second"], 3),
         "newcomer_trains_after_s": joined_s,
-        "refusals_in_the_log": refusals,
-        "stranger": {"done": told["done"], "different_answers": len(told["told"]), "met": told["met"]},
+        "refusals_in_the_log": sum(isinstance(event, PeerRefused) for event in told),
+        "floods_in_the_log": [event.sentence() for event in told if isinstance(event, FloodNoticed)],
+        "stranger": {
+            "done": stranger_told["done"],
+            "different_answers": len(stranger_told["told"]),
+            "met": stranger_told["met"],
+        },
     }
 
 
@@ -202,11 +211,14 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1e6, help="Bytes a second of the stranger.")
     parser.add_argument("--connections", type=float, default=50.0, help="Its connections a second.")
     parser.add_argument("--records", type=int, default=20_000, help="Its records in all.")
-    parser.add_argument("--firewall", action="store_true", help="With the rule of deploy/flood.nft. Takes root.")
+    parser.add_argument("--local", action="store_true", help="From this machine's own address. Takes no root.")
+    parser.add_argument("--firewall", action="store_true", help="With the rule of deploy/flood.nft.")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    if given.local and given.firewall:
+        parser.error("--firewall needs a stranger with an address of its own: leave out --local")
     words = [f"--rate={given.rate}", f"--connections={given.connections}", f"--records={given.records}"]
-    found = measure(given.seconds, given.after, words, firewall=given.firewall)
+    found = measure(given.seconds, given.after, words, local=given.local, firewall=given.firewall)
     print(json.dumps(found, indent=2))
     write_results(given.out, "flood", **found)
 

@@ -25,6 +25,7 @@ _MOST_BLOCKS = 4096
 Connection = tuple[str, str]
 """Address and port of the other side, in the kernel's notation."""
 _TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
+_COUNTERS = Path("/proc/self/net/snmp")
 _ROUTES = Path("/proc/self/net/route")
 _UNFINISHED = ("02", "03", "0A", "0C")
 """States of sockets without a connection: their source addresses may be forged."""
@@ -98,6 +99,15 @@ def _gateways() -> set[IpAddress]:
         return set()
     found = (line.split("\t")[2] for line in lines)
     return {_address(gateway) for gateway in found if int(gateway, 16)}
+
+
+def accepted_so_far() -> int:
+    """Number of TCP connections that this machine has accepted, at all ports. Far cheaper to read than `connections`.
+
+    Raises OSError if this system does not count them.
+    """
+    names, values = (line.split() for line in _COUNTERS.read_text(encoding="ascii").splitlines() if line[:4] == "Tcp:")
+    return int(values[names.index("PassiveOpens")])
 
 
 def connections(ports: Iterable[int]) -> frozenset[Connection]:

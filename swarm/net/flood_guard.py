@@ -11,14 +11,17 @@ import time
 from collections.abc import Callable, Sequence
 
 from swarm.net.addresses import components
-from swarm.net.callers import Callers, Connection, Flood, connections
+from swarm.net.callers import Callers, Connection, Flood, accepted_so_far, connections
 from swarm.net.diversion import MOST_BLOCKS, Block, Diversion
 
 LOOK_EVERY_S = 1.0
-"""Seconds between two looks at the machine's connections."""
+"""Seconds between two looks at the number of connections that the machine has accepted."""
+MANY = 20
+"""Number of connections that the machine accepts before the guard looks where they come from."""
+SHARE = 0.01
+"""Largest share of a core for finding this out. It takes longer on machines with much memory or many connections."""
 LOOK_AT_LEAST_EVERY_S = 10.0
-SHARE = 0.002
-"""Share of a core that the looks may take. They take longer on machines with many connections, and then come later."""
+"""Seconds after which the guard looks again, however long it takes."""
 BLOCKED_S = 60.0
 """Seconds for which an address that floods can make no connection."""
 
@@ -44,14 +47,19 @@ class FloodGuard:
 
     async def watch(self) -> None:
         """Look again and again. Returns only if this system does not tell its connections."""
-        while True:
-            try:
-                present, took_s = await asyncio.to_thread(self._present)
-            except OSError:
-                return
-            now = time.monotonic()
-            self._block(self._callers.look(present, now), now)
-            await asyncio.sleep(max(LOOK_EVERY_S, min(took_s / SHARE, LOOK_AT_LEAST_EVERY_S)))
+        accepted = -MANY
+        try:
+            while True:
+                took_s = 0.0
+                floods: list[Flood] = []
+                if (now_accepted := accepted_so_far()) - accepted >= MANY:
+                    accepted = now_accepted
+                    present, took_s = await asyncio.to_thread(self._present)
+                    floods = self._callers.look(present, time.monotonic())
+                self._block(floods, time.monotonic())
+                await asyncio.sleep(max(LOOK_EVERY_S, min(took_s / SHARE, LOOK_AT_LEAST_EVERY_S)))
+        except OSError:
+            return
 
     def close(self) -> None:
         self._diversion.close()

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from swarm.net import callers
-from swarm.net.callers import BURST, RATE, Callers, Connection, connections, exempt
+from swarm.net.callers import BURST, RATE, Callers, Connection, accepted_so_far, connections, exempt
 
 
 def at(address: str, ports: range) -> frozenset[Connection]:
@@ -92,6 +92,8 @@ def test_the_kernel_tells_connections_and_not_listeners() -> None:
     with socket.create_server(("127.0.0.1", 0)) as port:
         number = port.getsockname()[1]
         assert not connections([number])
+        before = accepted_so_far()
         with socket.create_connection(port.getsockname(), source_address=("127.0.0.2", 0)) as caller:
             assert connections([number]) == at("127.0.0.2", range(caller.getsockname()[1], caller.getsockname()[1] + 1))
             assert not connections([number + 1])
+        assert accepted_so_far() > before
