@@ -39,7 +39,6 @@ def command(
     from peers.runtime.bootstrap import serve
     from peers.runtime.core_loop import exit_code
     from swarm.events import FloodNoticed
-    from swarm.net.flood_guard import BLOCKED_S
     from swarm.net.listening import listen_on
 
     invite = None if run is None else read_invite(run)
@@ -55,8 +54,8 @@ def command(
         for address in addresses:
             console.print(f"--bootstrap {address}", style="bold", soft_wrap=True)
 
-    def warn(flood: Flood, why_not: str) -> None:
-        noticed = FloodNoticed(str(flood.block), flood.connections, flood.seconds, BLOCKED_S, why_not)
+    def warn(flood: Flood, blocked_s: float, why_not: str) -> None:
+        noticed = FloodNoticed(str(flood.block), flood.connections, flood.seconds, blocked_s, why_not)
         print(noticed.sentence(), file=sys.stderr, flush=True)
 
     with HomeFolder.open(home) as opened:

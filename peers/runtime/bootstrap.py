@@ -14,7 +14,7 @@ from peers.run.home import OpenHome
 from peers.runtime import lasting_port
 from peers.runtime.core_loop import INTERRUPTED
 from peers.runtime.signals import leaving_signals
-from swarm.net.callers import Flood
+from swarm.net.flood_guard import FloodListener
 from swarm.net.host import Host, HostError, PortTaken
 from swarm.net.run_key import RunKey
 
@@ -25,10 +25,10 @@ async def serve(
     announce: Sequence[str],
     key: RunKey | None,
     on_addresses: Callable[[list[str]], None],
-    on_flood: Callable[[Flood, str], None],
+    on_flood: FloodListener,
 ) -> str:
     """Run until a signal asks the node to leave; returns why it ended. `on_addresses` gets the addresses to publish.
-    `on_flood` gets each flood, and the reason if it cannot be blocked.
+    `on_flood` gets each flood of connections.
 
     Raises HostError, AddressError.
     """

@@ -7,7 +7,6 @@ from peers.runtime.core_loop import CoreLoop
 from peers.runtime.outages import Outages
 from swarm.events import EventLog, FloodNoticed, FrameRefused, MemberSlowed, MessagesDropped, PeerRefused, StreamBroken
 from swarm.net.callers import Flood
-from swarm.net.flood_guard import BLOCKED_S
 from swarm.net.handshake import Channel
 from swarm.net.observer import NetworkObserver
 from swarm.protocol.ids import Actor
@@ -81,10 +80,10 @@ class RunObserver(NetworkObserver):
         if worth_telling(count := self._slowed.add(actor.peer)):
             self._log.append(MemberSlowed(str(actor), wait_s, count))
 
-    def flooded(self, flood: Flood, why_not: str) -> None:
+    def flooded(self, flood: Flood, blocked_s: float, why_not: str) -> None:
         address = str(flood.block)
         if not self.ending() and worth_telling(count := self._floods.add(address)):
-            self._log.append(FloodNoticed(address, flood.connections, flood.seconds, BLOCKED_S, why_not, count))
+            self._log.append(FloodNoticed(address, flood.connections, flood.seconds, blocked_s, why_not, count))
 
     def stream_broken(self, actor: Actor, channel: Channel, reason: str) -> None:
         if not self.ending():

@@ -15,10 +15,12 @@ from swarm.net.interfaces import IpAddress
 from swarm.net.listening import bound
 from swarm.net.token_bucket import TokenBucket
 
-BURST = 300
+BURST = 100
 """Connections that one block may make at once. Many peers behind one router may all come back at once."""
 RATE = 1.0
 """Further connections per second."""
+FORGIVEN_S = 1800.0
+"""Seconds after which an earlier flood of a block no longer counts."""
 _MOST_BLOCKS = 4096
 """Largest number of blocks whose connections are counted. The one that has been counted for longest is forgotten."""
 
@@ -39,6 +41,8 @@ class Flood:
     connections: int
     """Number of its connections since it was first seen, or since its last flood."""
     seconds: float
+    times: int
+    """Number of its floods so far, with this one; those that are forgiven do not count."""
 
 
 class Callers:
@@ -62,9 +66,10 @@ class Callers:
             counted.connections += number
             counted.bucket.charge(number, now)
             if counted.bucket.wait(0, now) > 0:
-                del self._counted[block]
-                floods.append(Flood(block, counted.connections, now - counted.since))
-                self._counted[block] = _Counted(counted.bucket, now)
+                times = 1 if now - counted.flooded_at > FORGIVEN_S else counted.floods + 1
+                floods.append(Flood(block, counted.connections, now - counted.since, times))
+                del self._counted[block]  # to the end, so that it is not forgotten soon
+                self._counted[block] = _Counted(counted.bucket, now, floods=times, flooded_at=now)
         while len(self._counted) > _MOST_BLOCKS:
             del self._counted[next(iter(self._counted))]
         return floods
@@ -79,6 +84,9 @@ class _Counted:
     bucket: TokenBucket
     since: float
     connections: int = 0
+    floods: int = 0
+    flooded_at: float = 0.0
+    """Time of the last of these floods."""
 
 
 def block_of(address: IpAddress) -> Block:

@@ -22,12 +22,19 @@ SHARE = 0.01
 """Largest share of a core for finding this out. It takes longer on machines with much memory or many connections."""
 LOOK_AT_LEAST_EVERY_S = 10.0
 """Seconds after which the guard looks again, however long it takes."""
-BLOCKED_S = 60.0
-"""Seconds for which an address that floods can make no connection."""
+BLOCKED_S, MOST_BLOCKED_S = 60.0, 480.0
+"""Seconds for which an address that floods can make no connection: the first time, and at most. They double each
+time.
+"""
 
 
-def nobody_asks(_flood: Flood, _why_not: str) -> None:
-    """The first `on_flood` of a guard."""
+FloodListener = Callable[[Flood, float, str], None]
+"""Called with each flood and with the seconds for which its block can make no connection. The text says why it cannot
+be blocked; empty: it is blocked.
+"""
+
+
+def _ignore(_flood: Flood, _blocked_s: float, _why_not: str) -> None: ...
 
 
 class FloodGuard:
@@ -37,8 +44,7 @@ class FloodGuard:
         """`listen`: the multiaddresses at which the daemon listens, each with its port."""
         parts = [dict(components(address)) for address in listen]
         where = [(p.get("ip4") or p["ip6"], int(p["tcp"])) for p in parts if "tcp" in p and ("ip4" in p or "ip6" in p)]
-        self.on_flood: Callable[[Flood, str], None] = nobody_asks
-        """Called with each flood. The text says why its connections cannot be blocked; empty: they are blocked."""
+        self.on_flood: FloodListener = _ignore
         self._ports = {port for _, port in where}
         self._callers = callers or Callers()
         self._diversion = Diversion(where)
@@ -74,7 +80,7 @@ class FloodGuard:
         for block in passed:
             del self._until[block]
         for flood in floods:
-            self._until[flood.block] = now + BLOCKED_S
+            self._until[flood.block] = now + blocked_s(flood)
         if not floods and not passed:
             return
         newest = sorted(self._until, key=self._until.__getitem__, reverse=True)[:MOST_BLOCKS]
@@ -84,4 +90,9 @@ class FloodGuard:
         except OSError as error:
             why_not = error.strerror or str(error)
         for flood in floods:
-            self.on_flood(flood, why_not)
+            self.on_flood(flood, blocked_s(flood), why_not)
+
+
+def blocked_s(flood: Flood) -> float:
+    """Seconds for which a block can make no connection after a flood."""
+    return float(min(BLOCKED_S * 2 ** (flood.times - 1), MOST_BLOCKED_S))

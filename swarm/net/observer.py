@@ -36,8 +36,8 @@ class NetworkObserver:
     def member_slowed(self, actor: Actor, wait_s: float) -> None:
         """The actor or its pass exceeded the rate limit: the actor's stream is not read for `wait_s` seconds."""
 
-    def flooded(self, flood: Flood, why_not: str) -> None:
-        """An address made too many connections. `why_not`: why they cannot be blocked; empty: they are blocked."""
+    def flooded(self, flood: Flood, blocked_s: float, why_not: str) -> None:
+        """An address made too many connections (see FloodListener)."""
 
     def stream_broken(self, actor: Actor, channel: Channel, reason: str) -> None: ...
 

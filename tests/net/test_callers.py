@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from swarm.net import callers
-from swarm.net.callers import BURST, RATE, Callers, Connection, accepted_so_far, connections, exempt
+from swarm.net.callers import BURST, FORGIVEN_S, RATE, Callers, Connection, accepted_so_far, connections, exempt
 
 
 def at(address: str, ports: range) -> frozenset[Connection]:
@@ -48,8 +48,12 @@ def test_a_slow_caller_never_floods_and_a_faster_one_does(watched: Callers) -> N
 
 
 def test_an_address_that_floods_again_is_told_again(watched: Callers) -> None:
-    assert watched.look(at("203.0.113.7", range(2 * BURST)), 1.0)
-    assert watched.look(at("203.0.113.7", range(1000, 1001)), 2.0)
+    times = [
+        flood.times
+        for n, now in enumerate([1.0, 2.0, FORGIVEN_S, 2 * FORGIVEN_S + 1, 9 * FORGIVEN_S])
+        for flood in watched.look(at("203.0.113.7", range(n * 1000, n * 1000 + 2 * BURST)), now)
+    ]
+    assert times == [1, 2, 3, 1, 1]
 
 
 def test_all_addresses_of_an_ipv6_network_count_together(watched: Callers) -> None:

@@ -39,10 +39,11 @@ async def test_an_address_that_floods_is_kept_away_for_a_while(
     monkeypatch.setattr(flood_guard, "LOOK_EVERY_S", 0.05)
     monkeypatch.setattr(flood_guard, "SHARE", 1.0)
     monkeypatch.setattr(flood_guard, "BLOCKED_S", 3.0)
+    monkeypatch.setattr(flood_guard, "MANY", 1)
     monkeypatch.setattr(callers, "exempt", lambda address: str(address) == "127.0.0.1")
     host = await make_host()
     floods: asyncio.Queue[tuple[Flood, str]] = asyncio.Queue()
-    host.flood_guard.on_flood = lambda flood, why_not: floods.put_nowait((flood, why_not))
+    host.flood_guard.on_flood = lambda flood, _, why_not: floods.put_nowait((flood, why_not))
     assert await answers(host, "127.0.0.2")
     port = int(host.listen[0].rpartition("/")[2])
     with contextlib.ExitStack() as held:
@@ -69,8 +70,8 @@ async def test_an_address_that_floods_is_kept_away_for_a_while(
 async def test_a_system_that_does_not_allow_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     told = []
     guard = flood_guard.FloodGuard(["/ip4/127.0.0.1/tcp/9"], Callers(lambda _: False))
-    guard.on_flood = lambda flood, why_not: told.append((flood, why_not))
+    guard.on_flood = lambda *what: told.append(what)
     monkeypatch.setattr(sys, "platform", "darwin")
-    flood = Flood(callers.block_of(callers.ipaddress.ip_address("203.0.113.7")), 400, 2.0)
+    flood = Flood(callers.block_of(callers.ipaddress.ip_address("203.0.113.7")), 400, 2.0, 3)
     guard._block([flood], 0.0)
-    assert told == [(flood, "darwin does not let a program choose among the sockets of a port")]
+    assert told == [(flood, 240.0, "darwin does not let a program choose among the sockets of a port")]
