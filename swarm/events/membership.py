@@ -169,7 +169,7 @@ class FloodNoticed(Event):
         made = f"{self.address} made {self.connections} connections in {self.seconds:.0f} s"
         if self.why_not:
             return f"{made}. This process cannot block it ({self.why_not}): a firewall can, as with deploy/flood.nft"
-        return f"{made}. It can make no new connection for {self.blocked_s:.0f} s ({self.count} times so far)"
+        return f"{made}. It can make no new connection for {self.blocked_s:.0f} s (event {self.count} of this address)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 
 from peers.report.tally import Tally, worth_telling
 from peers.runtime.run_observer import RunObserver
-from swarm.events import EventLog, FrameRefused, PeerRefused, ProcessStopped, read_log
+from swarm.events import EventLog, FloodNoticed, FrameRefused, PeerRefused, ProcessStopped, read_log
+from swarm.net.callers import Flood
 from swarm.protocol.ids import Actor
 
 FULL_DISK = """
@@ -86,6 +88,23 @@ def test_strangers_count_together_because_each_may_come_under_many_names(tmp_pat
     log.close()
     events = [event for _, event in read_log(tmp_path / "events.jsonl")]
     assert [e.count for e in events if isinstance(e, PeerRefused)] == [*range(1, 11), 100, 1000, 10_000]
+
+
+def test_a_flood_is_logged_with_what_is_done_about_it(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl", lambda: 0.0)
+    unused: Any = None
+    observer = RunObserver(unused, log)
+    one, other = (Flood(ip_network(block), 140, 5.2, 1) for block in ("203.0.113.7/32", "2001:db8::/64"))
+    for _ in range(20):
+        observer.flooded(one, 60.0, "")
+    observer.flooded(other, 60.0, "not possible here")
+    log.close()
+    events = [event for _, event in read_log(tmp_path / "events.jsonl") if isinstance(event, FloodNoticed)]
+    assert [event.count for event in events if event.address == "203.0.113.7/32"] == [*range(1, 11)]
+    assert events[0].sentence() == (
+        "203.0.113.7/32 made 140 connections in 5 s. It can make no new connection for 60 s (event 1 of this address)"
+    )
+    assert "This process cannot block it (not possible here)" in events[-1].sentence()
 
 
 def test_a_process_that_ends_does_not_list_whom_it_turns_away(tmp_path: Path) -> None:
