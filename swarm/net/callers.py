@@ -50,7 +50,7 @@ class Callers:
 
     def __init__(self, is_exempt: Callable[[IpAddress], bool] | None = None) -> None:
         """`is_exempt(address)`: whether an address may make any number of connections; None: see `exempt`."""
-        self._is_exempt = is_exempt or functools.cache(exempt)
+        self._is_exempt = is_exempt or functools.lru_cache(maxsize=1024)(exempt)
         self._known: frozenset[Connection] | None = None
         self._counted: dict[Block, _Counted] = {}
 

@@ -64,7 +64,7 @@ class FloodGuard:
                     floods = self._callers.look(present, time.monotonic())
                 self._block(floods, time.monotonic())
                 await asyncio.sleep(max(LOOK_EVERY_S, min(took_s / SHARE, LOOK_AT_LEAST_EVERY_S)))
-        except OSError:
+        except (OSError, ValueError):  # no such tables, or others than Linux has
             return
 
     def close(self) -> None:
