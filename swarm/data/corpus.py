@@ -371,6 +371,9 @@ def _values(file: Any, path: Path, column: str) -> Iterator[Any]:
 
 
 def _string(value: Any, place: str) -> str:
+    """The text of a row. Datasets often have `null` for a text that is missing: it counts as empty."""
+    if value is None:
+        return ""
     if not isinstance(value, str):
         raise CorpusError(f"{place}: expected text, got {type(value).__name__} {str(value)[:40]!r}")
     try:

@@ -173,7 +173,8 @@ def _mend(empty: str, documents: int) -> str:
     """What to do about an empty split."""
     if documents < 2:
         return "each split needs a document: add some. A long text is split only at the ends of its lines"
-    return f"add documents or {'lower' if empty == 'training' else 'raise'} --heldout"
+    change = "lower" if empty == "training" else "raise"
+    return f"add documents or {change} --heldout. Documents with the same text are all in one split"
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -93,6 +93,12 @@ def test_jsonl_errors_name_file_line_and_field(tmp_path: Path):
     assert "not valid Unicode" in failure('{"body": "\\ud83d"}')
 
 
+def test_a_row_whose_text_is_null_counts_as_an_empty_one(tmp_path: Path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "one"}\n{"text": null}\n{"text": ""}\n{"text": "two"}\n')
+    assert list(open_source([path]).documents()) == ["one", "two"]
+
+
 def test_text_that_is_not_utf8_names_file_and_line(tmp_path: Path):
     path = tmp_path / "latin.txt"
     path.write_bytes("gut\nschön\n".encode("latin-1"))
@@ -121,7 +127,7 @@ def test_parquet_column_and_errors(tmp_path: Path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "a.parquet"
-    parquet.write_table(pyarrow.table({"text": ["one", "two", ""], "count": [1, 2, 3]}), path)
+    parquet.write_table(pyarrow.table({"text": ["one", None, "two", ""], "count": [1, 2, 3, 4]}), path)
     assert list(open_source([path]).documents()) == ["one", "two"]
     with pytest.raises(CorpusError, match="no column 'texts'; the nearest one is 'text'"):
         list(open_source([path], field="texts").documents())
