@@ -8,8 +8,8 @@ few protocols that this project uses.
 from __future__ import annotations
 
 import ipaddress
-import re
 
+from swarm.dns_name import is_dns_name
 from swarm.net.identity import IdentityError, peer_id_bytes
 
 MAX_ADDRESS = 512
@@ -27,9 +27,6 @@ _CODES = {
     "quic": 460,
     "quic-v1": 461,
 }
-_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
-_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
-_LONGEST_NAME = 253
 _BARE = {"p2p-circuit", "quic", "quic-v1"}
 
 
@@ -109,7 +106,7 @@ def _check(address: str, name: str, value: str) -> None:
                 peer_id_bytes(value)
             case "dns" | "dns4" | "dns6" if not value:
                 raise ValueError("the name is missing")
-            case "dns" | "dns4" | "dns6" if len(value) > _LONGEST_NAME or not _NAME.fullmatch(value):
+            case "dns" | "dns4" | "dns6" if not is_dns_name(value):
                 raise ValueError(
                     "this is no DNS name: use letters, digits, - and dots; a name in another script in its form xn--…"
                 )
@@ -125,7 +122,7 @@ def _as_multiaddress(text: str) -> str:
     try:
         ip = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
     except ValueError:
-        return f"/dns/{host}/tcp/{port}" if len(host) <= _LONGEST_NAME and _NAME.fullmatch(host) else ""
+        return f"/dns/{host}/tcp/{port}" if is_dns_name(host) else ""
     return f"/ip{ip.version}/{ip}/tcp/{port}"
 
 
