@@ -131,6 +131,7 @@ IGNORED = NOISE | frozenset(
         "StateDrifted",
         "StageDoubted",
         "CheckpointsDiffer",
+        "CheckpointsMissing",
         "FrameRefused",
         "StreamBroken",
         "MessagesDropped",
