@@ -183,7 +183,7 @@ def _fix(error: OSError) -> str:
 
 
 def _complain(message: str) -> None:
-    from swarm.events.wording import printable
+    from swarm.events.wording import printable, shortened
 
     red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() else ("", "")
-    print(f"{red}error: {printable(message)}{plain}", file=sys.stderr)
+    print(f"{red}error: {shortened(printable(message))}{plain}", file=sys.stderr)

@@ -69,16 +69,17 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Show a run in the browser: live, replayed, or after its end. Ends with Ctrl-C, without effect on the run."""
-    from peers.dashboard.place import Place
+    from peers.dashboard.place import Place, server_name
     from peers.dashboard.process import Addresses, DashboardOptions, serve
     from peers.run.home import logged_home
 
     if companion:
         os.nice(10)
+    names = [server_name(name) for name in host or ()]
     if homes and is_invite(str(homes[0])):
         if len(homes) > 1:
             raise typer.BadParameter("give one invite, without homes", param_hint="INVITE")
-        words = _words(address, host, public, database, token_file, tensorboard)
+        words = _words(address, names, public, database, token_file, tensorboard)
         _observe(str(homes[0]), keep_in, words, open_browser, as_json)
     if keep_in is not None:
         raise typer.BadParameter(
@@ -115,7 +116,7 @@ def command(
             database=database,
             token_file=token_file,
             public=public,
-            hosts=tuple(host or ()),
+            hosts=tuple(names),
             tensorboard=tensorboard,
             observed=observed,
             ends_with_parent=companion,
@@ -126,14 +127,14 @@ def command(
 
 def _words(
     address: str | None,
-    host: list[str] | None,
+    names: list[str],
     public: bool,
     database: Path | None,
     token_file: Path | None,
     tensorboard: Path | None,
 ) -> list[str]:
     """The options for the dashboard process that shows the copies."""
-    valued: list[tuple[str, object]] = [("--address", address), *(("--host", name) for name in host or ())]
+    valued: list[tuple[str, object]] = [("--address", address), *(("--host", name) for name in names)]
     valued += [("--database", database), ("--token-file", token_file), ("--tensorboard", tensorboard)]
     given = [word for name, value in valued if value is not None for word in (name, str(value))]
     return [*given, *(["--public"] if public else []), "--observed"]

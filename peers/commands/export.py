@@ -34,6 +34,7 @@ def command(
 ) -> None:
     """Write a trained model as files that other programs read, from the coordinator's archive."""
     from peers.run.archived_run import Refused, open_archived
+    from peers.runtime.signals import treat_all_as_ctrl_c
     from swarm.state.export import export_hf, export_native
 
     refused = Refused()
@@ -42,6 +43,7 @@ def command(
 
         archive = fetched(invite, home, archive, version)
     trained = open_archived(archive or HomeFolder(home).archive, version, refused)
+    treat_all_as_ctrl_c()  # so that unfinished files are removed
     export = export_hf if kind is Format.HF else export_native
     written = export(trained.archive, trained.manifest, trained.tokenizer, out, trained.version, force=force)
     if as_json:

@@ -56,6 +56,7 @@ def command(
     Reads safetensors and GGUF, nothing that could run code.
     """
     from peers.runtime.memory_limits import free_memory
+    from peers.runtime.signals import treat_all_as_ctrl_c
     from swarm.atomic import atomic_file, write_whole
     from swarm.models import cuts
     from swarm.state.error import StateError
@@ -83,6 +84,7 @@ def command(
         update={"cuts": cuts.propose_cuts(whole, stages, cuts.flop_costs(whole, batch.sequence_length))}
     )
     described = named_run(name)
+    treat_all_as_ctrl_c()  # so that unfinished files are removed
     side = out / ".importing"
     shutil.rmtree(side, ignore_errors=True)
     try:

@@ -88,6 +88,7 @@ def command(
 
     Without --input: the leads of 10,033 English Wikipedia articles (CC BY-SA 4.0), which come with the installation.
     """
+    from peers.runtime.signals import treat_all_as_ctrl_c
     from swarm.data import digits, open_source, prepare, prepare_images, read_images, wikipedia_leads
 
     reading = {"--field": field, "--exclude": exclude}
@@ -104,6 +105,7 @@ def command(
     else:
         _refuse(f"--tokenizer {tokenizer} is used as it is", {"--vocab-size": vocab_size})
 
+    treat_all_as_ctrl_c()  # so that unfinished files are removed
     if images is not None:
         found = digits() if images == "digits" else read_images(Path(images), name, licence)
         section = prepare_images(found, out, heldout_fraction=0.2 if heldout is None else heldout, force=force)

@@ -31,6 +31,7 @@ from peers.runtime.checkpoint_request import CheckpointRequest
 from peers.runtime.core_loop import INTERRUPTED
 from peers.runtime.directory import Directory
 from peers.runtime.link_probe import PROBES, Prober
+from peers.runtime.notebook import Notebook
 from peers.runtime.organisers import addresses_by_peer, members_of
 from peers.runtime.run_observer import RunObserver
 from peers.runtime.signals import leaving_signals
@@ -172,7 +173,7 @@ class CoordinatorProcess:
             Role.COORDINATOR,
             lambda: (None, -1, 0.0),
             given,
-            notebook=home.notebook,
+            notebook=Notebook(home.notebook),
             coordinators=others,
             book=self._book,
         )

@@ -6,6 +6,8 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
+from swarm.dns_name import is_dns_name
+
 ADDRESS, PORT = "127.0.0.1", 7070
 _FORM = re.compile(r"(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<four>[0-9.]+|localhost))?:?(?P<port>[0-9]+)?", re.ASCII)
 
@@ -58,6 +60,21 @@ class Place:
     def __str__(self) -> str:
         address = self.address if ":" not in self.address else f"[{self.address}]"
         return address if self.wish else f"{address}:{self.port}"
+
+
+def server_name(text: str) -> str:
+    """A name of this server for --host, in lower case. Raises PlaceError."""
+    if is_dns_name(text):
+        return text.lower()
+    try:
+        ipaddress.ip_address(text.removeprefix("[").partition("]")[0])
+    except ValueError:
+        raise PlaceError(
+            f"--host {text[:80]!r} is not a name: write only the name, such as swarm.example, without a port"
+        ) from None
+    raise PlaceError(
+        f"--host {text}: it adds a name, and IP addresses need none. To serve at an address, use --address"
+    )
 
 
 def is_place(text: str) -> bool:

@@ -132,6 +132,7 @@ IGNORED = NOISE | frozenset(
         "StateDrifted",
         "StageDoubted",
         "CheckpointsDiffer",
+        "CheckpointsMissing",
         "FrameRefused",
         "StreamBroken",
         "MessagesDropped",

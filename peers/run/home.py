@@ -24,7 +24,8 @@ organiser.key    signs the run and its passes (peers/coordinator/organiser_key.p
 certificate      what this peer shows to others of its run (peers/stage/admission.py)
 bans.json        members that the coordinators have shut out (peers/stage/bans.py)
 passes/          passes that were made here; everybody who has one can join (peers/coordinator/pass_book.py)
-peers.json       the last known addresses of the coordinator's peers (peers/runtime/directory.py)
+peers.json       the last known addresses of the coordinator's peers, or of a peer's coordinators
+                 (peers/runtime/notebook.py)
 join-token       the invite that peers join with, for the organiser's dashboard
 dashboard.token  the organiser's token for the dashboard (peers/dashboard/tokens.py)
 dashboard.sqlite the dashboard's history; made again from the logs if it is deleted

@@ -5,21 +5,21 @@ they publish only addresses that everybody on the internet can dial, and none of
 the DHT those peers that no coordinator knows, for example one that has moved while it was away. It looks up only the
 peers that it needs, a few at a time, so a large run costs a peer no more than a small one.
 
-The coordinator also writes its peers' addresses to a file and dials them after a restart. The peers would reconnect by
-themselves, but after failed dials libp2p makes them wait for seconds, and later for minutes.
+The coordinator also writes its peers' addresses to its notebook and dials them after a restart. The peers would
+reconnect by themselves, but after failed dials libp2p makes them wait for seconds, and later for minutes. Peers note
+the coordinators, and learn from a coordinator's own record that it has moved.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from peers.runtime.address_book import AddressBook, ask
+from peers.runtime.notebook import MAX_NOTED, Notebook
 from swarm.net import records
 from swarm.net.addresses import is_global, split_peer
 from swarm.net.dht_clock import get_dht_time
@@ -44,10 +44,6 @@ _RETRY_S = 0.5
 _DHT_AFTER_S = 2.0
 """Seconds after the start until the DHT is asked, unless a coordinator is connected earlier."""
 _FORGET_S = 600.0
-MAX_NOTED = 4096
-"""Maximum number of peers in the notebook."""
-_MAX_NOTEBOOK = MAX_NOTED * records.MAX_RECORD
-"""Maximum number of bytes that are read from the notebook."""
 _log = logging.getLogger(__name__)
 
 
@@ -57,7 +53,7 @@ class Directory:
 
     `given`: addresses known from elsewhere, such as the invite. They are used in addition to those of the record, and
     never forgotten.
-    `notebook`: a file that keeps the addresses of all recent peers, to be dialled at the next start.
+    `notebook`: keeps addresses, to be dialled at the next start.
     `coordinators`: those of the run, without this process.
     `book`: the records that members have sent to this process, if it is a coordinator.
     """
@@ -70,7 +66,7 @@ class Directory:
         role: Role,
         describe: Callable[[], tuple[StageIndex | None, int, float]],
         given: Mapping[Actor, tuple[str, ...]] | None = None,
-        notebook: Path | None = None,
+        notebook: Notebook | None = None,
         coordinators: Sequence[Actor] = (),
         book: AddressBook | None = None,
     ) -> None:
@@ -85,7 +81,7 @@ class Directory:
         self._book = book
         self._told: dict[Actor, tuple[tuple[str, ...], float]] = {}
         """For each coordinator: the addresses of this process that it knows, and when it was told."""
-        self._known: dict[str, tuple[int, tuple[str, ...]]] = {} if notebook is None else _read(notebook)
+        self._known: dict[str, tuple[int, tuple[str, ...]]] = {} if notebook is None else notebook.read()
         """For each peer id, the incarnation and addresses of its newest record."""
         now = asyncio.get_running_loop().time()
         self._seen = dict.fromkeys(self._known, now)
@@ -111,13 +107,15 @@ class Directory:
         return actor in self._wanted
 
     def link_up(self, actor: Actor) -> None:
-        """A connection has opened, for the first time or again; a coordinator may have restarted.
+        """A connection has opened, for the first time or again; a coordinator may have restarted at another address.
 
-        Ask a coordinator at once for all unknown addresses, so that the other coordinators are known before this one
-        may die.
+        Ask a coordinator at once for its present addresses and all unknown ones, so that the other coordinators are
+        known before this one may die.
         """
         told = self._told.pop(actor, None) is not None
-        if told or (self._missing and actor in self._coordinators):
+        if actor in self._coordinators:
+            self._asked.pop(actor.peer, None)
+        if told or actor in self._coordinators:
             self._retry_s = _RETRY_S
             self._wake.set()
 
@@ -136,7 +134,7 @@ class Directory:
     async def run(self) -> None:
         """Publish and refresh until cancelled. If a DHT does not answer, it is tried again."""
         for peer, (incarnation, addresses) in self._known.items():
-            self._network.learn(Actor(peer, incarnation), addresses)
+            self._learn(Actor(peer, incarnation), addresses)
             self._network.dial(Actor(peer, incarnation))
         while True:
             self._wake.clear()
@@ -204,8 +202,10 @@ class Directory:
         return found
 
     async def _publish(self) -> None:
-        """Put the addresses that everybody can dial into the DHT, if there are any."""
+        """Put the addresses that everybody can dial into the DHT, if there are any, and all into the own book."""
         own = await self._own()
+        if self._book is not None:
+            self._book.note(self._host.peer_id, records.sign_peer(self._host.identity, own).SerializeToString())
         open_to_all = tuple(address for address in own.addresses if is_global(address))
         if not open_to_all or await records.publish(self._host, replace(own, addresses=open_to_all)):
             self._publish_at = asyncio.get_running_loop().time() + _PUBLISH_S
@@ -254,9 +254,12 @@ class Directory:
                 oldest = next(iter(self._known))
                 del self._known[oldest], self._seen[oldest]
             self._missing.discard(actor)
-            self._network.learn(actor, tuple(dict.fromkeys((*record.addresses, *self._given.get(actor, ())))))
+            self._learn(actor, where[1])
             changed = True
         return changed
+
+    def _learn(self, actor: Actor, addresses: tuple[str, ...]) -> None:
+        self._network.learn(actor, tuple(dict.fromkeys((*addresses, *self._given.get(actor, ())))))
 
     async def _of_book(self, peers: list[str]) -> list[records.PeerRecord]:
         return [] if self._book is None else self._book.find(peers)
@@ -272,43 +275,21 @@ class Directory:
         return await records.lookup(self._host, self._run_hash, peers)
 
     def _forget(self) -> None:
-        """Forget peers without a record or connection for a while, so that past peers are not dialled for ever."""
+        """Forget peers without a record or connection for a while, so that past peers are not dialled for ever.
+
+        Coordinators are kept: a peer that waits for one needs its last address at the next start.
+        """
         now = asyncio.get_running_loop().time()
         gone = {peer for peer in self._known if now - self._seen[peer] > _FORGET_S}
         for actor in self._network.forget_lost(_FORGET_S, keep=self._wanted | self._given.keys()):
             if self._known.get(actor.peer, (-1,))[0] == actor.incarnation:
                 gone.add(actor.peer)
+        gone -= {coordinator.peer for coordinator in self._coordinators}
         for peer in gone:
             del self._known[peer], self._seen[peer]
         if gone:
             self._note()
 
     def _note(self) -> None:
-        if self._notebook is None:
-            return
-        try:
-            fresh = self._notebook.with_suffix(".new")
-            fresh.write_text(json.dumps(self._known))
-            fresh.replace(self._notebook)
-        except OSError as error:
-            _log.warning(
-                "%s cannot be written, so after a restart this process waits until peers dial it: %s",
-                self._notebook,
-                error,
-            )
-
-
-def _read(notebook: Path) -> dict[str, tuple[int, tuple[str, ...]]]:
-    try:
-        with notebook.open(encoding="utf-8") as file:
-            noted = json.loads(file.read(_MAX_NOTEBOOK))
-        return {
-            str(peer): (int(life), tuple(map(str, addresses))[: records.MAX_ADDRESSES])
-            for peer, (life, addresses) in list(noted.items())[-MAX_NOTED:]
-            if 0 <= life < 2**63
-        }
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        _log.warning("%s cannot be used, so this process waits until peers dial it: %s", notebook, error)
-        return {}
+        if self._notebook is not None:
+            self._notebook.write(self._known)

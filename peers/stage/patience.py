@@ -90,7 +90,8 @@ class Patience:
         waited = _duration(self._patience_s)
         return (
             f"the coordinator could not be reached for {waited}: the run is over, or its coordinator has moved. "
-            "Ask the organiser; `swarm-peer join` with the same --home continues from this peer's state"
+            "Ask the organiser for a new invite; `swarm-peer join` with it and the same --home continues from this "
+            "peer's state"
         )
 
 

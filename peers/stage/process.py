@@ -13,6 +13,7 @@ from peers.run.dry_run import StageNeed, needs_of
 from peers.run.home import OpenHome
 from peers.runtime.core_loop import RunFailed
 from peers.runtime.directory import Directory
+from peers.runtime.notebook import Notebook
 from peers.runtime.organisers import addresses_by_peer, members_of
 from peers.runtime.run_observer import RunObserver
 from peers.stage.admission import Admitted, be_admitted, check_identity, says_shut_out
@@ -195,7 +196,14 @@ class PeerProcess:
         self.driver.attach(self._network, self._keeper)
         given = {member: known[member.peer] for member in group if member.peer in known}
         self.directory = Directory(
-            host, self._network, manifest.hash, Role.PEER, self._described, given, coordinators=group
+            host,
+            self._network,
+            manifest.hash,
+            Role.PEER,
+            self._described,
+            given,
+            notebook=Notebook(home.notebook, [member.peer for member in group]),
+            coordinators=group,
         )
         self.directory.need(group)
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from peers.run.home import Home
+from peers.runtime.notebook import current
 from peers.stage.options import JoinOptions
 from peers.stage.process import join
 from swarm.events import SeatLeft, SeatTaken
@@ -95,7 +96,8 @@ class _Row:
     async def _join(self, number: int, on_call: bool) -> str:
         options = replace(seat_options(self._options_of(number), number), on_call=on_call)
         with Home.open(seat_home(self._path, number)) as home:
-            return await join(self._invite, home, options)
+            where = current(self._invite, Home(self._path).notebook, home.notebook)
+            return await join(where, home, options)
 
 
 def _moved(address: str, number: int) -> str:

@@ -28,6 +28,10 @@ DOCUMENT_CHARACTERS = 4096
 """A longer text file is split into documents: at the first blank line after this many characters, or at any line after
 4 times as many.
 """
+_LINE_BYTES = 1 << 16
+"""A longer line of a text file is split, at a space if there is one: whole files may be one line, and to encode
+a text takes 30 times its memory.
+"""
 
 
 _NAMES_SHOWN = 8
@@ -189,24 +193,41 @@ def _walk(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def _lines(path: Path, longest: int = -1) -> Iterator[tuple[int, str]]:
+    """Yield (number, text) of each line. A line of more than `longest` bytes is yielded in several parts; -1: never."""
     with formats.opened(path) as file:
-        for number, raw in enumerate(file, 1):
+        number, at, rest, encoding = 1, 0, b"", "utf-8-sig"
+        while raw := rest + file.readline(longest):
+            ends = raw.endswith(b"\n")
+            raw, rest = (raw, b"") if ends or longest < 0 or len(raw) < longest else _cut(raw)
             if b"\0" in raw:
                 raise CorpusError(f"{path}, line {number}: {_ZERO_BYTES}")
             try:
-                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                text = raw.decode(encoding)
             except UnicodeDecodeError as error:
                 raise CorpusError(
-                    f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start} of the line); "
+                    f"{path}, line {number}: not UTF-8 ({error.reason} at byte {at + error.start} of the line); "
                     "convert the file to UTF-8"
                 ) from None
+            yield number, text
+            encoding = "utf-8"
+            number, at = (number + 1, 0) if ends else (number, at + len(raw))
+
+
+def _cut(raw: bytes) -> tuple[bytes, bytes]:
+    """Cut a part of a line at its last space, or if none is in the second half, before its last character."""
+    at = raw.rfind(b" ", len(raw) // 2) + 1
+    if not at:
+        at = len(raw) - 1
+        while at > 1 and raw[at] & 0xC0 == 0x80:  # within a character of UTF-8
+            at -= 1
+    return raw[:at], raw[at:]
 
 
 def _text(path: Path) -> Iterator[str]:
     held: list[str] = []
     size = 0
-    for _, line in _lines(path):
+    for _, line in _lines(path, _LINE_BYTES):
         blank = not line.strip()
         if held or not blank:
             held.append(line)
@@ -371,6 +392,9 @@ def _values(file: Any, path: Path, column: str) -> Iterator[Any]:
 
 
 def _string(value: Any, place: str) -> str:
+    """The text of a row. Datasets often have `null` for a text that is missing: it counts as empty."""
+    if value is None:
+        return ""
     if not isinstance(value, str):
         raise CorpusError(f"{place}: expected text, got {type(value).__name__} {str(value)[:40]!r}")
     try:

@@ -172,8 +172,12 @@ def _encode(
 def _mend(empty: str, documents: int) -> str:
     """What to do about an empty split."""
     if documents < 2:
-        return "each split needs a document: add some. A long text is split only at the ends of its lines"
-    return f"add documents or {'lower' if empty == 'training' else 'raise'} --heldout"
+        return (
+            "each split needs a document: add some. A long text is split at the ends of its lines, and a line of more "
+            "than 64 kB also within it"
+        )
+    change = "lower" if empty == "training" else "raise"
+    return f"add documents or {change} --heldout. Documents with the same text are all in one split"
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -52,6 +52,24 @@ class CheckpointArchived(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointsMissing(Event):
+    """Several checkpoints in a row did not reach the archive. `archived`: the newest one there; 0: none."""
+
+    severity: ClassVar[Severity] = "warning"
+
+    archived: int
+    version: int
+    reason: str
+
+    def sentence(self) -> str:
+        back = f"to version {self.archived}" if self.archived else "to its beginning"
+        return (
+            f"no checkpoint is archived since version {self.archived}, and the run is at version {self.version}: "
+            f"{self.reason}. If the last copy of a stage is lost, the run goes back {back}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointRefused(Event):
     """A checkpoint file is incomplete or damaged. The previous checkpoint is used."""
 

@@ -13,6 +13,16 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(text.split()))
 
 
+def shortened(text: str) -> str:
+    """`text`, with the middle of each very long word left out: an error repeats what somebody has pasted by mistake."""
+    return " ".join(
+        word if len(word) <= LONGEST_WORD else f"{word[:_HEAD]}…{word[-_TAIL:]}" for word in text.split(" ")
+    )
+
+
+LONGEST_WORD, _HEAD, _TAIL = 400, 80, 40
+
+
 def printable_lines(text: str) -> str:
     """`text` with its lines and tabs, and with U+FFFD in place of every other character that is not printable.
 

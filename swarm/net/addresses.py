@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 
+from swarm.dns_name import is_dns_name
 from swarm.net.identity import IdentityError, peer_id_bytes
 
 MAX_ADDRESS = 512
@@ -72,7 +73,8 @@ def components(address: str) -> list[tuple[str, str]]:
     """[(protocol, value), …] of a multiaddress, with every value validated. Raises AddressError."""
     parts = address.split("/")
     if len(address) > MAX_ADDRESS or len(parts) < 2 or parts[0]:
-        raise AddressError(f"{address[:80]!r} is not a multiaddress such as /ip4/203.0.113.5/tcp/4001/p2p/12D3Koo…")
+        instead = _as_multiaddress(address) or "/ip4/203.0.113.5/tcp/4001/p2p/12D3Koo…"
+        raise AddressError(f"{address[:80]!r} is not a multiaddress such as {instead}")
     found, words = [], iter(parts[1:])
     for name in words:
         if name not in _CODES:
@@ -96,16 +98,32 @@ def _check(address: str, name: str, value: str) -> None:
         match name:
             case "ip4":
                 ipaddress.IPv4Address(value)
-            case "ip6":
-                ipaddress.IPv6Address(value)
+            case "ip6" if ipaddress.IPv6Address(value).scope_id is not None:
+                raise ValueError(f"the part after % names a link of one machine: use an address without {value!r}")
             case "tcp" | "udp" if not (value.isascii() and value.isdigit() and int(value) < 65536):
                 raise ValueError(f"{value!r} is not a port")
             case "p2p":
                 peer_id_bytes(value)
             case "dns" | "dns4" | "dns6" if not value:
                 raise ValueError("the name is missing")
+            case "dns" | "dns4" | "dns6" if not is_dns_name(value):
+                raise ValueError(
+                    "this is no DNS name: use letters, digits, - and dots; a name in another script in its form xn--…"
+                )
     except (ValueError, IdentityError) as error:
         raise AddressError(f"{address!r}: /{name}/{value}: {error}") from None
+
+
+def _as_multiaddress(text: str) -> str:
+    """A multiaddress for a text such as `swarm.example:4001` or `[::1]:4001`; empty if it has another form."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit() and int(port[:6]) < 65536):
+        return ""
+    try:
+        ip = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return f"/dns/{host}/tcp/{port}" if is_dns_name(host) else ""
+    return f"/ip{ip.version}/{ip}/tcp/{port}"
 
 
 def is_global(address: str) -> bool:

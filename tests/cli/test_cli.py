@@ -133,6 +133,13 @@ def test_user_errors_are_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest
     assert error.startswith("error: ") and "nowhere.txt does not exist" in error and "\n" not in error
 
 
+@pytest.mark.parametrize("command", [["status", "--home"], ["coordinate"], ["init", "r.toml", "--name"]])
+def test_an_error_does_not_repeat_pages_of_what_was_pasted(command: list[str], capsys: pytest.CaptureFixture[str]):
+    assert exit_code(*command, "x" * 5000) == 2
+    said = capsys.readouterr().err
+    assert "x" * 70 + "…" in said and len(said) < 700
+
+
 def test_errors_about_a_path_are_user_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert exit_code("events", str(tmp_path / "none.jsonl")) == 2
     error = capsys.readouterr().err

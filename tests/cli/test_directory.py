@@ -13,6 +13,7 @@ from hivemind.utils import get_dht_time
 
 from peers.runtime import directory as module
 from peers.runtime.directory import Directory
+from peers.runtime.notebook import Notebook
 from swarm.net.handshake import Role
 from swarm.net.records import PeerRecord
 from swarm.protocol.ids import Actor
@@ -46,7 +47,9 @@ def record(actor: Actor, *addresses: str) -> PeerRecord:
 
 
 class Setting:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, notebook: Path | None = None) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, notebook: Path | None = None, coordinators: Sequence[Actor] = ()
+    ) -> None:
         self.records: list[PeerRecord] = []
         self.net = Net()
         host: Any = SimpleNamespace(peer_id=ME.peer)
@@ -60,7 +63,8 @@ class Setting:
 
         monkeypatch.setattr(module.records, "lookup", lookup)
         given = {COORDINATOR: ("/ip4/1.2.3.4/tcp/1",)}
-        self.directory = Directory(host, net, RUN, Role.PEER, lambda: (None, -1, 0.0), given, notebook)
+        kept = None if notebook is None else Notebook(notebook)
+        self.directory = Directory(host, net, RUN, Role.PEER, lambda: (None, -1, 0.0), given, kept, coordinators)
 
 
 async def test_changed_addresses_are_taken_and_those_of_the_invite_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +148,36 @@ async def test_who_is_lost_or_without_a_record_for_long_leaves_the_notebook(
     it.directory._seen["wanted"] += 3600.0
     it.directory._forget()
     assert set(json.loads(notebook.read_text())) == {"wanted"}
+
+
+async def test_coordinators_stay_in_the_notebook_while_a_peer_waits_for_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    notebook = tmp_path / "peers.json"
+    it = Setting(monkeypatch, notebook, [COORDINATOR])
+    it.records = [record(COORDINATOR, "x"), record(OTHER, "y")]
+    it.directory.need([COORDINATOR, OTHER])
+    it.directory._ask_dht_from = 0.0
+    it.net.unreached = {COORDINATOR, OTHER}
+    await it.directory._refresh()
+    monkeypatch.setattr(module, "_FORGET_S", -1.0)
+    it.directory._forget()
+    assert set(json.loads(notebook.read_text())) == {"coordinator"}
+
+
+async def test_a_coordinator_that_is_back_is_asked_at_once_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = Setting(monkeypatch, None, [COORDINATOR])
+    it.directory._ask_dht_from = 0.0
+    it.net.unreached = {COORDINATOR}  # so that the DHT answers in this test
+    it.directory.need([COORDINATOR])
+    it.records = [record(COORDINATOR, "x")]
+    await it.directory._refresh()
+    await it.directory._refresh()
+    assert it.asked == [["coordinator"]]
+    it.directory._wake.clear()
+    it.directory.link_up(COORDINATOR)
+    await it.directory._refresh()
+    assert it.directory._wake.is_set() and it.asked == [["coordinator"]] * 2
 
 
 async def test_who_is_reached_stays_in_the_notebook_though_no_record_is_found(

@@ -1,6 +1,8 @@
 """prepare: what it prints, and bad input."""
 
+import importlib
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -117,3 +119,28 @@ def test_a_tokenizer_that_does_not_know_the_text_is_shown(
     assert "is this the right tokenizer for this text?" in out
     assert ("unknown tokens: 0.00 %" in out) == (unknown_token is None)
     assert "% of the characters are lost" in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_leave_removes_what_is_unfinished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+):
+    write_texts(tmp_path / "a.jsonl")
+    out = tmp_path / "data"
+    kept = {each: signal.signal(each, signal.SIG_DFL) for each in (signal.SIGTERM, signal.SIGHUP)}
+    seen: list[bool] = []
+
+    def be_told(*_: object) -> None:
+        seen.append((out / ".preparing").is_dir())
+        if signal.getsignal(number) is not signal.SIG_DFL:  # else it would end the tests
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(importlib.import_module("swarm.data.prepare"), "_encode", be_told)
+    try:
+        assert (
+            exit_code("prepare", "--input", str(tmp_path / "a.jsonl"), "--vocab-size", "300", "--out", str(out)) == 130
+        )
+    finally:
+        for each, handler in kept.items():
+            signal.signal(each, handler)
+    assert seen == [True] and list(out.iterdir()) == []

@@ -3,7 +3,7 @@
 import pytest
 
 from peers.cli import _with_places
-from peers.dashboard.place import Place, PlaceError
+from peers.dashboard.place import Place, PlaceError, server_name
 from peers.dashboard.process import DashboardError, listen
 
 
@@ -58,3 +58,28 @@ def test_a_taken_port_is_passed_over_when_it_was_only_a_wish() -> None:
             assert other.getsockname()[1] > port
         with pytest.raises(DashboardError, match="another ADDRESS:PORT"):
             listen(Place(port=port, wish=False))
+
+
+def test_names_of_a_server_are_taken_in_lower_case():
+    assert [server_name(name) for name in ("Swarm.Example", "box", "7.my_host")] == [
+        "swarm.example",
+        "box",
+        "7.my_host",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("::1", "use --address"),
+        ("[::1]:7070", "use --address"),
+        ("0.0.0.0", "use --address"),
+        ("swarm.example:443", "without a port"),
+        ("https://swarm.example", "write only the name"),
+        ("*", "is not a name"),
+        ("", "is not a name"),
+    ],
+)
+def test_what_is_no_name_of_a_server_is_refused(text: str, says: str):
+    with pytest.raises(PlaceError, match=says):
+        server_name(text)

@@ -93,6 +93,30 @@ def test_jsonl_errors_name_file_line_and_field(tmp_path: Path):
     assert "not valid Unicode" in failure('{"body": "\\ud83d"}')
 
 
+@pytest.mark.parametrize("word", ["stone ", "ä", "界", "🌍", "x"])
+def test_a_file_of_one_long_line_becomes_several_documents(tmp_path: Path, word: str):
+    path = tmp_path / "a.txt"
+    text = word * (300_000 // len(word.encode()))
+    path.write_text(text)
+    documents = list(open_source([path]).documents())
+    assert len(documents) > 1 and max(len(each.encode()) for each in documents) <= 1 << 17
+    assert "".join(documents).replace(" ", "") == text.replace(" ", "")
+    assert all(set(each.split()) == {"stone"} for each in documents) or " " not in word
+
+
+def test_an_error_after_a_long_line_names_its_place(tmp_path: Path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"x" * 200_000 + b"\nfine\n" + b"y" * 100_000 + b"\xff\n")
+    with pytest.raises(CorpusError, match=r"a\.txt, line 3: not UTF-8 .* at byte 100000 of the line"):
+        list(open_source([path]).documents())
+
+
+def test_a_row_whose_text_is_null_counts_as_an_empty_one(tmp_path: Path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "one"}\n{"text": null}\n{"text": ""}\n{"text": "two"}\n')
+    assert list(open_source([path]).documents()) == ["one", "two"]
+
+
 def test_text_that_is_not_utf8_names_file_and_line(tmp_path: Path):
     path = tmp_path / "latin.txt"
     path.write_bytes("gut\nschön\n".encode("latin-1"))
@@ -121,7 +145,7 @@ def test_parquet_column_and_errors(tmp_path: Path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "a.parquet"
-    parquet.write_table(pyarrow.table({"text": ["one", "two", ""], "count": [1, 2, 3]}), path)
+    parquet.write_table(pyarrow.table({"text": ["one", None, "two", ""], "count": [1, 2, 3, 4]}), path)
     assert list(open_source([path]).documents()) == ["one", "two"]
     with pytest.raises(CorpusError, match="no column 'texts'; the nearest one is 'text'"):
         list(open_source([path], field="texts").documents())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from swarm.events import PeerLost, PeerMoved
+from swarm.events import CheckpointsMissing, PeerLost, PeerMoved
 from swarm.protocol import messages as m
 from swarm.protocol.controls import Device
 from swarm.protocol.coordinator.checkpoints import Checkpoints
@@ -256,6 +256,34 @@ def test_of_two_copies_that_differ_the_other_is_fetched_when_the_first_cannot_be
             checkpoints.note(member, status, now)
         fetched += [order.digests for order in out.take() if isinstance(order, CollectCheckpoint)]
     assert fetched == [("right",), ("lie",)]
+
+
+def test_several_checkpoints_in_a_row_that_nobody_saves_are_reported_once() -> None:
+    """A peer whose disk is full trains on. Without a word of it, the organiser would lose all steps since then."""
+    settings = small_settings(stages=1, microbatches=2, steps=20, replicas=1, checkpoint_every=2)
+    history, members, out = History(Term(1), None, None, version=2), Members(), Outbox(ME)
+    history.stored(2, Term(1))
+    member = members.add(ONE, 0.0)
+    checkpoints = Checkpoints(settings, history, members, Doubts(), out)
+    tables: Any = SimpleNamespace(tables=[m.StageTable(0, (ONE,), (0, 0))])
+    status = m.Status(ONE, StageIndex(0), 1, sequence=1)
+
+    def reported(version: int, now: float) -> list[CheckpointsMissing]:
+        history.version = version
+        checkpoints.decided(version, tables, frozenset())
+        checkpoints.note(member, status, now)
+        return [
+            each.event for each in out.take() if isinstance(each, Emit) and isinstance(each.event, CheckpointsMissing)
+        ]
+
+    budget = settings.step_budget_s
+    assert [reported(version, 0.0) for version in (2, 4, 6, 8)] == [[], [], [], []]
+    assert reported(10, 3 * budget) == [
+        CheckpointsMissing(2, 10, "checkpoint 8 of stage 0 is not archived: none of its replicas has saved it")
+    ]
+    assert reported(12, 4 * budget) == reported(14, 9 * budget) == []
+    history.stored(14, Term(1))
+    assert [reported(version, 20 * budget) for version in (16, 18, 20)] == [[], [], []]
 
 
 def test_copies_of_one_persons_devices_alone_are_not_all_that_counts() -> None:

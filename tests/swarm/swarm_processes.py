@@ -202,6 +202,11 @@ class Swarm:
         self.coordinator.start(words if shown else [*words, "--no-dashboard"])
         self.coordinator.wait(invite.exists, "an invite")
 
+    def move(self, *more: str) -> None:
+        """Start the coordinator again, at another port."""
+        self._invite_file.unlink()
+        self.coordinate(*more)
+
     def restore(self, copy: Path) -> None:
         """Put a copy of the coordinator's home, which is dead, in its place, event log and all."""
         shutil.rmtree(self.coordinator.home)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from swarm.events import (
     CoordinatorAway,
     CoordinatorBack,
     CoordinatorStarted,
+    PeerJoined,
     PeerLost,
     ProcessStarted,
     ProcessStopped,
@@ -29,6 +31,7 @@ from swarm.events import (
     StepApplied,
     StepDecided,
 )
+from swarm.net.invite import parse
 from swarm.state.archive import Archive
 
 PEERS = ("p0", "p1", "p2", "p3")
@@ -96,6 +99,35 @@ def test_peers_that_are_back_before_their_coordinator_wait_for_it(make_swarm: Ma
     assert all(swarm.peers[name].of(CoordinatorBack) for name in PEERS)
     swarm.assert_replicas_identical()
     swarm.assert_equal(reference(swarm))
+
+
+def test_a_restarted_peer_finds_a_coordinator_that_has_moved(make_swarm: MakeSwarm, reference: Reference) -> None:
+    """The peer restarts with the old invite: it was connected when the coordinator came back at another port.
+
+    Each stage has one peer, so the run waits for it.
+    """
+    swarm = make_swarm("none", LONG, PATIENT, "swarm.replicas=1")
+    swarm.coordinate()
+    old = swarm.invite
+    swarm.join_stages(PEERS[:2], alike=(EVEN,))
+    swarm.coordinator.wait_for(StepDecided, 2)
+    swarm.coordinator.kill()
+    swarm.coordinator.wait_end()
+    swarm.move()
+    notebook = Home(swarm.peers["p0"].home).notebook
+    swarm.peers["p0"].wait(lambda: not at_one_of(old, notebook), "the coordinator's new address in the peer's notebook")
+    swarm.peers["p0"].kill()
+    swarm.peers["p0"].wait_end()
+    swarm.join("p0", EVEN, invite=old)
+    swarm.finish()
+    assert len(swarm.peers["p0"].of(PeerJoined)) >= 2
+    swarm.assert_equal(reference(swarm))
+
+
+def at_one_of(invite: str, notebook: Path) -> bool:
+    """Whether the notebook has no address of the coordinator that the invite does not have."""
+    noted = json.loads(notebook.read_text()) if notebook.exists() else {}
+    return {address for _, addresses in noted.values() for address in addresses} <= set(parse(invite).addresses)
 
 
 def test_damaged_shard_of_the_archive_is_named_and_the_version_before_it_used(

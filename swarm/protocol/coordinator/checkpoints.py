@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from swarm.events import CheckpointRefused, CheckpointsDiffer
+from swarm.events import CheckpointRefused, CheckpointsDiffer, CheckpointsMissing
 from swarm.protocol.coordinator.io import CollectCheckpoint
 from swarm.protocol.coordinator.membership.doubts import Doubts
 from swarm.protocol.coordinator.membership.history import History
@@ -27,6 +27,10 @@ from swarm.protocol.settings import Settings
 
 KEPT = 3
 """Number of versions kept in memory, because each peer reports only the newest one that it has."""
+
+
+_PATIENCE = 2
+"""Step budgets without a new archived checkpoint until this is reported."""
 
 
 @dataclass(slots=True)
@@ -71,6 +75,8 @@ class Checkpoints:
         self._copies: dict[int, _Copies] = {}
         self._ordered: tuple[int, float] = (-1, 0.0)
         """(version, time) of the last order to fetch a checkpoint."""
+        self._progress: tuple[int | None, float | None] = (-1, 0.0)
+        """(the newest version in the archive, the time when it was first seen there; None: its lack is reported)"""
         self._orders = 0
         """Number of orders. Each order names another holder first, because the one before may be slow."""
 
@@ -120,7 +126,8 @@ class Checkpoints:
             self._forget()
 
     def note(self, member: Member, status: Status, now: float) -> None:
-        """Record the checkpoint that a peer reports."""
+        """Record the checkpoint that a peer reports. Called for every Status, with or without one."""
+        self._look(now)
         version, stage, peer = status.checkpoint_version, status.stage, status.actor.peer
         if stage is None or stage != member.stage or not 0 <= stage < self._settings.stages:
             return
@@ -141,6 +148,19 @@ class Checkpoints:
         ordered, at = self._ordered
         if ordered < version or now - at >= 10 * self._settings.heartbeat_s:
             self._order(version, copies, now)
+
+    def _look(self, now: float) -> None:
+        """Report once if KEPT checkpoints in a row are not archived, for several step budgets. Peers leave out a
+        version if their disks are slower than the steps, so a single one means nothing.
+        """
+        archived, since = self._progress
+        patience_s = _PATIENCE * self._settings.step_budget_s
+        if archived != self._history.archived:
+            self._progress = self._history.archived, now
+        elif len(self._rosters) >= KEPT and since is not None and now - since >= patience_s:
+            self._progress = archived, None
+            version = sorted(self._rosters)[-2]  # its peers had the time of a whole interval to save it
+            self._out.emit(CheckpointsMissing(archived or 0, self._history.version, self.lacking(version, now)))
 
     def rolled_back(self, version: int) -> None:
         """The run has gone back: forget later versions, which belong to a history that no longer counts."""
