@@ -108,6 +108,10 @@ class Placement:
         """
         self._handing_on = False
         """True while all holders of a stage are leaving. Meanwhile, all members apply and save the last decision."""
+        self._waited_since: dict[str, float] = {}
+        """For each person, the time since which the next pass has been waiting for a device of this person to load a
+        state. No device is waited for longer than a step budget after that, even if it restarts or another one comes.
+        """
         self._listened: frozenset[Actor] = frozenset()
         """The listeners of the last decided step."""
 
@@ -124,6 +128,7 @@ class Placement:
 
     def pass_opened(self, actors: Iterable[Actor], now: float) -> None:
         self._opened_any = True
+        self._waited_since.clear()
         self.rebalancing.opened(actors, now)
 
     # ------------------------------------------------------------ placing
@@ -279,7 +284,7 @@ class Placement:
             needy = self._wanted(needy, len(staying))
             self._supply(stage, needy, proven(holders), coming, now)
             for member in needy:
-                if member.is_waited_for(now, self._settings.step_budget_s):
+                if self._is_waited_for(member, now):
                     found.ready = False
             if crew + len(paused) < self._settings.replicas and self._may_wait_for_replicas(now):
                 found.wait(f"stage {stage} has {crew} of {self._settings.replicas} replicas")
@@ -339,6 +344,13 @@ class Placement:
             elif member.leaving_since is None:
                 needy.append(member)
         return holders, coming, needy
+
+    def _is_waited_for(self, member: Member, now: float) -> bool:
+        """Return True if the next pass waits for a member that lacks the version."""
+        budget_s = self._settings.step_budget_s
+        if not member.is_waited_for(now, budget_s):
+            return False
+        return now - self._waited_since.setdefault(self._members.people.of(member.actor.peer), now) < budget_s
 
     def _may_be_further(self, member: Member, now: float) -> bool:
         """Return True if the member may hold a newer version than it last reported, because it reported to the former
