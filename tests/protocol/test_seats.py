@@ -215,6 +215,19 @@ def test_who_does_not_do_what_it_was_asked_is_not_asked_for_a_while() -> None:
     assert {event.actor for event in emitted(again, SeatAsked)} == {"a.1", "b.1"}
 
 
+def test_who_leaves_and_returns_all_the_time_does_not_delay_the_request() -> None:
+    run = two_of_three()
+    orders: list[Any] = []
+    for incarnation in range(2, 12):
+        leaver = Actor("b", incarnation)
+        for message in (
+            m.Status(leaver, StageIndex(1), 0, sequence=1, seating=Seating(("b",), grows=True)),
+            m.Leave(leaver, "back soon"),
+        ):
+            orders += run.take(Received(leaver, message)) + run.wait(SETTINGS.recruit_after_s / 4, ("a", 0))
+    assert emitted(orders, SeatAsked)
+
+
 def test_who_restarts_each_time_that_it_is_asked_keeps_no_stage_empty() -> None:
     run = two_of_three()
     orders = run.wait(2.0, *speaking())

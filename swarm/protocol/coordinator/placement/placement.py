@@ -100,8 +100,10 @@ class Placement:
         """For each stage whose version no peer holds, the time since which this is so."""
         self._empty_since: dict[int, float] = {}
         """For each stage that no peer holds or loads, the time since which this is so, or when the last peer joined."""
-        self._arrived = 0
-        """The number of members when those stages were last checked."""
+        self._arrived: set[str] = set()
+        """The peer ids of all members that were seen since then. One that returns must not delay what is done about an
+        empty stage.
+        """
         self._placed_for = (-1, 0)
         """The members and properties for which all members were last placed. If they are unchanged, nothing needs to be
         placed.
@@ -119,6 +121,7 @@ class Placement:
         self.since = now
         self._missing_since.clear()
         self._empty_since.clear()
+        self._arrived.clear()
         for member in self._members:
             member.told_at = -1.0
 
@@ -490,9 +493,10 @@ class Placement:
         """Ask a process for another seat, if no stage can spare a replica and for a while no peer has joined that could
         hold this stage.
         """
-        if len(self._members) > self._arrived:
+        here = {member.actor.peer for member in self._members}
+        if not here <= self._arrived:
             self._empty_since.clear()  # others may be reconnecting, as after a restart of the coordinator
-        self._arrived = len(self._members)
+        self._arrived |= here
         since = self._empty_since.setdefault(stage, now)
         if now - since >= self._settings.recruit_after_s and not self._may_wait_for_replicas(now):
             self._seats.lacking(stage, now)
