@@ -95,6 +95,8 @@ class Holdups:
                 found |= dict.fromkeys(set.intersection(*senders), 2)
             else:
                 self._note_silence(actor)
+        for actor in found:
+            self._silent.pop(actor, None)
         return found
 
     def _note_silence(self, actor: Actor) -> None:
