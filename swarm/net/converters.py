@@ -19,7 +19,10 @@ class Numbers(Protocol):
 
 
 class Actors(Protocol):
-    """The part of an actor table that the receiver of a stream needs: the actor with a number."""
+    """The part of a decoder that the converters need: its actor table, and the count of what it has decoded."""
+
+    parts: int
+    """Number of nested values decoded so far, which determines how long the message takes."""
 
     def actor(self, number: int) -> Actor: ...
 

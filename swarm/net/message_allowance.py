@@ -2,7 +2,8 @@
 
 When a sender has used up its allowance, its streams are not read until the allowance has grown again. So no message is
 lost, and the memory use is one message per stream. Coordinators are not limited. Frames of a step are not limited
-either, unless they are refused: their number is known, and a peer must read them as fast as they come.
+either, unless they are refused: their number is known, and a peer must read them as fast as they come. This does not
+hold for frames that their origin sends through this actor: anybody may send any number of those.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ OF_PASS = 2000.0
 SAVED_S = 20.0
 """Seconds of an allowance that may be saved up."""
 MESSAGE = 1.0
-"""Points that a message on the control channel costs, plus one for each KiB."""
+"""Points that a message on the control channel costs, plus one for each KiB, plus one for each PARTS."""
+PARTS = 32
+"""Number of nested values, such as keys, that take about as long to decode as a short message. The smallest ones take
+two bytes, so the size of a message does not tell how long it takes.
+"""
 REFUSED = 10.0
 """Points that a refused frame costs."""
 OPENED = 10.0
@@ -27,6 +32,11 @@ described and reported as lost in the event logs. So one device can do this once
 """
 MAX_COUNTED = 4096
 """Largest number of counted devices, and of counted passes; the least recently active one is forgotten first."""
+
+
+def cost_of(header_bytes: int, parts: int) -> float:
+    """Points that a message on the control channel costs. `parts`: number of nested values in it."""
+    return MESSAGE + header_bytes / 1024 + parts / PARTS
 
 
 class MessageAllowance:

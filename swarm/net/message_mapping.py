@@ -96,6 +96,7 @@ def encode_value(value: Any, encoder: Numbers) -> Proto:
 
 def decode_value(cls: type, proto: Any, decoder: Actors, payload: Buffer) -> Any:
     plan = _PLANS[cls]
+    decoder.parts += 1
     fields: dict[str, Any] = {}
     for field in plan.fields:
         if field.presence and not proto.HasField(field.name):

@@ -376,7 +376,8 @@ class Network:
                     continue
                 if control:
                     self._heard_at[sender] = time.monotonic()
-                    await self._use(opener, message_allowance.MESSAGE + len(header) / 1024)
+                if control or (isinstance(message, m.Relay) and message.origin == sender):
+                    await self._use(opener, message_allowance.cost_of(len(header), decoder.parts))
                 self.link_rates.arrived(sender, len(payload), stream.payload_s)
                 if self._incoming.get(key) is not stream:
                     return

@@ -71,6 +71,10 @@ class Decoder:
     """Decodes the messages of one stream, in the order in which they arrive."""
 
     def __init__(self, sender: Actor, receiver: Actor) -> None:
+        self.parts = 0
+        """Number of nested values in the last message: 1 for the message itself, and one for each key, span and so
+        on.
+        """
         self._ends = [sender, receiver]
         self._actors = list(self._ends)
 
@@ -79,6 +83,7 @@ class Decoder:
 
         Raises WireError.
         """
+        self.parts = 0
         try:
             proto = pb.Header.FromString(bytes(header))
         except DecodeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 from swarm.net import message_allowance
 from swarm.net.message_allowance import MAX_COUNTED, OF_DEVICE, OF_PASS, SAVED_S, MessageAllowance
 from swarm.protocol import messages as m
-from swarm.protocol.ids import PassId, StepNumber, Term
+from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassId, StepNumber, Term
 
 Pair = Any
 """Of conftest.py, reached through fixtures: tests are not importable."""
+SMALLEST = FrameKey(PassId(Term(0), StepNumber(0)), 0, Direction.FORWARD, Microbatch(0))
+"""A key that takes six bytes."""
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 500.0), st.floats(0.0, 2.0)), max_size=200))
@@ -65,3 +68,34 @@ async def test_messages_beyond_the_allowance_arrive_late_and_in_order(
     slowed, wait_s = await pair.two.next_of(pair.two.slowed)
     assert slowed == a.me and wait_s > 0
     assert pair.two.slowed.qsize() >= 5
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        m.Want((SMALLEST,) * 3200),
+        m.Pending((SMALLEST,) * 6400),
+        m.Relay(Actor("third", 1), Actor("fourth", 1), m.Want((SMALLEST,) * 3200)),
+    ],
+    ids=["Want", "Pending", "relayed Want"],
+)
+async def test_many_small_values_cost_what_they_take(pair: Pair, message: Any) -> None:
+    """These messages have about 20 KiB, but decoding one takes as long as decoding hundreds of others."""
+    a, b = await pair.start()
+    if isinstance(message, m.Relay):
+        message = replace(message, origin=a.me)
+    for _ in range(30):
+        a.send(b.me, message)
+    slowed, _wait_s = await pair.two.next_of(pair.two.slowed)
+    assert slowed == a.me
+    assert pair.two.messages.qsize() >= 5, "what was saved up is read at once"
+
+
+async def test_frames_that_their_origin_sends_through_another_actor_are_limited(pair: Pair) -> None:
+    """They may be empty, for any receiver, and as many as the line carries."""
+    a, b = await pair.start()
+    for number in range(int(OF_DEVICE * SAVED_S) + 500):
+        key = replace(SMALLEST, microbatch=Microbatch(number))
+        a.send(b.me, m.Relay(a.me, Actor("third", 1), m.Frame(key, b"")))
+    slowed, _wait_s = await pair.two.next_of(pair.two.slowed)
+    assert slowed == a.me

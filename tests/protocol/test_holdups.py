@@ -96,3 +96,21 @@ def test_work_saves_the_time_that_siblings_would_need_for_it() -> None:
     stage = Stage("abc")
     stage.report(busy="c")
     assert stage.holdups.saved_s(stage.actors["c"], 0) == 10.0 / 2
+
+
+@pytest.mark.parametrize(
+    ("beats", "heard_at", "found", "if_lost"),
+    [(3, 0.0, {}, 3.0), (4, 0.0, {"c": 4.0}, 4.0), (6, 0.0, {"c": 4.0}, 6.0), (3, 12.5, {}, 0.0)],
+    ids=["short", "long", "longer", "it is heard again"],
+)
+def test_a_silence_counts_from_its_beginning_if_it_is_long_or_does_not_end(
+    beats: int, heard_at: float, found: dict[str, float], if_lost: float
+) -> None:
+    stage, c = Stage("abc"), Actor("c", 1)
+    stage.report(idle="c")
+    member = stage.members.get(c)
+    assert member is not None
+    member.heard_at = heard_at
+    assert stage.found(beats) == found
+    stage.holdups.lost(c)
+    assert stage.holdups.seconds[c] == if_lost

@@ -11,7 +11,7 @@ from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.probation import Probation
-from swarm.protocol.coordinator.proofs import MOST_BEHIND, Proofs, proven
+from swarm.protocol.coordinator.proofs import MOST_BEHIND, MOST_SIBLING_BEHIND, Proofs, proven
 from swarm.protocol.ids import Actor, StageIndex, Term
 from swarm.protocol.io import Emit, Send
 from swarm.protocol.outbox import Outbox
@@ -202,6 +202,26 @@ def test_a_version_that_is_gone_is_followed_by_a_later_one_but_not_for_ever() ->
     nonce = next(message.nonce for to, message in stage.said if isinstance(message, m.Disproved))
     stage.proofs.hear(NEW, m.Proof(nonce), stage.now)
     assert stage.look()[NEW].version == 5, "what was disproved is gone: it is asked as at first"
+
+
+def test_a_sibling_that_always_says_that_the_version_is_gone_keeps_nobody_out() -> None:
+    """It is in the stage for longest, so it is asked first."""
+    stage = Stage()
+    stage.member(NEW, 5)
+    for _ in range(MOST_SIBLING_BEHIND):
+        assert stage.answer(stage.look(), one=None) == {} and not stage.disproved()
+    asked = stage.look()
+    assert set(asked) == {NEW, TWO}
+    stage.answer(asked, new=RIGHT, two=RIGHT)
+    assert stage.newcomer.shown and not stage.probation.strikes("new")
+
+
+def test_where_all_siblings_say_that_every_version_is_gone_the_first_step_compares_the_newcomer() -> None:
+    stage = Stage(siblings=1)
+    stage.member(NEW, 5)
+    for _ in range(MOST_SIBLING_BEHIND):
+        stage.answer(stage.look(), one=None)
+    assert not stage.look() and stage.newcomer.shown and not stage.disproved()
 
 
 @pytest.mark.parametrize("shown", [False, True])

@@ -215,6 +215,30 @@ def test_who_does_not_do_what_it_was_asked_is_not_asked_for_a_while() -> None:
     assert {event.actor for event in emitted(again, SeatAsked)} == {"a.1", "b.1"}
 
 
+def test_who_leaves_and_returns_all_the_time_does_not_delay_the_request() -> None:
+    run = two_of_three()
+    orders: list[Any] = []
+    for incarnation in range(2, 12):
+        leaver = Actor("b", incarnation)
+        for message in (
+            m.Status(leaver, StageIndex(1), 0, sequence=1, seating=Seating(("b",), grows=True)),
+            m.Leave(leaver, "back soon"),
+        ):
+            orders += run.take(Received(leaver, message)) + run.wait(SETTINGS.recruit_after_s / 4, ("a", 0))
+    assert emitted(orders, SeatAsked)
+
+
+def test_who_restarts_each_time_that_it_is_asked_keeps_no_stage_empty() -> None:
+    run = two_of_three()
+    orders = run.wait(2.0, *speaking())
+    assert [event.actor for event in emitted(orders, SeatAsked)] == ["b.1"]
+    for incarnation in (2, 3):
+        again, run.sequence = Actor("b", incarnation), run.sequence + 1
+        status = m.Status(again, StageIndex(1), 0, sequence=run.sequence, seating=Seating(("b",), grows=True))
+        orders += run.take(Received(again, status)) + run.wait(2 * BEAT, ("a", 0))
+    assert [event.actor for event in emitted(orders, SeatAsked)] == ["b.1", "a.1"]
+
+
 def test_two_of_a_process_never_get_the_same_stage() -> None:
     run = Run(replace(SETTINGS, max_replicas=2))
     for stage, name in enumerate(("a", "b", "c")):

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.events import ShareChanged
+from swarm.protocol.controls import Device
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.stage_costs import StageCosts
 from swarm.protocol.coordinator.passes.assignment import shares, wire
@@ -140,6 +141,28 @@ def test_an_uplink_is_no_slower_than_what_was_seen_to_come_of_it() -> None:
     seen(A, b=1e7)
     weights = crew.measured()
     assert weights[A] == weights[C] == 1.0 and abs(weights[B] - 4.0) < 0.1, "10 microbatches a second instead of 2.5"
+
+
+@pytest.mark.parametrize(
+    ("passes", "weight"),
+    [("pqrr", 1.0), ("pqqr", 1.0), ("pqrs", 4.0)],
+    ids=["one person has both", "one is of its own owner", "two people"],
+)
+def test_two_devices_of_one_person_do_not_prove_a_fast_line(passes: str, weight: float) -> None:
+    """They could have somebody with a slow line send so much that it holds up every step."""
+    crew = Crew(A, B, C, D, frames=(2e5,))
+    crew.members.people.learn(Device(serial, 9, name) for serial, name in zip(passes, "abcd", strict=True))
+    for actor in (A, B, C, D):
+        member = crew.members.get(actor)
+        assert member is not None
+        member.offered_uplink = 5e5
+    crew.measured(a=0.1, b=0.1, c=0.1, d=0.1)
+    for receiver in (C, D):
+        member = crew.members.get(receiver)
+        assert member is not None
+        links = (LinkRate(B, 1e7), LinkRate(B, 2e7))
+        member.status = Status(receiver, StageIndex(0), 0, seconds_per_microbatch=0.1, links=links)
+    assert crew.measured()[B] == pytest.approx(weight, abs=0.1)
 
 
 def test_first_measurements_are_believed_only_so_far() -> None:

@@ -329,7 +329,7 @@ class CoordinatorCore:
                 self._cycle.costs.lost(member.actor, reason, now)
             self._placement.rebalancing.lost(member.stage, now)
         if self.open_pass is not None:
-            self.open_pass.exclude(member.actor, reason)
+            self.open_pass.lost(member.actor, reason)
             self._settle(now)
 
     def _settle(self, now: float) -> None:

@@ -11,14 +11,16 @@ again. The second time it also goes on probation. Nothing happens to siblings th
 show the difference.
 
 The first peer of a stage has no sibling to be compared with. The same holds for all peers at the start of a run and
-after a restart of the coordinator; their first step compares them. If a sibling does not answer, another one is asked.
-If there is no other, the newcomer gets work without a proof.
+after a restart of the coordinator; their first step compares them. If a sibling does not answer, or answers again and
+again that it has already discarded the requested version, another one is asked. If there is no other, the newcomer gets
+work without a proof.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -36,7 +38,9 @@ from swarm.protocol.settings import Settings
 MOST_ASKED = 8
 """Largest number of siblings that are asked when a newcomer's answer differs from the first sibling's."""
 MOST_BEHIND = 16
-"""Largest number of proofs in a row that may fail because a peer has already discarded the requested version."""
+"""Largest number of proofs in a row that may fail because the newcomer has already discarded the requested version."""
+MOST_SIBLING_BEHIND = 4
+"""The same for each sibling that is asked. This only replaces the sibling, so it is enough to try every MOST_AHEAD."""
 MOST_AHEAD = 3
 """The requested version may be this far ahead of the current one, after proofs of earlier versions came too late."""
 REMEMBERED = 4096
@@ -77,8 +81,8 @@ class Proofs:
         self._inquiries: dict[Actor, _Inquiry] = {}
         """The requests in progress, by newcomer."""
         self._count = 0
-        self._behind: dict[Actor, int] = {}
-        """For each newcomer, how often the requested version was already discarded."""
+        self._behind: dict[Actor, Counter[Actor]] = {}
+        """For each newcomer, how often each actor had already discarded the requested version."""
         self._asked_at: dict[Actor, float] = {}
         """For each newcomer, when it was last asked."""
         self._silent: dict[Actor, set[Actor]] = {}
@@ -137,7 +141,7 @@ class Proofs:
         if member is None:
             return None
         if proof.checksum is None:
-            self._left_behind(member, inquiry)
+            self._left_behind(member, inquiry, sender)
             return None
         inquiry.answers.setdefault(sender, proof.checksum)
         self._judge(inquiry, member, now)
@@ -167,7 +171,7 @@ class Proofs:
                 self._admit(member, "no sibling has answered")
             return
         history, settings = self._history, self._settings
-        ahead = min(self._behind.get(actor, 0), MOST_AHEAD)
+        ahead = min(self._behind.get(actor, Counter()).total(), MOST_AHEAD)
         version = min(history.version + ahead, history.end(settings))
         self._count += 1
         self._asked_at[actor] = now
@@ -229,16 +233,21 @@ class Proofs:
         if not inquiry.asked:
             del self._inquiries[inquiry.newcomer]
 
-    def _left_behind(self, member: Member, inquiry: _Inquiry) -> None:
-        """A peer has already discarded the requested version. Ask for another version when the newcomer reports
-        next.
+    def _left_behind(self, member: Member, inquiry: _Inquiry, sender: Actor) -> None:
+        """The newcomer or a sibling has already discarded the requested version, as it says. Ask for another version
+        when the newcomer reports next.
+
+        A sibling that says so again and again is replaced. It must not be able to keep a newcomer out.
         """
-        times = self._behind.get(member.actor, 0) + 1
-        if times > MOST_BEHIND:
-            self._disprove(member, inquiry, f"it has given no proof for any of {times} versions")
+        behind = self._behind.setdefault(member.actor, Counter())
+        behind[sender] += 1
+        if sender != member.actor:
+            if behind[sender] >= MOST_SIBLING_BEHIND:
+                self._silent.setdefault(member.actor, set()).add(sender)
+        elif behind[sender] > MOST_BEHIND:
+            self._disprove(member, inquiry, f"it has given no proof for any of {behind[sender]} versions")
             return
         del self._inquiries[member.actor]
-        self._behind[member.actor] = times
 
     # ------------------------------------------------------------ judging
 

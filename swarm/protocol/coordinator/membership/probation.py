@@ -2,8 +2,8 @@
 
 If a peer stalls, fails or disagrees in a step, other peers must do its work again. Without probation, a peer that
 accepts work and never answers would get its share in every step. Broken connections, restarts and silence do not count:
-they end the peer's part in the step anyway, and the network may be the cause. A peer is left out for longer after each
-failure.
+they end the peer's part in the step anyway, and the network may be the cause. `Delays` counts the time for which others
+had waited for the peer. A peer is left out for longer after each failure.
 
 A single broken device of a person affects only that device. If a second device of the person fails too, all devices of
 that person wait as long as the one that waits longest (`People`). Otherwise each further device would get its own

@@ -142,7 +142,8 @@ class StageCosts:
         if this is higher. Infinite if the member has offered no rate.
 
         A link that was measured together with others seems slower than it is, so faster links correct the offered rate.
-        A single fast link proves nothing: both ends may be in the same house, or the receiver may lie.
+        A single fast link proves nothing: both ends may be in the same house, or the receiver may lie. Links to the
+        devices of one person count as one link.
         """
         offered = member.offered_uplink
         return math.inf if offered is None else max(offered, self._carried.get(member.actor, 0.0))
@@ -234,17 +235,14 @@ class StageCosts:
 
 
 def _second_fastest(members: Members) -> dict[Actor, float]:
-    """The rate of the second fastest link from each actor, as the receivers report. Actors with fewer than two links
-    are left out.
+    """The rate of the second fastest link from each actor, as the receivers report. Of the links to one person, only
+    the fastest counts (`People`). Actors with fewer than two links are left out.
     """
-    fastest: dict[Actor, float] = {}
-    second: dict[Actor, float] = {}
+    carried: dict[Actor, dict[str, float]] = {}
     for member in members:
+        receiver = members.people.of(member.actor.peer)
         for sender, rate in member.links.items():
-            if sender == member.actor:
-                continue
-            if rate > fastest.get(sender, 0.0):
-                rate, fastest[sender] = fastest.get(sender, 0.0), rate
-            if rate > second.get(sender, 0.0):
-                second[sender] = rate
-    return second
+            if members.people.of(sender.peer) != receiver:
+                links = carried.setdefault(sender, {})
+                links[receiver] = max(rate, links.get(receiver, 0.0))
+    return {sender: sorted(links.values())[-2] for sender, links in carried.items() if len(links) > 1}

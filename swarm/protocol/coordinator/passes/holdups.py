@@ -1,7 +1,8 @@
 """Measures for how long single actors alone have held up an open training pass.
 
 An actor holds up its stage while at least half of the stage's people have done their microbatches and the actor, which
-could do its own, has not. It also holds up a reduction while most of the others wait for it and for few others.
+could do its own or falls silent, has not. It also holds up a reduction while most of the others wait for it and for few
+others.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.stragglers import Stragglers
 from swarm.protocol.ids import Actor
+
+SILENT_BEATS = 3
+"""A silence counts if it is longer than this number of heartbeats, or if it does not end."""
 
 
 class Holdups:
@@ -28,12 +32,19 @@ class Holdups:
         self._stragglers = stragglers
         self._heartbeat_s = heartbeat_s
         self._looked_at = pass_state.opened_at
+        self._since = 0.0
+        """Seconds between the last two calls of `tick`."""
+        self._silent: defaultdict[Actor, float] = defaultdict(float)
+        """For each actor that holds up its stage if it is not waiting for others: the seconds of its present silence
+        that do not count yet.
+        """
 
     def tick(self, now: float) -> None:
         """Call it once a heartbeat. What is the case now counts for the time since the last call, two heartbeats at
         most: a coordinator that was suspended must not blame others for its own pause.
         """
-        since, self._looked_at = min(now - self._looked_at, 2 * self._heartbeat_s), now
+        since = self._since = min(now - self._looked_at, 2 * self._heartbeat_s)
+        self._looked_at = now
         pass_state = self._pass_state
         for stage in range(len(pass_state.tables)):
             found = self._still_computing(stage)
@@ -45,6 +56,11 @@ class Holdups:
     def skip(self, now: float) -> None:
         """Do not count the time since the last call."""
         self._looked_at = now
+        self._silent.clear()
+
+    def lost(self, actor: Actor) -> None:
+        """The actor is gone."""
+        self.seconds[actor] += self._silent.pop(actor, 0.0)
 
     def saved_s(self, actor: Actor, stage: int) -> float:
         """By how many seconds the actor's work in its stage has shortened the pass: the time that its siblings would
@@ -77,7 +93,23 @@ class Holdups:
                 found[actor] = 1
                 senders = [set(pass_state.senders(actor, m)) for m in pass_state.unfinished(actor)]
                 found |= dict.fromkeys(set.intersection(*senders), 2)
+            else:
+                self._note_silence(actor)
+        for actor in found:
+            self._silent.pop(actor, None)
         return found
+
+    def _note_silence(self, actor: Actor) -> None:
+        """The actor may be waiting for others, as far as it has reported. But a long silence counts from its beginning,
+        because nobody knows what it could have done meanwhile.
+        """
+        member = self._members.get(actor)
+        if member is None or member.heard_at > self._looked_at - self._since:
+            self._silent.pop(actor, None)
+            return
+        self._silent[actor] += self._since
+        if self._silent[actor] > SILENT_BEATS * self._heartbeat_s:
+            self.seconds[actor] += self._silent.pop(actor)
 
     def _in_reduction(self, stage: int) -> dict[Actor, int]:
         """The actors that hold up a sealed reduction, and how often its time counts for each."""

@@ -104,6 +104,8 @@ class OpenPass:
         self._settings = settings
         self._failure_history = failure_history
         self._out = out
+        self._lost: dict[Actor, StageIndex] = {}
+        """The actors that were lost before the pass was decided, with their stages."""
         self.promotion = Promotion(pass_state, members, settings, out)
         self._repair = Repair(pass_state, members, settings, out, self.promotion, tables_told)
         for stage in range(len(pass_state.tables)):
@@ -169,6 +171,15 @@ class OpenPass:
         if pass_state.kind is not PassKind.TRAIN:
             return []
         return [stage for stage in range(len(pass_state.tables)) if pass_state.sealed_since(stage) is not None]
+
+    def lost(self, actor: Actor, reason: str) -> None:
+        """An actor is gone. This is no fault, but if it held up the pass before, that counts as for any other actor.
+        Otherwise it could do so in every step, and fall silent each time before its deadline.
+        """
+        if self.outcome is None and (stage := self.pass_state.stage_of(actor)) is not None:
+            self._lost[actor] = StageIndex(stage)
+            self._repair.holdups.lost(actor)
+            self.exclude(actor, reason)
 
     def exclude(self, actor: Actor, reason: str) -> None:
         """If all other actors are prepared, decide without `actor`. Otherwise fence it, so that its microbatches are
@@ -408,13 +419,15 @@ class OpenPass:
         settings = self._settings
         limit_s = max(LIMIT_STEPS * usual_s, LIMIT_BEATS * settings.heartbeat_s, LIMIT_BUDGET * settings.step_budget_s)
         holdups = self._repair.holdups
-        for stage, table in enumerate(pass_state.tables):
-            for actor in table.roster if len(table.roster) > 1 else ():
-                held_s, saved_s = holdups.seconds.get(actor, 0.0), holdups.saved_s(actor, stage)
-                strikes = delays.decided(actor.peer, pass_state.pass_id, held_s, saved_s, step_s, limit_s)
-                if strikes:
-                    self._out.emit(PeerDelays(str(actor), stage, str(pass_state.pass_id), held_s, saved_s, strikes))
-        delays.passed(step_s, frozenset(actor.peer for actor in pass_state.actors))
+        rosters = [(stage, table.roster) for stage, table in enumerate(pass_state.tables) if len(table.roster) > 1]
+        accounts = [(a, stage, holdups.saved_s(a, stage)) for stage, roster in rosters for a in roster]
+        accounts += [(a, s, 0.0) for a, s in self._lost.items() if pass_state.stage_of(a) is None]
+        for actor, stage, saved_s in accounts:
+            held_s = holdups.seconds.get(actor, 0.0)
+            strikes = delays.decided(actor.peer, pass_state.pass_id, held_s, saved_s, step_s, limit_s)
+            if strikes:
+                self._out.emit(PeerDelays(str(actor), stage, str(pass_state.pass_id), held_s, saved_s, strikes))
+        delays.passed(step_s, frozenset(actor.peer for actor in (*pass_state.actors, *self._lost)))
 
     def report(self, decided: Decided, now: float) -> None:
         """The decision is on disk. Emit events about it and about the speed of the step."""

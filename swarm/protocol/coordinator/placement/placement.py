@@ -100,14 +100,20 @@ class Placement:
         """For each stage whose version no peer holds, the time since which this is so."""
         self._empty_since: dict[int, float] = {}
         """For each stage that no peer holds or loads, the time since which this is so, or when the last peer joined."""
-        self._arrived = 0
-        """The number of members when those stages were last checked."""
+        self._arrived: set[str] = set()
+        """The peer ids of all members that were seen since then. One that returns must not delay what is done about an
+        empty stage.
+        """
         self._placed_for = (-1, 0)
         """The members and properties for which all members were last placed. If they are unchanged, nothing needs to be
         placed.
         """
         self._handing_on = False
         """True while all holders of a stage are leaving. Meanwhile, all members apply and save the last decision."""
+        self._waited_since: dict[str, float] = {}
+        """For each person, the time since which the next pass has been waiting for a device of this person to load a
+        state. No device is waited for longer than a step budget after that, even if it restarts or another one comes.
+        """
         self._listened: frozenset[Actor] = frozenset()
         """The listeners of the last decided step."""
 
@@ -115,6 +121,7 @@ class Placement:
         self.since = now
         self._missing_since.clear()
         self._empty_since.clear()
+        self._arrived.clear()
         for member in self._members:
             member.told_at = -1.0
 
@@ -124,6 +131,7 @@ class Placement:
 
     def pass_opened(self, actors: Iterable[Actor], now: float) -> None:
         self._opened_any = True
+        self._waited_since.clear()
         self.rebalancing.opened(actors, now)
 
     # ------------------------------------------------------------ placing
@@ -279,7 +287,7 @@ class Placement:
             needy = self._wanted(needy, len(staying))
             self._supply(stage, needy, proven(holders), coming, now)
             for member in needy:
-                if member.is_waited_for(now, self._settings.step_budget_s):
+                if self._is_waited_for(member, now):
                     found.ready = False
             if crew + len(paused) < self._settings.replicas and self._may_wait_for_replicas(now):
                 found.wait(f"stage {stage} has {crew} of {self._settings.replicas} replicas")
@@ -339,6 +347,13 @@ class Placement:
             elif member.leaving_since is None:
                 needy.append(member)
         return holders, coming, needy
+
+    def _is_waited_for(self, member: Member, now: float) -> bool:
+        """Return True if the next pass waits for a member that lacks the version."""
+        budget_s = self._settings.step_budget_s
+        if not member.is_waited_for(now, budget_s):
+            return False
+        return now - self._waited_since.setdefault(self._members.people.of(member.actor.peer), now) < budget_s
 
     def _may_be_further(self, member: Member, now: float) -> bool:
         """Return True if the member may hold a newer version than it last reported, because it reported to the former
@@ -478,9 +493,10 @@ class Placement:
         """Ask a process for another seat, if no stage can spare a replica and for a while no peer has joined that could
         hold this stage.
         """
-        if len(self._members) > self._arrived:
+        here = {member.actor.peer for member in self._members}
+        if not here <= self._arrived:
             self._empty_since.clear()  # others may be reconnecting, as after a restart of the coordinator
-        self._arrived = len(self._members)
+        self._arrived |= here
         since = self._empty_since.setdefault(stage, now)
         if now - since >= self._settings.recruit_after_s and not self._may_wait_for_replicas(now):
             self._seats.lacking(stage, now)

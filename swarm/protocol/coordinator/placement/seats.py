@@ -24,6 +24,8 @@ IN_VAIN_BUDGETS = 4
 """If a process did not add a requested peer within a step budget, it is not asked again for this number of step
 budgets.
 """
+REMEMBERED = 4096
+"""Number of peers whose requests in vain are remembered: those of the newest requests."""
 
 
 @dataclass(slots=True)
@@ -54,8 +56,12 @@ class Seats:
         self._out = out
         self._orders: dict[Actor, _Order] = {}
         """The open requests, by the peer that was asked."""
-        self._not_before: dict[Actor, float] = {}
-        """For each peer that did not fulfil a request: until when it is not asked again."""
+        self._not_before: dict[str, float] = {}
+        """For each peer id that did not fulfil a request in time: until when it is not asked again."""
+        self._in_vain: dict[str, int] = {}
+        """For each peer id, how many requests in a row it did not fulfil, or vanished before it did. Others are asked
+        first, or it could keep a stage without peers by restarting each time.
+        """
         self._released: dict[Actor, tuple[float, str]] = {}
         """For each peer that was told to leave its seat: when it was last told, and why. It counts as leaving from then
         on.
@@ -70,6 +76,8 @@ class Seats:
         for actor, order in list(self._orders.items()):
             if self._is_over(actor, order, now):
                 del self._orders[actor]
+                if len(self._in_vain) > REMEMBERED:
+                    del self._in_vain[next(iter(self._in_vain))]
         on_the_way = next((actor for actor, order in self._orders.items() if order.stage == stage), None)
         if on_the_way is not None:
             self._tell(on_the_way, self._orders[on_the_way], now)
@@ -86,10 +94,10 @@ class Seats:
         return asked or self._taker(stage, now) is not None
 
     def _taker(self, stage: int, now: float) -> Member | None:
-        """The member whose process should add a peer for this stage: the least loaded one, then one with an adjacent
-        stage.
+        """The member whose process should add a peer for this stage: one that did not fail to do so before, then the
+        least loaded one, then one with an adjacent stage.
         """
-        best: tuple[float, bool, Actor] | None = None
+        best: tuple[int, float, bool, Actor] | None = None
         chosen: Member | None = None
         for member in self._members:
             seating = member.seating
@@ -105,7 +113,8 @@ class Seats:
             ):
                 continue
             load = (len(machine) + 1) / sum(self._stage_costs.speed(m) for m in machine)
-            worth = (load, not any(abs(stage - other) == 1 for other in held), member.actor)
+            in_vain = self._in_vain.get(member.actor.peer, 0)
+            worth = (in_vain, load, not any(abs(stage - other) == 1 for other in held), member.actor)
             if best is None or worth < best:
                 best, chosen = worth, member
         return chosen
@@ -116,20 +125,20 @@ class Seats:
     def _may_be_asked(self, member: Member, now: float) -> bool:
         there = member.lost_at is None and member.leaving_since is None and member.stage is not None
         there = there and member.actor.peer not in self._doubts.left_out
-        return there and member.actor not in self._orders and now >= self._not_before.get(member.actor, 0.0)
+        return there and member.actor not in self._orders and now >= self._not_before.get(member.actor.peer, 0.0)
 
     def _is_over(self, actor: Actor, order: _Order, now: float) -> bool:
         """Return True if the request is fulfilled, or will never be."""
-        member = self._members.get(actor)
-        if member is None:
-            return True
-        machine = self._machine(member)
+        member, in_vain = self._members.get(actor), self._in_vain.pop(actor.peer, 0)
+        machine = [] if member is None else self._machine(member)
         if len(machine) >= order.seats and all(m.stage is not None or m.standing_by for m in machine):
             return True
-        if now - order.since < self._settings.step_budget_s:
-            return False
-        self._not_before[actor] = now + IN_VAIN_BUDGETS * self._settings.step_budget_s
-        return True
+        ends = member is None or now - order.since >= self._settings.step_budget_s
+        if in_vain or ends:
+            self._in_vain[actor.peer] = in_vain + ends
+        if ends and member is not None:
+            self._not_before[actor.peer] = now + IN_VAIN_BUDGETS * self._settings.step_budget_s
+        return ends
 
     def _tell(self, actor: Actor, order: _Order, now: float) -> None:
         if now - order.told_at < 2 * self._settings.heartbeat_s:
