@@ -29,6 +29,7 @@ _ANSWERS = (
     e.MicrobatchesReleased,
     e.PeerExpelled,
     e.PeerFenced,
+    e.PeerIdle,
     e.PeerJoined,
     e.PeerLeaving,
     e.PeerPaused,

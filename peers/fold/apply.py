@@ -131,6 +131,7 @@ IGNORED = NOISE | frozenset(
         "StateCompared",
         "StateDrifted",
         "StageDoubted",
+        "PeerIdle",
         "CheckpointsDiffer",
         "CheckpointsMissing",
         "FrameRefused",

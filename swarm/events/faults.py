@@ -126,6 +126,27 @@ class StageDoubted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PeerIdle(Event):
+    """A peer that is alone in its stage did nothing until the attempt at the step was given up. Another peer may take a
+    place beside it, and after the second time replaces it.
+    """
+
+    severity: ClassVar[Severity] = "warning"
+
+    actor: str
+    stage: int
+    attempt: str
+    """The pass that was given up."""
+    reason: str
+    times: int
+    """Number of such attempts at this step."""
+
+    def sentence(self) -> str:
+        follows = "another peer may join its stage" if self.times == 1 else "another peer replaces it if there is one"
+        return f"{self.actor} is alone in stage {self.stage} and did nothing ({self.reason}): {follows}"
+
+
+@dataclass(frozen=True, slots=True)
 class RunDiverged(Event):
     """The run has diverged: several steps in a row were skipped, or parameters are not finite.
 

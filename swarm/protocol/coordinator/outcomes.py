@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarm.events import Evaluated, EvaluationDropped, StageDoubted, StateDrifted, StepAudited
+from swarm.events import Evaluated, EvaluationDropped, PeerIdle, StageDoubted, StateDrifted, StepAudited
 from swarm.protocol.coordinator.audit.audits import Audits
 from swarm.protocol.coordinator.audit.culprit_search import Accused
 from swarm.protocol.coordinator.divergence import Divergence
@@ -83,7 +83,9 @@ class Outcomes:
                 return self._record_or_audit(pass_state, decision, without, now)
             case Completed(loss_sum, token):
                 return self._complete(pass_state, loss_sum, token, now)
-            case GiveUp(reason):
+            case GiveUp(reason, idle):
+                for actor, why in idle:
+                    self._note_idle(pass_state, actor, why, now)
                 return self._give_up(pass_state, reason, now)
             case Drifted(drifts):
                 return self._reload(pass_state, drifts)
@@ -146,6 +148,13 @@ class Outcomes:
             self._drop(pass_state, reason, (), now)
         self._audits.gave_up(pass_state)
         return Again(reason)
+
+    def _note_idle(self, pass_state: PassState, actor: Actor, why: str, now: float) -> None:
+        failures, stage = self._failure_history, pass_state.stage_of(actor)
+        assert stage is not None
+        times = failures.idle.add(actor.peer, why, self._settings.step_budget_s, now)
+        failures.probation.strike(actor.peer, pass_state.pass_id)
+        self._out.emit(PeerIdle(str(actor), stage, str(pass_state.pass_id), why, times))
 
     def _reload(self, pass_state: PassState, drifts: tuple[Drift, ...]) -> Again:
         """Repeat the step. The peers whose state differs from that of their siblings must load it again first."""

@@ -11,6 +11,7 @@ from swarm.protocol.coordinator.membership.accusations import Accusations
 from swarm.protocol.coordinator.membership.delays import Delays
 from swarm.protocol.coordinator.membership.doubts import Doubts
 from swarm.protocol.coordinator.membership.halves import Halves
+from swarm.protocol.coordinator.membership.idle import Idle
 from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.membership.probation import Probation
 from swarm.protocol.ids import Actor, Pair, PassId, StepNumber, Term
@@ -46,6 +47,7 @@ class FailureHistory:
         self.accusations = Accusations(people)
         self.halves = Halves(people)
         self.doubts = Doubts()
+        self.idle = Idle()
         self._cast: Cast = frozenset()
         """The peers of the newest attempt at the step."""
         self._failed_with: Counter[Cast] = Counter()
@@ -138,6 +140,7 @@ class FailureHistory:
         self.aborts = self.nonfinite = 0
         self.is_audited = False
         self.doubts.forget()
+        self.idle.clear()
         self._failed_with.clear()
         self._why = ""
 

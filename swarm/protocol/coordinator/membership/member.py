@@ -124,6 +124,8 @@ class Member:
     """True if it gets no work in this step because of earlier failures (`Probation`). Meanwhile another peer may take
     its place.
     """
+    idle: bool = False
+    """True if it was alone in its stage and did nothing (`Idle`): another peer may take a place beside it."""
     told: int = 0
     """How often it was told where to fetch a version. It is told another source each time."""
     told_at: float = -1.0
@@ -393,6 +395,11 @@ class Member:
         """Leave the member out of this step, or let it take part again."""
         if benched != self.benched:
             self.benched = benched
+            self._changed()
+
+    def note_idle(self, idle: bool) -> None:
+        if idle != self.idle:
+            self.idle = idle
             self._changed()
 
     def yield_place(self) -> None:

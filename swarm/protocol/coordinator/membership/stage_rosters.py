@@ -30,14 +30,16 @@ class StageRosters:
         return list(self._by_stage.get(stage, ()))
 
     def counted_on(self, stage: int) -> list[Member]:
-        """The available members of a stage: not given up, not left out of this step, not leaving and not absent.
+        """The available members of a stage: not given up, not left out of this step, not idle, not leaving and not
+        absent.
 
         Do not modify the list. It stays the same object while nothing changes.
         """
         found = self._counted_on.get(stage)
         if found is None:
             those = self._by_stage.get(stage, ())
-            found = [m for m in those if not (m.given_up or m.benched or m.absent or m.leaving_since is not None)]
+            gone = [m for m in those if m.given_up or m.benched or m.idle or m.absent or m.leaving_since is not None]
+            found = [m for m in those if m not in gone]
             self._counted_on[stage] = found
         return found
 

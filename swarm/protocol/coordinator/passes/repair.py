@@ -45,6 +45,8 @@ class GiveUp:
     """A finding: the step must be run again under a new term. A forward-only pass is dropped instead."""
 
     reason: str
+    idle: tuple[tuple[Actor, str], ...] = ()
+    """Actors without siblings that did nothing, with the reasons. Another peer should take their places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +350,8 @@ class Repair:
                 late.actor, "it has not caught up, and its siblings have nothing left to do", at_fault=trains
             )
         if trains and self._stragglers.overrun(pass_state, failure_history.aborts, now):
-            return GiveUp(f"not complete after {now - pass_state.opened_at:.1f} s")
+            idle = self._stragglers.idle(self._members, pass_state, failure_history.aborts, unheard, now)
+            return GiveUp(f"not complete after {now - pass_state.opened_at:.1f} s", tuple(idle))
         if not trains and (reason := self._stragglers.outlasts(pass_state, now)):
             return TooLong(reason, tuple(self._stragglers.dawdlers(self._members, pass_state, unheard, now)))
         for stage in sorted({at for actor in pass_state.given if (at := pass_state.stage_of(actor)) is not None}):

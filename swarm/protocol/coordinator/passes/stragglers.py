@@ -39,8 +39,10 @@ class Stragglers:
         """Return True if the pass has exceeded its total limit, even if it makes progress. The limit doubles with each
         aborted attempt at the step, and grows with each fence.
         """
-        cap = self._settings.step_budget_s * (STEP_BUDGETS + pass_state.fences) * float(2 ** min(aborts, 6))
-        return now - pass_state.judged_from > cap
+        return now - pass_state.judged_from > self._limit_s(pass_state, aborts)
+
+    def _limit_s(self, pass_state: PassState, aborts: int) -> float:
+        return self._settings.step_budget_s * (STEP_BUDGETS + pass_state.fences) * float(2 ** min(aborts, 6))
 
     def worth_s(self, pass_state: PassState) -> float:
         """The longest time in seconds for which a forward-only pass may delay training.
@@ -173,14 +175,41 @@ class Stragglers:
                     found.append((actor, why))
         return found
 
+    def idle(
+        self, members: Members, pass_state: PassState, aborts: int, unheard: Collection[Actor], now: float
+    ) -> list[tuple[Actor, str]]:
+        """Actors without siblings that do nothing, with the reasons, if the pass has exceeded its total limit.
+
+        An actor that reports work has finished none of it for half of the limit. If there is none, every actor that
+        waits for its neighbours may be the cause: one of them is chosen in each attempt.
+        """
+        allowed = self._limit_s(pass_state, aborts) / 2
+        idle, waiting = [], []
+        for actor in (table.roster[0] for table in pass_state.tables if len(table.roster) == 1):
+            if (member := members.get(actor)) is None or actor in unheard:
+                continue
+            if why := self._why_idle(member, pass_state, allowed, allowed, now):
+                idle.append((actor, why))
+            elif why := self._why_waiting(member, pass_state, allowed, allowed, now):
+                waiting.append((actor, why))
+        return idle or (waiting[aborts % len(waiting) :][:1] if waiting else [])
+
     def _why_stalled(self, member: Member, pass_state: PassState, allowed: float, now: float) -> str:
         """The reason why a member counts as stalled if it may take `allowed` seconds for one item of work. Empty: it
         does not count as stalled.
         """
-        actor, line_s = member.actor, self._settings.step_budget_s / 8
+        line_s = self._settings.step_budget_s / 8
         if pass_state.kind is not PassKind.TRAIN:
             line_s = min(line_s, self._a_while_s(pass_state))
         answer = max(allowed, line_s)
+        why = self._why_idle(member, pass_state, allowed, answer, now)
+        return why or self._why_waiting(member, pass_state, line_s, answer, now)
+
+    def _why_idle(self, member: Member, pass_state: PassState, allowed: float, answer: float, now: float) -> str:
+        """The reason why a member with available work counts as stalled. `answer`: seconds for the work at the end of
+        a pass.
+        """
+        actor = member.actor
         if not pass_state.unfinished(actor):
             if pass_state.kind is not PassKind.TRAIN:
                 waited = now - pass_state.moved_at.get(actor, pass_state.judged_from)
@@ -192,6 +221,15 @@ class Stragglers:
             return f"it has not computed its part of the reduction for {now - reducing:.1f} s"
         if (still := pass_state.in_hand_s(actor, now)) > allowed:
             return f"no progress for {still:.1f} s (deadline {allowed:.1f} s)"
+        return ""
+
+    def _why_waiting(self, member: Member, pass_state: PassState, line_s: float, answer: float, now: float) -> str:
+        """The reason why a member without available work counts as stalled. `line_s`: seconds in which data of its
+        neighbours must come.
+        """
+        actor = member.actor
+        if not pass_state.unfinished(actor):
+            return ""
         frames_s = answer if pass_state.has_queued(actor) else line_s
         if (still := now - pass_state.moved_at.get(actor, pass_state.judged_from)) <= frames_s:
             return ""

@@ -175,7 +175,7 @@ class Placement:
         most = self.rebalancing.most
         return any(len(self._members.crew(s)) - away[StageIndex(s)] < most for s in range(self._settings.stages))
 
-    def _bench(self) -> None:
+    def _bench(self, now: float) -> None:
         """Choose the members that are left out of the next step.
 
         A stage keeps at least one member that holds the version, except in the last of these cases:
@@ -208,8 +208,16 @@ class Placement:
             doubted = {m.actor for m in crew if m.actor.peer in self._failure_history.doubts.left_out}
             late |= doubted
             spared = history.version < history.end(self._settings) and any(m.actor not in late for m in there)
+            idle = {m.actor for m in crew if self._failure_history.idle.leaves_out(m.actor.peer, now)}
+            if idle and (idle.issuperset(m.actor for m in there) and not self._may_be_replaced(stage, now)):
+                idle.clear()
             for member in crew:
-                member.bench(member.actor in doubted or (spared and member.actor in late))
+                member.note_idle(self._failure_history.idle.has(member.actor.peer))
+                member.bench(member.actor in doubted | idle or (spared and member.actor in late))
+
+    def _may_be_replaced(self, stage: int, now: float) -> bool:
+        """Return True if some other peer could take up the stage."""
+        return self._members.has_successor(stage) or self._seats.may_come(stage, now)
 
     def _doubles(self, stage: int, there: list[Member]) -> list[Actor]:
         """The members of a stage that are an additional device of some person, and whose places other people can take.
@@ -243,7 +251,7 @@ class Placement:
 
     def survey(self, now: float) -> Survey:
         """Place members, tell members that lack the version how to get it, and report whether every stage is held."""
-        self._bench()
+        self._bench(now)
         self.place(now)
         if not self._may_wait_for_replicas(now):
             self.rebalancing.consider(now)
@@ -474,11 +482,15 @@ class Placement:
 
     def _nobody(self, stage: int) -> str:
         """The reason why a stage has no peer, and what the organiser can do, as text."""
-        left_out = self._failure_history.doubts.left_out
-        those = [(m.actor, left_out[m.actor.peer]) for m in self._members.of_stage(stage) if m.actor.peer in left_out]
-        if not those:
+        left_out, idle = self._failure_history.doubts.left_out, self._failure_history.idle
+        crew = self._members.of_stage(stage)
+        those = [(m.actor, left_out[m.actor.peer]) for m in crew if m.actor.peer in left_out]
+        idlers = [(m.actor, why) for m in crew if m.benched and (why := idle.why(m.actor.peer)) is not None]
+        if not those and not idlers:
             return f"stage {stage} has no peer"
-        who = "; ".join(f"{actor} is left out: {why}" for actor, why in those)
+        who = "; ".join(f"{actor} is left out: {why}" for actor, why in (*those, *idlers))
+        if not those:
+            return f"stage {stage} has no other peer. {who}"
         return f"stage {stage} has no trusted peer. {who}. Add another peer for this stage. {IF_DIVERGED}"
 
     def go_back(self, target: int, reason: str) -> NewTerm:
