@@ -127,8 +127,9 @@ class StageDoubted(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeerIdle(Event):
-    """A peer that is alone in its stage did nothing until the attempt at the step was given up. Another peer may take a
-    place beside it, and after the second time replaces it.
+    """A peer that is alone in its stage did not do its work, so that the attempt at the step was given up. Another peer
+    may take a place beside it. If this goes on, another peer replaces it. Logged for the 1st to 10th time in a step,
+    the 100th, …
     """
 
     severity: ClassVar[Severity] = "warning"
@@ -142,8 +143,10 @@ class PeerIdle(Event):
     """Number of such attempts at this step."""
 
     def sentence(self) -> str:
-        follows = "another peer may join its stage" if self.times == 1 else "another peer replaces it if there is one"
-        return f"{self.actor} is alone in stage {self.stage} and did nothing ({self.reason}): {follows}"
+        return (
+            f"{self.actor} is alone in stage {self.stage} and does not do its work ({self.reason}; {self.times} times "
+            "in this step): another peer may join its stage, or replace it"
+        )
 
 
 @dataclass(frozen=True, slots=True)

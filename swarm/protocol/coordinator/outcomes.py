@@ -154,7 +154,8 @@ class Outcomes:
         assert stage is not None
         times = failures.idle.add(actor.peer, why, self._settings.step_budget_s, now)
         failures.probation.strike(actor.peer, pass_state.pass_id)
-        self._out.emit(PeerIdle(str(actor), stage, str(pass_state.pass_id), why, times))
+        if times <= 10 or str(times).strip("0") == "1":
+            self._out.emit(PeerIdle(str(actor), stage, str(pass_state.pass_id), why, times))
 
     def _reload(self, pass_state: PassState, drifts: tuple[Drift, ...]) -> Again:
         """Repeat the step. The peers whose state differs from that of their siblings must load it again first."""

@@ -1,8 +1,9 @@
-"""Idle peers: they were alone in their stage and did nothing until the attempt at a step was given up.
+"""Idle peers: they are alone in their stage, and an attempt at a step was given up because they did not do their work.
 
-Perhaps their device hangs, or they lie. Nobody else in the stage can do their work. So after the first attempt, another
-peer may take a place beside an idle peer, and fetch its state. After the second one, the idle peer is left out if any
-peer can take its place: if the idle peer has given its state to nobody, the run goes back to a checkpoint.
+Perhaps their device hangs or has too little memory, or they lie. Nobody else in the stage can do their work. So after
+the first attempt, another peer may take a place beside an idle peer, and fetch its state. If an attempt fails a step
+budget later or more, the idle peer is left out if any peer can take its place. If it has given its state to nobody
+until then, the run goes back to a checkpoint.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ the peer that was to take its place may have failed.
 
 @dataclass(slots=True)
 class _Record:
-    times: int
-    until: float
+    since: float
     reason: str
+    budget_s: float
+    last: float = 0.0
+    times: int = 0
 
 
 class Idle:
@@ -29,10 +32,10 @@ class Idle:
         self._records: dict[str, _Record] = {}
 
     def add(self, peer: str, reason: str, budget_s: float, now: float) -> int:
-        """The peer did nothing in one more attempt. Returns the number of these attempts."""
-        record = self._records.setdefault(peer, _Record(0, now, reason))
+        """The peer did not do its work in one more attempt. Returns the number of these attempts."""
+        record = self._records.setdefault(peer, _Record(now, reason, budget_s))
         record.times += 1
-        record.until, record.reason = now + LEFT_OUT_BUDGETS * budget_s, reason
+        record.last, record.reason = now, reason
         return record.times
 
     def clear(self) -> None:
@@ -46,7 +49,10 @@ class Idle:
     def leaves_out(self, peer: str, now: float) -> bool:
         """Return True if the peer should get no work if any other peer can take its place."""
         record = self._records.get(peer)
-        return record is not None and record.times > 1 and now < record.until
+        if record is None:
+            return False
+        budget_s = record.budget_s
+        return record.last - record.since >= budget_s and now - record.last < LEFT_OUT_BUDGETS * budget_s
 
     def why(self, peer: str) -> str | None:
         """The reason, as text; None if the peer is not idle."""

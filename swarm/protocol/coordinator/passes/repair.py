@@ -46,7 +46,7 @@ class GiveUp:
 
     reason: str
     idle: tuple[tuple[Actor, str], ...] = ()
-    """Actors without siblings that did nothing, with the reasons. Another peer should take their places."""
+    """Actors without siblings that did not do their work, with the reasons. Others should take their places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,10 @@ class Repair:
         )
         self._out.send(actor, Fenced(pass_state.pass_id, reason))
         if len(table.roster) == 1:
-            return GiveUp(f"stage {stage} lost its last replica {actor}: {reason}")
+            member = self._members.get(actor)
+            fails = member is not None and member.lost_at is None and not member.is_withheld
+            idle = ((actor, reason),) if fails and pass_state.kind is PassKind.TRAIN else ()
+            return GiveUp(f"stage {stage} lost its last replica {actor}: {reason}", idle)
         pass_state.fences += 1
         pass_state.done_again += len(finished)
         table = amend(table, [actor], mine, pass_state.weights, self._spared())

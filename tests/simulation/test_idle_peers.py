@@ -1,0 +1,42 @@
+"""A peer that is alone in its stage and does not do its work does not end the run, if another can take its place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from swarm.events import PeerExpelled, PeerIdle, StepDecided
+from swarm.simulation.faults.lie import About
+from swarm.simulation.runs.misbehaviour import alone
+from swarm.simulation.runs.runner import Run
+
+SEEDS = range(15)
+
+
+def events_of(run: Run) -> list[Any]:
+    """Finish the run, which raises a Violation if it does not end with the result of one machine."""
+    events: list[Any] = []
+    emitted = run.world.watch.emitted
+
+    def on_emitted(event: Any) -> None:
+        events.append(event)
+        emitted(event)
+
+    run.world.watch.emitted = on_emitted  # type: ignore[method-assign]
+    run.finish()
+    return events
+
+
+@pytest.mark.parametrize("about", ["lazy", "unreduced", "failed"])
+def test_the_run_ends_although_all_replicas_of_one_stage_do_nothing(about: About) -> None:
+    seen = 0
+    for seed in SEEDS:
+        plan = alone(seed)
+        lies = tuple(replace(lie, about=about) for lie in plan.lies)
+        events = events_of(Run(replace(plan, lies=lies)))
+        assert sum(isinstance(e, StepDecided) for e in events) >= plan.settings.steps
+        assert not any(isinstance(e, PeerExpelled) for e in events)
+        seen += any(isinstance(e, PeerIdle) for e in events)
+    assert seen > len(SEEDS) / 3
