@@ -19,7 +19,7 @@ from swarm.net.listening import listen_on
 async def ports_of_a_start(path: Path, listen: Sequence[str] = listen_on(0)) -> set[str]:
     found: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
     with Home.open(path) as home:
-        serving = asyncio.create_task(serve(home, listen, (), (), found.set_result))
+        serving = asyncio.create_task(serve(home, listen, (), None, found.set_result, lambda *_: None))
         await asyncio.wait((serving, found), return_when=asyncio.FIRST_COMPLETED)
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
