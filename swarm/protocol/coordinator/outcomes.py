@@ -150,10 +150,10 @@ class Outcomes:
         return Again(reason)
 
     def _note_idle(self, pass_state: PassState, actor: Actor, why: str, now: float) -> None:
-        failures, stage = self._failure_history, pass_state.stage_of(actor)
+        """It gets no strike: if it only waits for its neighbours, one of these may be at fault."""
+        stage = pass_state.stage_of(actor)
         assert stage is not None
-        times = failures.idle.add(actor.peer, why, self._settings.step_budget_s, now)
-        failures.probation.strike(actor.peer, pass_state.pass_id)
+        times = self._failure_history.idle.add(actor.peer, why, self._settings.step_budget_s, now)
         if times <= 10 or str(times).strip("0") == "1":
             self._out.emit(PeerIdle(str(actor), stage, str(pass_state.pass_id), why, times))
 

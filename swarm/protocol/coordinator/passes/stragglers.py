@@ -181,7 +181,7 @@ class Stragglers:
         """Actors without siblings that do nothing, with the reasons, if the pass has exceeded its total limit.
 
         An actor that reports work has finished none of it for half of the limit. If there is none, every actor that
-        waits for its neighbours may be the cause: one of them is chosen in each attempt.
+        waits for its neighbours may be the cause: from the second attempt on, one of them is chosen each time.
         """
         allowed = self._limit_s(pass_state, aborts) / 2
         idle, waiting = [], []
@@ -192,7 +192,9 @@ class Stragglers:
                 idle.append((actor, why))
             elif why := self._why_waiting(member, pass_state, allowed, allowed, now):
                 waiting.append((actor, why))
-        return idle or (waiting[aborts % len(waiting) :][:1] if waiting else [])
+        if idle or not waiting or aborts == 0:
+            return idle
+        return [waiting[aborts % len(waiting)]]
 
     def _why_stalled(self, member: Member, pass_state: PassState, allowed: float, now: float) -> str:
         """The reason why a member counts as stalled if it may take `allowed` seconds for one item of work. Empty: it

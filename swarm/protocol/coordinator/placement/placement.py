@@ -277,6 +277,8 @@ class Placement:
                     found.wait(f"the last replica of stage {stage} is leaving")
                     if not crew and not history.restorable:
                         self._recruit(stage, now)
+                elif all(m.idle for m in staying) and not self._members.crew(stage):
+                    self._recruit(stage, now)  # no peer without a stage has taken the place beside them
             else:
                 self._missing(stage, crew, found, now)
             if crew:
