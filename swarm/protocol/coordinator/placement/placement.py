@@ -278,7 +278,7 @@ class Placement:
                     if not crew and not history.restorable:
                         self._recruit(stage, now)
                 elif all(m.idle for m in staying) and not self._members.crew(stage):
-                    self._recruit(stage, now)  # no peer without a stage has taken the place beside them
+                    self._seats.lacking(stage, now)  # no peer without a stage has taken the place beside them
             else:
                 self._missing(stage, crew, found, now)
             if crew:
