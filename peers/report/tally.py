@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-_EACH_UP_TO = 10
 _MOST_NAMES = 4096
 
 
@@ -20,7 +19,3 @@ class Tally:
         if len(self._counts) > _MOST_NAMES:
             del self._counts[next(iter(self._counts))]
         return count
-
-
-def worth_telling(count: int) -> bool:
-    return count <= _EACH_UP_TO or str(count).strip("0") == "1"

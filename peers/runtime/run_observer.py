@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from peers.report.tally import Tally, worth_telling
+from peers.report.tally import Tally
 from peers.runtime.core_loop import CoreLoop
 from peers.runtime.outages import Outages
 from swarm.events import EventLog, FloodNoticed, FrameRefused, MemberSlowed, MessagesDropped, PeerRefused, StreamBroken
+from swarm.events.wording import worth_telling
 from swarm.net.callers import Flood
 from swarm.net.handshake import Channel
 from swarm.net.observer import NetworkObserver

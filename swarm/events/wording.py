@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+LONGEST_WORD, _HEAD, _TAIL = 400, 80, 40
+_EACH_UP_TO = 10
+
+
+def worth_telling(count: int) -> bool:
+    """Return True for the 1st to 10th, 100th, 1,000th … repetition of an event: the others are not logged."""
+    return count <= _EACH_UP_TO or str(count).strip("0") == "1"
+
 
 def printable(text: str) -> str:
     """`text` in one line, with U+FFFD in place of every character that is not printable.
@@ -18,9 +26,6 @@ def shortened(text: str) -> str:
     return " ".join(
         word if len(word) <= LONGEST_WORD else f"{word[:_HEAD]}…{word[-_TAIL:]}" for word in text.split(" ")
     )
-
-
-LONGEST_WORD, _HEAD, _TAIL = 400, 80, 40
 
 
 def printable_lines(text: str) -> str:

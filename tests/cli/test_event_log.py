@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from peers.report.tally import Tally, worth_telling
+from peers.report.tally import Tally
 from peers.runtime.run_observer import RunObserver
 from swarm.events import EventLog, FloodNoticed, FrameRefused, PeerRefused, ProcessStopped, read_log
+from swarm.events.wording import worth_telling
 from swarm.net.callers import Flood
 from swarm.protocol.ids import Actor
 

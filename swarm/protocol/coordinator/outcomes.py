@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarm.events import Evaluated, EvaluationDropped, PeerIdle, StageDoubted, StateDrifted, StepAudited
+from swarm.events.wording import worth_telling
 from swarm.protocol.coordinator.audit.audits import Audits
 from swarm.protocol.coordinator.audit.culprit_search import Accused
 from swarm.protocol.coordinator.divergence import Divergence
@@ -154,7 +155,7 @@ class Outcomes:
         stage = pass_state.stage_of(actor)
         assert stage is not None
         times = self._failure_history.idle.add(actor.peer, why, self._settings.step_budget_s, now)
-        if times <= 10 or str(times).strip("0") == "1":
+        if worth_telling(times):
             self._out.emit(PeerIdle(str(actor), stage, str(pass_state.pass_id), why, times))
 
     def _reload(self, pass_state: PassState, drifts: tuple[Drift, ...]) -> Again:

@@ -369,6 +369,11 @@ class Member:
         return self.leaving_since is not None or bool(self.paused)
 
     @property
+    def yields(self) -> bool:
+        """True if another peer may take a place beside the member, because it was paused for long or is idle."""
+        return self.absent or self.idle
+
+    @property
     def takes_part(self) -> bool:
         """True if the member has worked in its stage and nothing keeps it from working there in the next steps.
 

@@ -162,7 +162,7 @@ class Members:
 
     def without_absent(self, actors: Iterable[Actor]) -> list[Actor]:
         """Filter out the actors whose places are free, because they have been paused for long or are idle."""
-        return [a for a in actors if (member := self._members.get(a)) is None or not (member.absent or member.idle)]
+        return [actor for actor in actors if (member := self._members.get(actor)) is None or not member.yields]
 
     def has_successor(self, stage: int) -> bool:
         """Return True if another peer could take up the stage when all its holders leave: a peer without a stage, or a

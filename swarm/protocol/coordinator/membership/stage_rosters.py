@@ -38,8 +38,7 @@ class StageRosters:
         found = self._counted_on.get(stage)
         if found is None:
             those = self._by_stage.get(stage, ())
-            gone = [m for m in those if m.given_up or m.benched or m.idle or m.absent or m.leaving_since is not None]
-            found = [m for m in those if m not in gone]
+            found = [m for m in those if not (m.given_up or m.benched or m.yields or m.leaving_since is not None)]
             self._counted_on[stage] = found
         return found
 

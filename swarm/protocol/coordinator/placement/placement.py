@@ -209,7 +209,7 @@ class Placement:
             late |= doubted
             spared = history.version < history.end(self._settings) and any(m.actor not in late for m in there)
             idle = {m.actor for m in crew if self._failure_history.idle.leaves_out(m.actor.peer, now)}
-            if idle and (idle.issuperset(m.actor for m in there) and not self._may_be_replaced(stage, now)):
+            if idle and idle.issuperset(m.actor for m in there) and not self._may_be_replaced(stage, now):
                 idle.clear()
             for member in crew:
                 member.note_idle(self._failure_history.idle.has(member.actor.peer))
