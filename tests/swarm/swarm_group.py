@@ -12,7 +12,7 @@ from peers.chaos.scenario import HostPlan
 from peers.run.home import Home
 from peers.run.verdict import archived_digests
 from peers.runtime.organisers import addresses_by_peer
-from swarm.events import CheckpointArchived, LeaderFollowed, LeadershipTaken, PeerJoined
+from swarm.events import CheckpointArchived, CoordinatorStarted, LeaderFollowed, LeadershipTaken, PeerJoined
 from swarm.manifest import RunManifest
 from swarm.net.identity import Identity
 from swarm.net.invite import parse
@@ -110,6 +110,15 @@ class GroupSwarm(Swarm):
     @property
     def invite(self) -> str:
         return (self.folder / "invite-c0").read_text().strip()
+
+    def next_leader(self, term: int) -> tuple[Process, CoordinatorStarted]:
+        """The coordinator that was the first to lead after the one with `term`, and how it began.
+
+        A busy machine may make another one lead later on, which no test about the first is about.
+        """
+        starts = [(event, c) for c in self.coordinators.values() for event in c.of(CoordinatorStarted)]
+        event, process = min((each for each in starts if each[0].term > term), key=lambda each: each[0].term)
+        return process, event
 
     def followers(self) -> list[Process]:
         leader = self.coordinator

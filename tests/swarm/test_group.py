@@ -52,36 +52,30 @@ def ends_right(
     assert set(range(swarm.manifest.run.steps)) - unsaid <= set(decided)
 
 
-def new_leader(swarm: GroupSwarm, old: Process) -> Process:
-    """Who took over, and how."""
-    leader = swarm.coordinator
-    assert leader is not old
-    started = leader.of(CoordinatorStarted)[-1]
-    assert started.term > old.of(CoordinatorStarted)[-1].term
+def new_leader(swarm: GroupSwarm, old: Process, decided: int) -> Process:
+    """Who took over from `old`, after step `decided`."""
+    leader, started = swarm.next_leader(old.of(CoordinatorStarted)[-1].term)
+    assert leader is not old and started.decided == decided
     for peer in swarm.peers.values():
         assert peer.of(LeaderFollowed, leader=leader.actor), peer.words()
     return leader
 
 
 def killed_mid_step(swarm: GroupSwarm, old: Process) -> None:
-    leader = new_leader(swarm, old)
+    leader = new_leader(swarm, old, decided=1)
     assert not old.of(StepDecided, step=2) and leader.of(StepDecided, step=2)
-    assert leader.of(CoordinatorStarted)[-1].decided == 1
     assert any(e.pass_id.endswith(":2") for e in leader.of(PassOpened)), "the step was done again"
 
 
 def killed_before_telling(swarm: GroupSwarm, old: Process) -> None:
-    leader = new_leader(swarm, old)
-    assert old.of(StepDecided)[-1].step == 2
-    assert leader.of(CoordinatorStarted)[-1].decided == 2 and leader.of(DecisionRecorded, step=2)
-    taken = leader.at_last(LeadershipTaken)
+    leader = new_leader(swarm, old, decided=2)
+    assert old.of(StepDecided)[-1].step == 2 and leader.of(DecisionRecorded, step=2)
+    taken = leader.at(LeadershipTaken)
     assert all(peer.at(StepApplied, step=2) > taken for peer in swarm.peers.values())
 
 
 def killed_while_telling(swarm: GroupSwarm, old: Process) -> None:
-    leader = new_leader(swarm, old)
-    assert leader.of(CoordinatorStarted)[-1].decided == 2
-    taken = leader.at_last(LeadershipTaken)
+    taken = new_leader(swarm, old, decided=2).at(LeadershipTaken)
     assert sorted(peer.at(StepApplied, step=2) < taken for peer in swarm.peers.values()) == [False, False, True, True]
 
 
@@ -109,14 +103,15 @@ def test_the_leader_is_killed(
     ends_right(swarm, reference, but=(old,))
     proof(swarm, old)
     died = old.log[-1][0]
-    leads, opens = swarm.coordinator.at_last(LeadershipTaken), swarm.coordinator.at(PassOpened)
+    leader, _ = swarm.next_leader(old.of(CoordinatorStarted)[-1].term)
+    leads, opens = leader.at(LeadershipTaken), leader.at(PassOpened)
     figures = f"another leads after {leads - died:.2f} s, and opens a pass after {opens - died:.2f} s"
     print(figures)
     record_property("take-over", figures)
 
 
 def test_a_follower_is_killed_and_nothing_changes(make_group: MakeGroup, reference: Reference) -> None:
-    swarm = make_group(*SETS)
+    swarm = make_group("timing.step_budget_s=60", "timing.recruit_after_s=30")
     leader = swarm.start_group()
     victim = swarm.followers()[0]
     swarm.join_stages(PEERS)
@@ -151,11 +146,12 @@ def test_all_coordinators_are_killed_and_start_again(make_group: MakeGroup, refe
         process.kill()
         assert process.wait_end() == -signal.SIGKILL
     before = max(event.step for c in swarm.coordinators.values() for event in c.of(StepDecided))
+    term = max(event.term for c in swarm.coordinators.values() for event in c.of(CoordinatorStarted))
     for name in reversed(swarm.coordinators):
         swarm.start_member(name)
     ends_right(swarm, reference, unsaid=frozenset({before + 1}))
-    started = swarm.coordinator.of(CoordinatorStarted)[-1]
-    assert started.term > 1 and started.decided in (before, before + 1)
+    _, started = swarm.next_leader(term)
+    assert started.decided in (before, before + 1)
     assert all(len(peer.of(ProcessStarted)) == 1 for peer in swarm.peers.values())
 
 
