@@ -24,5 +24,16 @@ def test_an_idle_peer_may_come_back_after_a_while_or_when_the_step_is_decided() 
     assert idle.leaves_out("a", (LEFT_OUT_BUDGETS + 0.9) * BUDGET_S)
     assert not idle.leaves_out("a", (LEFT_OUT_BUDGETS + 1) * BUDGET_S)
     assert idle.has("a")
-    idle.clear()
+    idle.decided()
     assert not idle.has("a")
+
+
+def test_a_peer_that_was_idle_is_relied_on_again_when_a_step_with_its_work_is_decided() -> None:
+    idle = Idle()
+    assert not idle.is_unproven("a")
+    idle.add("a", "hangs", BUDGET_S, 0.0)
+    assert idle.is_unproven("a")
+    idle.decided()
+    assert not idle.has("a") and idle.is_unproven("a") and not idle.is_unproven("b")
+    idle.worked("a")
+    assert not idle.is_unproven("a")

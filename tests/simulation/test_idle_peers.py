@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from swarm.events import PeerExpelled, PeerIdle, StepDecided
+from swarm.events import PeerExpelled, PeerIdle, SeatAsked, StepDecided
 from swarm.simulation.faults.lie import About
 from swarm.simulation.runs.misbehaviour import alone
 from swarm.simulation.runs.runner import Run
@@ -40,3 +40,12 @@ def test_the_run_ends_although_all_replicas_of_one_stage_do_nothing(about: About
         assert not any(isinstance(e, PeerExpelled) for e in events)
         seen += any(isinstance(e, PeerIdle) for e in events)
     assert seen > len(SEEDS) / 3
+
+
+def test_an_additional_seat_stays_while_the_peer_beside_it_does_nothing() -> None:
+    plan = alone(40)
+    assert plan.grows and plan.settings.replicas == 1
+    lies = tuple(replace(lie, about="lazy") for lie in plan.lies)
+    events = events_of(Run(replace(plan, lies=lies)))
+    assert sum(isinstance(e, PeerIdle) for e in events) == 2, "a seat is asked for, and then the peer is left out"
+    assert sum(isinstance(e, SeatAsked) for e in events) == 1

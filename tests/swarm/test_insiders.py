@@ -13,10 +13,13 @@ from swarm.events import (
     EvaluationDropped,
     PeerExpelled,
     PeerFenced,
+    PeerIdle,
+    RolledBack,
     RunDiverged,
     RunPaused,
     StageDoubted,
     StepAborted,
+    StepApplied,
     StepDecided,
 )
 
@@ -108,4 +111,25 @@ def test_who_is_alone_in_its_stage_ends_no_run_by_what_it_says(
     decided = coordinator.of(StepDecided)
     assert len(decided) == STEPS and all(step.scale > 0.0 for step in decided), "no step is skipped"
     assert all(process.code == 0 for process in swarm.processes), swarm.words()
+    swarm.assert_equal(reference(swarm))
+
+
+@pytest.mark.parametrize("does", ["swallow", "fail"])
+def test_a_peer_that_is_alone_in_its_stage_and_does_nothing_or_fails_is_replaced(
+    make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]], does: str
+) -> None:
+    """Another peer stands by. It takes a place beside the idle one, fetches its state, and does its work."""
+    budget = ("timing.step_budget_s=5", "timing.recruit_after_s=20")
+    swarm = make_swarm("int8", "swarm.max_replicas=1", "swarm.replicas=1", *budget)
+    swarm.coordinate()
+    one = ("--seats=1",)
+    swarm.join_stages(("p0", "p1"), {"p0": one, "p1": (*one, f"--fault={does}@StepApplied,step=1")})
+    swarm.join("p2", *one)
+    swarm.finish()
+    coordinator, idle = swarm.coordinator, swarm.peers["p1"].actor
+    found = coordinator.of(PeerIdle)[0]
+    assert (found.actor, found.stage) == (idle, 1) and found.attempt.startswith("1:2")
+    assert not coordinator.of(PeerExpelled) and not coordinator.of(RolledBack)
+    assert len(coordinator.of(StepDecided)) == STEPS
+    assert swarm.peers["p2"].of(StepApplied, step=2), "it has taken over the work"
     swarm.assert_equal(reference(swarm))

@@ -112,7 +112,7 @@ class CoordinatorCore:
         self._presence = Presence(settings, members, out)
         self._proofs = Proofs(settings, history, members, failures.probation, out)
         self._reported_work = ReportedWork(actor, settings, history, members, out)
-        self._seats = Seats(settings, history, members, stage_costs, failures.doubts, out)
+        self._seats = Seats(settings, history, members, stage_costs, failures, out)
         self._placement = Placement(actor, settings, history, members, rebalancing, self._seats, failures, out)
         self._listeners = Listeners(settings, history, members, rebalancing, out)
         self._departures = Departures(settings, history, members, self._seats, out)

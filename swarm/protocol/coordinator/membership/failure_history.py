@@ -140,14 +140,17 @@ class FailureHistory:
         self.aborts = self.nonfinite = 0
         self.is_audited = False
         self.doubts.forget()
-        self.idle.clear()
+        self.idle.decided()
         self._failed_with.clear()
         self._why = ""
 
     def settle(self, workers: Iterable[Actor], pass_id: PassId) -> None:
         """A step is decided by the work of `workers`. The peers that caused its failures go on probation."""
-        guilty = self.accusations.settle((actor.peer for actor in workers), self.halves.left_out)
+        worked = [actor.peer for actor in workers]
+        guilty = self.accusations.settle(worked, self.halves.left_out)
         self.halves.clear()
+        for peer in worked:
+            self.idle.worked(peer)
         for peer in guilty:
             self.probation.strike(peer, pass_id)
 

@@ -14,6 +14,8 @@ LEFT_OUT_BUDGETS = 8
 """Number of step budgets for which an idle peer is left out, unless a step is decided before. It may have recovered, or
 the peer that was to take its place may have failed.
 """
+REMEMBERED = 4096
+"""Number of peers that are remembered after the step in which they were idle."""
 
 
 @dataclass(slots=True)
@@ -30,6 +32,8 @@ class Idle:
 
     def __init__(self) -> None:
         self._records: dict[str, _Record] = {}
+        self._unproven: dict[str, None] = {}
+        """Peers that were idle in an earlier step, and have done no work in a decided one since, oldest first."""
 
     def add(self, peer: str, reason: str, budget_s: float, now: float) -> int:
         """The peer did not do its work in one more attempt. Returns the number of these attempts."""
@@ -38,9 +42,25 @@ class Idle:
         record.last, record.reason = now, reason
         return record.times
 
-    def clear(self) -> None:
-        """A step is decided."""
+    def decided(self) -> None:
+        """A step is decided. `worked` tells who did its work."""
+        for peer in self._records:
+            self._unproven.pop(peer, None)
+            self._unproven[peer] = None
         self._records.clear()
+        while len(self._unproven) > REMEMBERED:
+            del self._unproven[next(iter(self._unproven))]
+
+    def worked(self, peer: str) -> None:
+        """A step with work of the peer is decided."""
+        self._unproven.pop(peer, None)
+
+    def is_unproven(self, peer: str) -> bool:
+        """Return True if the peer was idle, now or earlier, and no step with its work has been decided since.
+
+        A stage should not rely on it alone.
+        """
+        return peer in self._records or peer in self._unproven
 
     def has(self, peer: str) -> bool:
         """Return True if another peer may take a place beside this peer."""

@@ -2,7 +2,8 @@
 
 Several peers can share a process, so a run with fewer machines than stages can continue. A process is asked for another
 seat only if no peer stands by and no other stage can spare a replica. The additional peer leaves once its stage has its
-planned replicas, because a machine that holds two stages is slower.
+planned replicas, because a machine that holds two stages is slower. Replicas that did not do their work do not count
+until they do.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarm.events import SeatAsked
-from swarm.protocol.coordinator.membership.doubts import Doubts
+from swarm.protocol.coordinator.membership.failure_history import FailureHistory
 from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
@@ -45,14 +46,14 @@ class Seats:
         history: History,
         members: Members,
         stage_costs: StageCosts,
-        doubts: Doubts,
+        failures: FailureHistory,
         out: Outbox,
     ) -> None:
         self._settings = settings
         self._history = history
         self._members = members
         self._stage_costs = stage_costs
-        self._doubts = doubts
+        self._failures = failures
         self._out = out
         self._orders: dict[Actor, _Order] = {}
         """The open requests, by the peer that was asked."""
@@ -124,7 +125,7 @@ class Seats:
 
     def _may_be_asked(self, member: Member, now: float) -> bool:
         there = member.lost_at is None and member.leaving_since is None and member.stage is not None
-        there = there and member.actor.peer not in self._doubts.left_out
+        there = there and member.actor.peer not in self._failures.doubts.left_out
         return there and member.actor not in self._orders and now >= self._not_before.get(member.actor.peer, 0.0)
 
     def _is_over(self, actor: Actor, order: _Order, now: float) -> bool:
@@ -181,6 +182,7 @@ class Seats:
             m
             for m in self._members.crew(stage)
             if m is not member and m.lost_at is None and m.is_current(version, decision)
+            if not self._failures.idle.is_unproven(m.actor.peer)
         ]
         planned = self._settings.replicas
         return f"stage {stage} has its {planned} replicas without it" if len(others) >= planned else ""
