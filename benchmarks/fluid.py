@@ -162,7 +162,7 @@ class _Flow:
             self._history,
             self._members,
             self._rebalancing,
-            Seats(settings, self._history, self._members, stage_costs, failures.doubts, self._out),
+            Seats(settings, self._history, self._members, stage_costs, failures, self._out),
             failures,
             self._out,
         )

@@ -30,7 +30,7 @@ _CLASSES = 8
 _AS_IF = 4
 """Codes of usual size that are taken to have gone before a token's first one."""
 _HEAD_BITS = 8 * 32
-"""Of a frame: what the wire's message and body add to the payload (docs/wire.md), beside ids."""
+"""Of a frame: what the wire's message and body add to the payload (docs/codecs.md), beside ids."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ _SIDE = 2 * _SMALL + 2
 """Number of symbols for one code of a pair: -7 … 7 and `_LARGE`."""
 _MOST_STEP = 2.0**120
 """With a step 256 times as large, a code could decode to infinity."""
+_VANISHING = 2.0**-100
+"""A smaller step becomes zero. So no product of a step is denormal, which some machines would round to zero."""
 _HUFFMAN = 1.02
 """Length of Huffman codes of pairs ÷ entropy."""
 _STEP = re.compile(r"\d{1,2}(\.\d{1,4})?")
@@ -131,13 +133,16 @@ class Entropy(Codec):
         return _HEAD.size + _SEED.size * self._dithered
 
     def _step(self, tensor: Tensor) -> float:
-        """The step, a bf16 number, so that small differences between machines in `size` do not change it."""
+        """The step, a bf16 number, so that small differences between machines in `size` do not change it. 0 if all
+        values vanish.
+        """
         values = tensor.view(-1).numpy()
         square = float(np.square(values, dtype=np.float64).mean())
         size = math.sqrt(square)
-        if not self._dithered and (median := tensor.abs().median().item()):
-            size = _NORMAL * median
-        return torch.tensor(min(size * self._relative, _MOST_STEP)).bfloat16().item()
+        if not self._dithered and (usual := _NORMAL * tensor.abs().median().item()) * self._relative >= _VANISHING:
+            size = usual
+        step = size * self._relative
+        return torch.tensor(min(step, _MOST_STEP)).bfloat16().item() if step >= _VANISHING else 0.0
 
 
 def _dither(seed: int, count: int) -> Tensor:

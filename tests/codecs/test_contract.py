@@ -89,7 +89,10 @@ def worst_error(name: str, x: torch.Tensor) -> torch.Tensor:
         case "entropy" | "entropy-dithered":
             relative = float(name.partition(":")[2])
             typical = 1.4826 * x.abs().reshape(-1).median().item() if "dithered" not in name else 0.0
-            step = min((typical or size.square().mean().sqrt().item()) * relative * 1.01, 2.0**120)
+            usual = typical if typical * relative >= 2.0**-100 else size.square().mean().sqrt().item()
+            step = min(usual * relative * 1.01, 2.0**120)
+            if step < 1.01 * 2.0**-100:  # all values become zero
+                return size + 1e-33
             return (size - 123 * step).clamp(min=0.51 * step + 1e-33)
         case "topk" | "topk-independent" | "topk-shared" | "ef-mixed":  # what is dropped is no larger than what is kept
             rows = size.reshape(x.shape[0] if x.ndim > 1 else 1, -1)

@@ -113,3 +113,13 @@ def test_a_wrong_step_is_named(name: str, reason: str) -> None:
     with pytest.raises(UnknownCodec) as caught:
         codecs.pair(name, "int8")
     assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["entropy:1.4", "entropy-dithered:1"])
+def test_no_number_that_some_machines_round_to_zero_decides_a_step(name: str) -> None:
+    codec, denormal = codecs.get(name), 1.4e-45
+    for values, is_zero in (([5.6e-32, denormal], True), ([1e-20, denormal, denormal], False)):
+        x = torch.tensor(values)
+        arrived = codec.decode(codec.encode(x), x.shape)
+        assert (not arrived.any()) is is_zero, "the median is denormal, so the root mean square decides"
+        assert abs(arrived[0].item() - values[0]) <= values[0]

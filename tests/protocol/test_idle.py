@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarm.protocol.coordinator.membership.idle import LEFT_OUT_BUDGETS, Idle
+from swarm.protocol.coordinator.membership.idle import LEFT_OUT_BUDGETS, PROVEN_AFTER, REMEMBERED, Idle
 
 BUDGET_S = 10.0
 
@@ -28,12 +28,23 @@ def test_an_idle_peer_may_come_back_after_a_while_or_when_the_step_is_decided() 
     assert not idle.has("a")
 
 
-def test_a_peer_that_was_idle_is_relied_on_again_when_a_step_with_its_work_is_decided() -> None:
+def test_a_stage_relies_on_an_idle_peer_again_when_it_has_done_its_work_in_some_steps() -> None:
     idle = Idle()
     assert not idle.is_unproven("a")
-    idle.add("a", "hangs", BUDGET_S, 0.0)
-    assert idle.is_unproven("a")
-    idle.decided()
-    assert not idle.has("a") and idle.is_unproven("a") and not idle.is_unproven("b")
-    idle.worked("a")
-    assert not idle.is_unproven("a")
+    for needed in (PROVEN_AFTER, 2 * PROVEN_AFTER, 4 * PROVEN_AFTER):
+        idle.add("a", "hangs", BUDGET_S, 0.0)
+        assert idle.is_unproven("a")
+        idle.decided()
+        assert not idle.has("a") and not idle.is_unproven("b")
+        for _ in range(needed):
+            assert idle.is_unproven("a")
+            idle.worked("a")
+        assert not idle.is_unproven("a")
+
+
+def test_only_so_many_peers_are_remembered() -> None:
+    idle = Idle()
+    for number in range(REMEMBERED + 1):
+        idle.add(str(number), "hangs", BUDGET_S, 0.0)
+        idle.decided()
+    assert not idle.is_unproven("0") and idle.is_unproven("1")

@@ -184,6 +184,27 @@ def test_who_comes_is_given_the_empty_stage_and_nobody_is_asked_any_more() -> No
     assert not asked(orders)
 
 
+def test_a_peer_that_did_what_it_was_asked_is_asked_again_when_the_additional_peer_has_gone() -> None:
+    core = CoordinatorCore(COORDINATOR, SETTINGS, 0, None, None)
+    seats, members = core._seats, core.members
+    for name, stage in speaking():
+        member = members.add(actor(name), 0.0)
+        member.place(StageIndex(stage), 0.0)
+        member.version = 0
+        member.seating = Seating((name,), grows=name == "b")
+    seats.lacking(2, 1.0)
+    assert asked(core._out.take()) == [(actor("b"), 2)]
+    member.seating = Seating(("b", "b2"), grows=True)
+    added = members.add(actor("b2"), 2.0)
+    added.place(StageIndex(2), 2.0)
+    added.seating = Seating(("b", "b2"), on_call=True)
+    assert seats.release(3.0) is None
+    members.remove(actor("b2"))
+    member.seating = Seating(("b",), grows=True)
+    seats.lacking(2, 3.0 + SETTINGS.step_budget_s)
+    assert asked(core._out.take()) == [(actor("b"), 2)]
+
+
 def test_nobody_is_asked_who_takes_no_one_on() -> None:
     run = Run()
     for stage, name in enumerate(("a", "b")):

@@ -14,6 +14,11 @@ LEFT_OUT_BUDGETS = 8
 """Number of step budgets for which an idle peer is left out, unless a step is decided before. It may have recovered, or
 the peer that was to take its place may have failed.
 """
+PROVEN_AFTER = 4
+"""Number of decided steps with its work after which a stage may rely on an idle peer alone again. Twice as many each
+further time.
+"""
+MOST_DOUBLINGS = 8
 REMEMBERED = 4096
 """Number of peers that are remembered after the step in which they were idle."""
 
@@ -32,8 +37,12 @@ class Idle:
 
     def __init__(self) -> None:
         self._records: dict[str, _Record] = {}
-        self._unproven: dict[str, None] = {}
-        """Peers that were idle in an earlier step, and have done no work in a decided one since, oldest first."""
+        self._unproven: dict[str, int] = {}
+        """The peers that were idle in an earlier step, oldest first: the number of steps in which they must still do
+        their work.
+        """
+        self._times: dict[str, int] = {}
+        """Number of steps in which each of these peers, and of those that have done their work since, was idle."""
 
     def add(self, peer: str, reason: str, budget_s: float, now: float) -> int:
         """The peer did not do its work in one more attempt. Returns the number of these attempts."""
@@ -45,20 +54,25 @@ class Idle:
     def decided(self) -> None:
         """A step is decided. `worked` tells who did its work."""
         for peer in self._records:
+            times = self._times.pop(peer, 0)
+            self._times[peer] = times + 1
             self._unproven.pop(peer, None)
-            self._unproven[peer] = None
+            self._unproven[peer] = PROVEN_AFTER << min(times, MOST_DOUBLINGS)
         self._records.clear()
-        while len(self._unproven) > REMEMBERED:
-            del self._unproven[next(iter(self._unproven))]
+        for known in (self._unproven, self._times):
+            while len(known) > REMEMBERED:
+                del known[next(iter(known))]
 
     def worked(self, peer: str) -> None:
         """A step with work of the peer is decided."""
-        self._unproven.pop(peer, None)
+        if left := self._unproven.get(peer):
+            self._unproven[peer] = left - 1
+            if left == 1:
+                del self._unproven[peer]
 
     def is_unproven(self, peer: str) -> bool:
-        """Return True if the peer was idle, now or earlier, and no step with its work has been decided since.
-
-        A stage should not rely on it alone.
+        """Return True if the peer is idle, or was, and has not yet done its work in enough steps since: a stage should
+        not rely on it alone.
         """
         return peer in self._records or peer in self._unproven
 

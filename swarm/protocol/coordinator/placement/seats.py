@@ -74,11 +74,7 @@ class Seats:
         """Nobody holds this stage, stands by for it or can be spared for it. The caller repeats the call while this is
         so.
         """
-        for actor, order in list(self._orders.items()):
-            if self._is_over(actor, order, now):
-                del self._orders[actor]
-                if len(self._in_vain) > REMEMBERED:
-                    del self._in_vain[next(iter(self._in_vain))]
+        self._look_at_orders(now)
         on_the_way = next((actor for actor, order in self._orders.items() if order.stage == stage), None)
         if on_the_way is not None:
             self._tell(on_the_way, self._orders[on_the_way], now)
@@ -128,6 +124,16 @@ class Seats:
         there = there and member.actor.peer not in self._failures.doubts.left_out
         return there and member.actor not in self._orders and now >= self._not_before.get(member.actor.peer, 0.0)
 
+    def _look_at_orders(self, now: float) -> None:
+        """Forget requests that are fulfilled or in vain. Called often, so that a peer that came is not missed after it
+        has left again.
+        """
+        for actor, order in list(self._orders.items()):
+            if self._is_over(actor, order, now):
+                del self._orders[actor]
+                if len(self._in_vain) > REMEMBERED:
+                    del self._in_vain[next(iter(self._in_vain))]
+
     def _is_over(self, actor: Actor, order: _Order, now: float) -> bool:
         """Return True if the request is fulfilled, or will never be."""
         member, in_vain = self._members.get(actor), self._in_vain.pop(actor.peer, 0)
@@ -157,6 +163,7 @@ class Seats:
         """
         if self._history.version == self._history.end(self._settings):
             return None
+        self._look_at_orders(now)
         on_call = [m for m in self._members if m.is_on_call]
         self._released = {m.actor: self._released[m.actor] for m in on_call if m.actor in self._released}
         for member in on_call:
