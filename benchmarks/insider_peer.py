@@ -76,9 +76,9 @@ def misbehave(kind: str, since: int) -> None:
 def _multiply(factor: float, since: int) -> None:
     add_one = Accumulator.add_one
 
-    def multiplied(self: Accumulator, index: int, gradient: Tensor, *, step: int | None = None) -> None:
+    def multiplied(self: Accumulator, index: int, gradient: Tensor, *, step: int | None = None, **more: Any) -> None:
         lies = step is not None and step >= since
-        add_one(self, index, gradient * factor if lies else gradient, step=step)
+        add_one(self, index, gradient * factor if lies else gradient, step=step, **more)
 
     setattr(Accumulator, "add_one", multiplied)  # noqa: B010 - mypy would have it be a method
 
