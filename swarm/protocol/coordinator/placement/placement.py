@@ -185,7 +185,7 @@ class Placement:
           probation. It is not ignored for a member whose state has differed twice, because the step must be done again
           each time it returns.
         * Members that more failures of this step accuse than a sibling. They return when the sibling is accused as
-          often.
+          often, or when the accuser should be left out itself because it is idle.
         * One half of the members, if the step was not finite (`halves`).
         * All but one of several devices of one person, if other people can take their places (`_doubles`).
         * Doubted members, even if no other member of the stage holds the version (`Doubts`).
@@ -201,23 +201,50 @@ class Placement:
                 if probation.is_benched(m.actor.peer, history.version) and (not in_vain or m.drifts > 1)
             }
             there = [m for m in crew if m.is_current(history.version, history.decision)]
-            against = {m.actor: self._failure_history.accusations.against(m.actor.peer) for m in crew}
+            against = {m.actor: self._against(m, now) for m in crew}
             late.update(a for a, times in against.items() if times > min((against[m.actor] for m in there), default=0))
             late.update(m.actor for m in crew if self._failure_history.halves.leaves_out(m.actor.peer))
             late.update(self._doubles(stage, there))
             doubted = {m.actor for m in crew if m.actor.peer in self._failure_history.doubts.left_out}
             late |= doubted
-            spared = history.version < history.end(self._settings) and any(m.actor not in late for m in there)
             idle = {m.actor for m in crew if self._failure_history.idle.leaves_out(m.actor.peer, now)}
             if idle and idle.issuperset(m.actor for m in there) and not self._may_be_replaced(stage, now):
                 idle.clear()
+            spared = history.version < history.end(self._settings)
+            spared = spared and any(m.actor not in late | idle for m in there)
             for member in crew:
                 member.note_idle(self._failure_history.idle.has(member.actor.peer))
                 member.bench(member.actor in doubted | idle or (spared and member.actor in late))
 
+    def _against(self, member: Member, now: float) -> int:
+        """How many people accuse a member in this step. A peer that should be left out because it is idle is not
+        believed. Otherwise no accused peer could take its place.
+        """
+        history = self._failure_history
+        return history.accusations.against(member.actor.peer, lambda accuser: not history.idle.leaves_out(accuser, now))
+
     def _may_be_replaced(self, stage: int, now: float) -> bool:
         """Return True if some other peer could take up the stage."""
-        return self._members.has_successor(stage) or self._seats.may_come(stage, now)
+        if self._members.has_successor(stage) or self._seats.may_come(stage, now):
+            return True
+        return self._left_aside(stage, now) is not None
+
+    def _left_aside(self, stage: int, now: float) -> Member | None:
+        """A member of another stage that could take up `stage`: it holds the version and is left out of this step, or
+        is idle, while a sibling does its work. It was suspected in vain, because the step has failed without it too.
+        """
+        history, failures = self._history, self._failure_history
+        for other in range(self._settings.stages):
+            there = [m for m in self._members.of_stage(other) if m.lost_at is None and not m.is_withheld]
+            there = [m for m in there if m.is_current(history.version, history.decision)]
+            if other == stage or all(m.benched or m.idle for m in there):
+                continue
+            for member in there:
+                peer = member.actor.peer
+                guilty = failures.idle.leaves_out(peer, now) or peer in failures.doubts.left_out
+                if (member.benched or member.idle) and not guilty and self.rebalancing.may_hold(member, stage):
+                    return member
+        return None
 
     def _doubles(self, stage: int, there: list[Member]) -> list[Actor]:
         """The members of a stage that are an additional device of some person, and whose places other people can take.
@@ -519,5 +546,9 @@ class Placement:
         """Find a peer for a stage without peers while no peer stands by. Move a spare replica, or let a process hold a
         further stage.
         """
-        if self.rebalancing.recruit(StageIndex(stage), now) is None:
+        if self.rebalancing.recruit(StageIndex(stage), now) is not None:
+            return
+        if (member := self._left_aside(stage, now)) is not None:
+            self.rebalancing.take_up(member, StageIndex(stage), now)
+        else:
             self._seats.lacking(stage, now)
