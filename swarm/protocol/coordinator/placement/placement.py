@@ -8,7 +8,7 @@ it or, as the last resort, rolls back.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from swarm.events import PeerJoined, RecordOutdated, RolledBack
@@ -24,10 +24,16 @@ from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.messages import Assign, Decide
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
+from swarm.protocol.timeouts import longest_load_s
 
 RECALLED_BEATS = 4
 """A new leader knows some peers only from their reports during an earlier leader's term. It waits this number of
 heartbeats for their first new report.
+"""
+
+KEPT_BACK_BUDGETS = 4
+"""If all holders of a stage are paused, another peer has this number of step budgets to load their state, and the time
+that the state takes on a slow line.
 """
 
 
@@ -100,6 +106,9 @@ class Placement:
         """For each stage whose version no peer holds, the time since which this is so."""
         self._empty_since: dict[int, float] = {}
         """For each stage that no peer holds or loads, the time since which this is so, or when the last peer joined."""
+        self._withheld_since: dict[int, float] = {}
+        """For each stage, when another peer first wanted its state in this step while all its holders left or paused.
+        """
         self._arrived: set[str] = set()
         """The peer ids of all members that were seen since then. One that returns must not delay what is done about an
         empty stage.
@@ -128,6 +137,7 @@ class Placement:
     def decided(self, listened: Collection[Actor]) -> None:
         """A step is decided. `listened`: the actors for which donors keep its sums."""
         self._listened = frozenset(listened)
+        self._withheld_since.clear()
 
     def pass_opened(self, actors: Iterable[Actor], now: float) -> None:
         self._opened_any = True
@@ -292,6 +302,8 @@ class Placement:
         self._handing_on = any(crew and all(m.leaving_since is not None for m in crew) for crew in crews)
         for stage in range(self._settings.stages):
             holders, coming, needy = self._crew(stage)
+            if self._keep_it_back(stage, (*holders, *coming), needy, now):
+                holders, coming = [], []
             staying = [m for m in (*holders, *coming) if not m.is_withheld]
             paused = [m for m in (*holders, *coming) if m.paused and m.leaving_since is None]
             crew = len(staying) + sum(not m.given_up for m in needy)
@@ -345,6 +357,19 @@ class Placement:
         found.wait(f"stage {stage} waits, because {who}")
         others = any(not (m.given_up or m.paused) for m in needy)
         return not others and all(member.absent for member in paused)
+
+    def _keep_it_back(self, stage: int, holders: Sequence[Member], needy: Iterable[Member], now: float) -> bool:
+        """Return True if all holders of a stage leave or pause, and another peer has not got their state in time.
+
+        Perhaps they do not give it, and will never leave or resume. So they do not count as holders any more.
+        """
+        if not holders or not all(m.is_withheld for m in holders) or all(m.is_withheld for m in needy):
+            return False
+        settings = self._settings
+        since = self._withheld_since.setdefault(stage, now)
+        if all(m.leaving_since is not None for m in holders):
+            return now - since > settings.leave_s + settings.step_budget_s
+        return now - since > KEPT_BACK_BUDGETS * settings.step_budget_s + longest_load_s(settings.stage_needs, stage)
 
     def _listens(self, member: Member) -> bool:
         """Return True if a member that lacks the version should load it as a listener, so that no pass waits for it.
