@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from swarm.protocol.stage_needs import ComputeKind, Needs, needs_of
+
 WINDOW = 64
 OWN_PACE = 4.0
 """A microbatch may take this multiple of an actor's usual time before the actor counts as stalled."""
@@ -15,6 +17,11 @@ _LEAST_SILENCE, _LEAST_STANDSTILL = 1 / 15, 1 / 12
 """Lower bounds of the silence and stall deadlines, as fractions of the step budget."""
 _SOONEST, _LATEST = 1 / 120, 1 / 20
 """Bounds of the time until something missing is requested for the first time again, as fractions of the step budget."""
+
+LEAST_LINE = 625_000.0
+"""Slowest line on which a peer should be able to load any stage while others keep its place or its donor waits for it,
+bytes/s (5 Mbit/s).
+"""
 
 
 class Observed:
@@ -96,3 +103,9 @@ def part_deadline(pauses: Observed, budget_s: float, attempts: int) -> float:
 
 def _asked_again(base: float, budget_s: float, attempts: int) -> float:
     return min(base * float(2**attempts), budget_s / 2)
+
+
+def longest_load_s(needs: Needs, stage: int) -> float:
+    """Seconds that the memory of a stage takes on a line of LEAST_LINE. 0 if the needs are unknown."""
+    known = needs_of(needs, ComputeKind.HOST_FP32)
+    return 0.0 if known is None else known.least[stage] / LEAST_LINE

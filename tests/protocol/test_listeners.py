@@ -11,11 +11,12 @@ from one_stage import ME, ONE, STAGE, THREE, settings
 
 from swarm.protocol import messages as m
 from swarm.protocol.coordinator import listeners as module
-from swarm.protocol.coordinator.listeners import LEAST_LINE, PLACE_ARRIVALS, PLACE_BUDGETS, Listeners
+from swarm.protocol.coordinator.listeners import PLACE_ARRIVALS, PLACE_BUDGETS, Listeners
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.ids import Actor, PassId, StepNumber, Term
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.stage_needs import ComputeKind, StageNeeds
+from swarm.protocol.timeouts import LEAST_LINE
 
 
 class Swarm:

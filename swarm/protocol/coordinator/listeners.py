@@ -24,7 +24,7 @@ from swarm.protocol.ids import Actor, PassId, StageIndex
 from swarm.protocol.messages import Decide, Listener
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
-from swarm.protocol.stage_needs import ComputeKind, needs_of
+from swarm.protocol.timeouts import longest_load_s
 
 MAX_VERSIONS = 2
 """Number of versions of a stage that may be loaded at the same time. The stage's holders keep a copy of the state for
@@ -32,8 +32,6 @@ each.
 """
 PLACE_BUDGETS = 4
 PLACE_ARRIVALS = 8
-LEAST_LINE = 625_000.0
-"""Slowest line on which a peer should be able to load any stage while its place is kept, bytes/s (5 Mbit/s)."""
 MAX_PLACES = 4096
 """Largest number of peers whose times without work are kept; the one that came first is forgotten first."""
 TOLD_AT_ONCE = 16
@@ -225,11 +223,10 @@ class Listeners:
     def _place_s(self, member: Member) -> float:
         """Seconds for which a listener keeps its place although it does not work.
 
-        This is enough for a stage of any size on a line of LEAST_LINE: the memory that the stage needs is larger than
-        its state, which leaves time for the sums of the steps decided meanwhile. It is also several times as long as
-        most peers of this run have needed, and several step budgets.
+        This is enough for a stage of any size on a line of timeouts.LEAST_LINE: the memory that the stage needs is
+        larger than its state, which leaves time for the sums of the steps decided meanwhile. It is also several times
+        as long as most peers of this run have needed, and several step budgets.
         """
-        needs = needs_of(self._settings.stage_needs, ComputeKind.HOST_FP32)
-        loading_s = 0.0 if needs is None or member.stage is None else needs.least[member.stage] / LEAST_LINE
+        loading_s = 0.0 if member.stage is None else longest_load_s(self._settings.stage_needs, member.stage)
         budgets_s = PLACE_BUDGETS * self._settings.step_budget_s
         return max(budgets_s + loading_s, PLACE_ARRIVALS * self._rebalancing.arrival_s)

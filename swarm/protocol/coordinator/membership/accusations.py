@@ -11,7 +11,7 @@ one person count as one accuser (`People`).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from swarm.protocol.coordinator.membership.people import People
@@ -76,11 +76,11 @@ class Accusations:
         while len(self._doubts) > REMEMBERED:
             del self._doubts[next(iter(self._doubts))]
 
-    def against(self, peer: str) -> int:
+    def against(self, peer: str, believed: Callable[[str], bool] = lambda accuser: True) -> int:
         """Return how many people accuse `peer` in this step. The accusers are the peers that failed on its data, and
-        `peer` itself if it failed.
+        `peer` itself if it failed. Only those are counted that are `believed`.
         """
-        return self._people.count(self._accusers.get(peer, ()))
+        return self._people.count(filter(believed, self._accusers.get(peer, ())))
 
     def common(self, stage: int, m: Microbatch) -> frozenset[str]:
         """Return the peers that are accused in every failure of `stage` on microbatch `m`."""

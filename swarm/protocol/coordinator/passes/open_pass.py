@@ -21,6 +21,7 @@ from swarm.protocol.coordinator.passes.drift import Drift
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.promotion import Promotion
 from swarm.protocol.coordinator.passes.repair import GiveUp, Repair, Suspect, TooLong
+from swarm.protocol.coordinator.passes.stragglers import Stalled
 from swarm.protocol.coordinator.passes.tables_report import TablesReport
 from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassKind, StageIndex
 from swarm.protocol.messages import (
@@ -202,7 +203,11 @@ class OpenPass:
         if self.outcome is None:
             for actor in failure_detector.back:
                 self.pass_state.is_back(actor, now)
-            self._resolve(self._repair.tick(self._failure_history, failure_detector.waited_for, now))
+            found = self._repair.tick(self._failure_history, failure_detector.waited_for, now)
+            if isinstance(found, Stalled):
+                self._on_kept_waiting(found, now)
+            else:
+                self._resolve(found)
         self.drain(now)
 
     def drain(self, now: float) -> None:
@@ -400,6 +405,27 @@ class OpenPass:
                 self.outcome = Dropped(reason, who)
             case GiveUp():
                 self.outcome = found
+
+    def _on_kept_waiting(self, stalled: Stalled, now: float) -> None:
+        """An actor has not received what others report to have computed. One of these, or the actor, is at fault.
+
+        The sender leaves the pass if other peers lack its frames too, or if the actor has no siblings. Otherwise the
+        actor leaves it. The guilty one gets a strike when the step is decided.
+        """
+        actor, pass_state, accusations = stalled.actor, self.pass_state, self._failure_history.accusations
+        stage = pass_state.stage_of(actor)
+        assert stage is not None
+        senders = frozenset(each.peer for each in stalled.senders)
+        near = frozenset(at for each in stalled.senders if (at := pass_state.stage_of(each)) is not None)
+        accusations.note(Failure(stage, stalled.lacks, actor.peer, senders, stalled.reason, near=near))
+        guilty = [each for each in stalled.senders if self._is_suspect(each, actor)]
+        if not guilty and pass_state.is_alone(actor):
+            guilty = [max(stalled.senders, key=lambda each: accusations.against(each.peer))]
+        for each in guilty:
+            pass_state.wait_anew_for(each, now)
+            self.exclude(each, f"{actor} and perhaps others have not received its frames: {stalled.reason}")
+        if not guilty:
+            self.exclude(actor, stalled.reason)
 
     def _strike(self, actor: Actor, strikes: int = 1) -> None:
         if self.pass_state.kind is PassKind.TRAIN:

@@ -326,10 +326,46 @@ class PassState:
         if stage + 1 < len(self.tables) and self.done_of(self.tables[stage + 1].assignee(m)) >> m & 1:
             return True
         if self._forwarded.get(actor, 0) >> m & 1:
-            return False
+            return stage + 1 == len(self.tables)  # what is left to do there needs no further input
         if stage == 0:
             return m in self._fed and actor in self._begun
         return bool(self._forwarded.get(self.tables[stage - 1].assignee(m), 0) >> m & 1)
+
+    def is_alone(self, actor: Actor) -> bool:
+        """Return True if the actor has no siblings in the pass."""
+        return (stage := self.stage_of(actor)) is not None and len(self.tables[stage].roster) == 1
+
+    def has_begun(self, actor: Actor) -> bool:
+        """Return True if the actor has reported that it has begun this pass."""
+        return actor in self._begun
+
+    def lacks(self, actor: Actor) -> tuple[Microbatch, tuple[Actor, ...]] | None:
+        """A microbatch of which a peer that does nothing must lack an input, and the actors that report to have the
+        inputs. None: there is no such microbatch.
+
+        If all microbatches with an available input have such actors in common, only these are named.
+        """
+        stage = self.stage_of(actor)
+        if stage is None:
+            return None
+        there = {m: self._have(stage, m, actor) for m in self.unfinished(actor) if self._is_at_hand(stage, m, actor)}
+        named = [set(those) for those in there.values() if those]
+        if not named:
+            return None
+        m = next(m for m, those in there.items() if those)
+        common = set.intersection(*named)
+        return m, tuple(a for a in there[m] if not common or a in common)
+
+    def _have(self, stage: int, m: int, actor: Actor) -> tuple[Actor, ...]:
+        """The actors that report to have the inputs of `actor`'s microbatch `m`."""
+        found = []
+        if stage and not self._forwarded.get(actor, 0) >> m & 1:
+            before = self.tables[stage - 1].assignee(m)
+            found += [before] if (self._forwarded.get(before, 0) | self.done_of(before)) >> m & 1 else []
+        if stage + 1 < len(self.tables):
+            after = self.tables[stage + 1].assignee(m)
+            found += [after] if self.done_of(after) >> m & 1 else []
+        return tuple(found)
 
     def awaited_since(self, actor: Actor, now: float) -> tuple[float | None, float | None]:
         """Return two times. Each may be None.
@@ -344,13 +380,12 @@ class PassState:
 
     def is_supplied(self, actor: Actor) -> bool:
         """Return True if the actor knows the pass, has work left, and needs nothing for it that its neighbours do not
-        have. The last stage needs nothing more once it has forwarded a microbatch.
+        have.
         """
         stage, left = self.stage_of(actor), self.unfinished(actor)
         if stage is None or not left or actor not in self._begun:
             return False
-        own = self._forwarded.get(actor, 0) if stage + 1 == len(self.tables) else 0
-        return all(own >> m & 1 or self._is_at_hand(stage, m, actor) for m in left)
+        return all(self._is_at_hand(stage, m, actor) for m in left)
 
     def has_queued(self, actor: Actor) -> bool:
         """Return True if the actor reports work that it could be computing."""
@@ -380,6 +415,14 @@ class PassState:
         """An actor is heard again. Restart its clocks, because it still has to report what it did meanwhile."""
         self.progress_at[actor] = self.moved_at[actor] = now
         self._awaited.moved(actor)
+
+    def wait_anew_for(self, sender: Actor, now: float) -> None:
+        """Other actors will do the work of a sender. Restart the clocks of all that may be waiting for its frames."""
+        stage = self.stage_of(sender)
+        assert stage is not None
+        for near in (stage - 1, stage + 1):
+            for actor in self.tables[near].roster if 0 <= near < len(self.tables) else ():
+                self.is_back(actor, now)
 
     def amend(self, stage: int, table: StageTable) -> list[Microbatch]:
         """Replace the table. Void what was prepared or released under the old one. Return the microbatches that

@@ -17,7 +17,7 @@ from swarm.protocol.coordinator.passes.assignment import amend, enlarge
 from swarm.protocol.coordinator.passes.holdups import Holdups
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.promotion import Promotion
-from swarm.protocol.coordinator.passes.stragglers import Stragglers
+from swarm.protocol.coordinator.passes.stragglers import Stalled, Stragglers
 from swarm.protocol.coordinator.passes.tables_report import TablesReport
 from swarm.protocol.ids import Actor, Microbatch, PassKind, StageIndex
 from swarm.protocol.messages import Amend, Fenced, Open, Release, StageTable
@@ -330,7 +330,7 @@ class Repair:
 
     def tick(
         self, failure_history: FailureHistory, unheard: frozenset[Actor], now: float
-    ) -> Suspect | GiveUp | TooLong | None:
+    ) -> Suspect | Stalled | GiveUp | TooLong | None:
         """Repeat messages that were lost, take work from slow actors, and return an actor that is stuck.
 
         `unheard`: actors that are silent, perhaps because this coordinator is cut off.
@@ -352,9 +352,8 @@ class Repair:
             return Suspect(
                 late.actor, "it has not caught up, and its siblings have nothing left to do", at_fault=trains
             )
-        if trains and self._stragglers.overrun(pass_state, failure_history.aborts, now):
-            idle = self._stragglers.idle(self._members, pass_state, failure_history.aborts, unheard, now)
-            return GiveUp(f"not complete after {now - pass_state.opened_at:.1f} s", tuple(idle))
+        if trains and (given_up := self._incomplete(failure_history, unheard, now)) is not None:
+            return given_up
         if not trains and (reason := self._stragglers.outlasts(pass_state, now)):
             return TooLong(reason, tuple(self._stragglers.dawdlers(self._members, pass_state, unheard, now)))
         for stage in sorted({at for actor in pass_state.given if (at := pass_state.stage_of(actor)) is not None}):
@@ -369,8 +368,8 @@ class Repair:
         else:
             self.holdups.skip(now)
         strikes = failure_history.probation.strikes if trains else failure_history.idle_strikes
-        for actor, reason in self._stragglers.stalled(self._members, pass_state, strikes, unheard, now):
-            return Suspect(actor, reason)
+        for stalled in self._stragglers.stalled(self._members, pass_state, strikes, unheard, now):
+            return stalled if stalled.senders else Suspect(stalled.actor, stalled.reason)
         if unheard or not trains:
             return None  # reductions that wait for the unheard actors may still progress
         for stage in self._stragglers.stuck_reduces(pass_state, now):
@@ -381,6 +380,17 @@ class Repair:
             if (found := self._without_who_holds_up(stage, reason)) is not None:
                 return found
         return None
+
+    def _incomplete(self, failure_history: FailureHistory, unheard: frozenset[Actor], now: float) -> GiveUp | None:
+        """Give the step up if it has taken too long, or if it only waits for an actor without siblings."""
+        pass_state, aborts = self._pass_state, failure_history.aborts
+        against = failure_history.accusations.against
+        late = self._stragglers.overrun(pass_state, aborts, now)
+        find = self._stragglers.idle if late else self._stragglers.awaited
+        idle = find(self._members, pass_state, aborts, against, unheard, now)
+        if not late and not idle:
+            return None
+        return GiveUp(f"not complete after {now - pass_state.opened_at:.1f} s", tuple(idle))
 
     def _listens(self, member: Member) -> bool:
         """Return True if the member reports that it listens and does not take part in the pass (it may have done so

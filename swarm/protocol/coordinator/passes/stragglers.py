@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 
 from swarm.protocol.coordinator.membership.member import Member
@@ -29,6 +30,18 @@ WORTH_BEATS = 10
 
 Strikes = Callable[[str], int]
 """For a peer id, how often the peer has failed by its own fault (`Probation`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """An actor that finishes nothing."""
+
+    actor: Actor
+    reason: str
+    lacks: Microbatch | None = None
+    """A microbatch of which it must lack an input, if it does not simply do nothing."""
+    senders: tuple[Actor, ...] = ()
+    """The actors that report to have this input. If `lacks` is None, there are none."""
 
 
 class Stragglers:
@@ -158,43 +171,131 @@ class Stragglers:
 
     def stalled(
         self, members: Members, pass_state: PassState, strikes: Strikes, unheard: Collection[Actor], now: float
-    ) -> list[tuple[Actor, str]]:
+    ) -> list[Stalled]:
         """Actors that have work available and finish nothing, although siblings could do it. `unheard` actors are left
         out.
 
         An actor is never stalled only because it is slow: the deadline is several times its known time per microbatch.
         For an actor with unknown speed, the deadline doubles with each strike until it has shown its speed.
+
+        An actor without siblings is named only if it waits for a neighbour that has some.
         """
         found = []
-        for actor in (actor for table in pass_state.tables if len(table.roster) > 1 for actor in table.roster):
-            if (member := members.get(actor)) is not None and actor not in unheard:
-                why = self._why_stalled(
-                    member, pass_state, self._patience(member, pass_state, strikes(actor.peer)), now
-                )
-                if why:
-                    found.append((actor, why))
+        for actor in (actor for table in pass_state.tables for actor in table.roster):
+            if (member := members.get(actor)) is None or actor in unheard:
+                continue
+            if pass_state.is_alone(actor):
+                stalled = self._kept_waiting(member, pass_state, now)
+            else:
+                allowed = self._patience(member, pass_state, strikes(actor.peer))
+                stalled = self._stalled(member, pass_state, allowed, now)
+            if stalled is not None:
+                found.append(stalled)
         return found
 
+    def _stalled(self, member: Member, pass_state: PassState, allowed: float, now: float) -> Stalled | None:
+        """The member, if it finishes nothing. `allowed`: as in `_why_stalled`."""
+        actor = member.actor
+        if not (why := self._why_stalled(member, pass_state, allowed, now)):
+            return None
+        lacks = None
+        if pass_state.kind is PassKind.TRAIN and not pass_state.has_queued(actor):
+            lacks = pass_state.lacks(actor)
+        return Stalled(actor, why) if lacks is None else Stalled(actor, why, *lacks)
+
+    def _kept_waiting(self, member: Member, pass_state: PassState, now: float) -> Stalled | None:
+        """A member without siblings, if it lacks data of a neighbour that has siblings."""
+        if pass_state.kind is not PassKind.TRAIN:
+            return None
+        # its line may be slow, and nobody can do its work, so it has much time
+        allowed = self._settings.step_budget_s / 2
+        why = self._why_waiting(member, pass_state, allowed, allowed, now)
+        if not why or pass_state.has_queued(member.actor) or (lacks := pass_state.lacks(member.actor)) is None:
+            return None
+        senders = tuple(actor for actor in lacks[1] if not pass_state.is_alone(actor))
+        return Stalled(member.actor, why, lacks[0], senders) if senders else None
+
     def idle(
-        self, members: Members, pass_state: PassState, aborts: int, unheard: Collection[Actor], now: float
+        self,
+        members: Members,
+        pass_state: PassState,
+        aborts: int,
+        against: Callable[[str], int],
+        unheard: Collection[Actor],
+        now: float,
     ) -> list[tuple[Actor, str]]:
         """Actors without siblings that do nothing, with the reasons, if the pass has exceeded its total limit.
 
-        An actor that reports work has finished none of it for half of the limit. If there is none, every actor that
-        waits for its neighbours may be the cause: from the second attempt on, one of them is chosen each time.
+        An actor counts if it has done nothing for half of the limit although it reports work, has not reported that it
+        knows the pass, or has only its own sums left to report. If there is none, these are `awaited`.
         """
         allowed = self._limit_s(pass_state, aborts) / 2
-        idle, waiting = [], []
+        found = []
         for actor in (table.roster[0] for table in pass_state.tables if len(table.roster) == 1):
-            if (member := members.get(actor)) is None or actor in unheard:
+            member = members.get(actor)
+            if (
+                member is not None
+                and actor not in unheard
+                and (why := self._why_alone(member, pass_state, allowed, now))
+            ):
+                found.append((actor, why))
+        return found or self.awaited(members, pass_state, aborts, against, unheard, now)
+
+    def awaited(
+        self,
+        members: Members,
+        pass_state: PassState,
+        aborts: int,
+        against: Callable[[str], int],
+        unheard: Collection[Actor],
+        now: float,
+    ) -> list[tuple[Actor, str]]:
+        """An actor without siblings for whose work the pass waits although nobody computes, with the reason.
+
+        Either an actor that waits for a neighbour's data is the cause, or this neighbour. The one that most people
+        accuse is chosen (`against`). If several are accused as often, one of them is chosen each time, from the second
+        attempt on. Empty if the first limit has not been exceeded: such a pass is not slow, so the limit need not grow.
+        """
+        limit_s = self._limit_s(pass_state, 0)
+        if now - pass_state.judged_from <= limit_s:
+            return []
+        waiting: dict[Actor, str] = {}
+        for actor in (table.roster[0] for table in pass_state.tables if len(table.roster) == 1):
+            if (member := members.get(actor)) is None or actor in unheard or pass_state.has_queued(actor):
                 continue
-            if why := self._why_idle(member, pass_state, allowed, allowed, now):
-                idle.append((actor, why))
-            elif why := self._why_waiting(member, pass_state, allowed, allowed, now):
-                waiting.append((actor, why))
-        if idle or not waiting or aborts == 0:
-            return idle
-        return [waiting[aborts % len(waiting)]]
+            if not (why := self._why_waiting(member, pass_state, limit_s / 2, limit_s / 2, now)):
+                continue
+            waiting.setdefault(actor, why)
+            lacks = pass_state.lacks(actor)
+            for sender in () if lacks is None else lacks[1]:
+                if pass_state.is_alone(sender) and sender not in unheard:
+                    waiting.setdefault(sender, f"{actor} has not received what it reports to have computed")
+        most = max((against(actor.peer) for actor in waiting), default=0)
+        worst = [(actor, why) for actor, why in waiting.items() if against(actor.peer) == most]
+        if not worst or (aborts == 0 and (len(worst) > 1 or most < 2)):
+            return []
+        return [worst[aborts % len(worst)]]
+
+    def _why_alone(self, member: Member, pass_state: PassState, allowed: float, now: float) -> str:
+        """The reason why a member without siblings counts as idle. Empty: it does not."""
+        actor = member.actor
+        if why := self._why_idle(member, pass_state, allowed, allowed, now):
+            return why
+        if not pass_state.has_begun(actor):
+            return self._why_unbegun(actor, pass_state, allowed, now)
+        stage = pass_state.stage_of(actor)
+        assert stage is not None
+        since, reports = pass_state.sealed_since(stage), pass_state.preparation.reports[stage]
+        if pass_state.reduces_with(stage) != [stage] or since is None or now - since <= allowed or actor in reports:
+            return ""
+        return f"it reports that all its work is done, but has not reported its sums for {now - since:.1f} s"
+
+    @staticmethod
+    def _why_unbegun(actor: Actor, pass_state: PassState, allowed: float, now: float) -> str:
+        waited = now - max(pass_state.judged_from, pass_state.began_at(actor))
+        if pass_state.has_begun(actor) or waited <= allowed:
+            return ""
+        return f"it has not begun the pass for {waited:.1f} s (deadline {allowed:.1f} s)"
 
     def _why_stalled(self, member: Member, pass_state: PassState, allowed: float, now: float) -> str:
         """The reason why a member counts as stalled if it may take `allowed` seconds for one item of work. Empty: it
@@ -205,7 +306,8 @@ class Stragglers:
             line_s = min(line_s, self._a_while_s(pass_state))
         answer = max(allowed, line_s)
         why = self._why_idle(member, pass_state, allowed, answer, now)
-        return why or self._why_waiting(member, pass_state, line_s, answer, now)
+        why = why or self._why_waiting(member, pass_state, line_s, answer, now)
+        return why or self._why_unbegun(member.actor, pass_state, max(answer, self._settings.step_budget_s / 2), now)
 
     def _why_idle(self, member: Member, pass_state: PassState, allowed: float, answer: float, now: float) -> str:
         """The reason why a member with available work counts as stalled. `answer`: seconds for the work at the end of

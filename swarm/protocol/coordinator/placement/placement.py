@@ -8,7 +8,7 @@ it or, as the last resort, rolls back.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from swarm.events import PeerJoined, RecordOutdated, RolledBack
@@ -24,10 +24,16 @@ from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.messages import Assign, Decide
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
+from swarm.protocol.timeouts import longest_load_s
 
 RECALLED_BEATS = 4
 """A new leader knows some peers only from their reports during an earlier leader's term. It waits this number of
 heartbeats for their first new report.
+"""
+
+KEPT_BACK_BUDGETS = 4
+"""If all holders of a stage are paused, another peer has this number of step budgets to load their state, and the time
+that the state takes on a slow line.
 """
 
 
@@ -100,6 +106,9 @@ class Placement:
         """For each stage whose version no peer holds, the time since which this is so."""
         self._empty_since: dict[int, float] = {}
         """For each stage that no peer holds or loads, the time since which this is so, or when the last peer joined."""
+        self._withheld_since: dict[int, float] = {}
+        """For each stage, when another peer first wanted its state in this step while all its holders left or paused.
+        """
         self._arrived: set[str] = set()
         """The peer ids of all members that were seen since then. One that returns must not delay what is done about an
         empty stage.
@@ -128,6 +137,7 @@ class Placement:
     def decided(self, listened: Collection[Actor]) -> None:
         """A step is decided. `listened`: the actors for which donors keep its sums."""
         self._listened = frozenset(listened)
+        self._withheld_since.clear()
 
     def pass_opened(self, actors: Iterable[Actor], now: float) -> None:
         self._opened_any = True
@@ -185,7 +195,7 @@ class Placement:
           probation. It is not ignored for a member whose state has differed twice, because the step must be done again
           each time it returns.
         * Members that more failures of this step accuse than a sibling. They return when the sibling is accused as
-          often.
+          often, or when the accuser should be left out itself because it is idle.
         * One half of the members, if the step was not finite (`halves`).
         * All but one of several devices of one person, if other people can take their places (`_doubles`).
         * Doubted members, even if no other member of the stage holds the version (`Doubts`).
@@ -201,23 +211,50 @@ class Placement:
                 if probation.is_benched(m.actor.peer, history.version) and (not in_vain or m.drifts > 1)
             }
             there = [m for m in crew if m.is_current(history.version, history.decision)]
-            against = {m.actor: self._failure_history.accusations.against(m.actor.peer) for m in crew}
+            against = {m.actor: self._against(m, now) for m in crew}
             late.update(a for a, times in against.items() if times > min((against[m.actor] for m in there), default=0))
             late.update(m.actor for m in crew if self._failure_history.halves.leaves_out(m.actor.peer))
             late.update(self._doubles(stage, there))
             doubted = {m.actor for m in crew if m.actor.peer in self._failure_history.doubts.left_out}
             late |= doubted
-            spared = history.version < history.end(self._settings) and any(m.actor not in late for m in there)
             idle = {m.actor for m in crew if self._failure_history.idle.leaves_out(m.actor.peer, now)}
             if idle and idle.issuperset(m.actor for m in there) and not self._may_be_replaced(stage, now):
                 idle.clear()
+            spared = history.version < history.end(self._settings)
+            spared = spared and any(m.actor not in late | idle for m in there)
             for member in crew:
                 member.note_idle(self._failure_history.idle.has(member.actor.peer))
                 member.bench(member.actor in doubted | idle or (spared and member.actor in late))
 
+    def _against(self, member: Member, now: float) -> int:
+        """How many people accuse a member in this step. A peer that should be left out because it is idle is not
+        believed. Otherwise no accused peer could take its place.
+        """
+        history = self._failure_history
+        return history.accusations.against(member.actor.peer, lambda accuser: not history.idle.leaves_out(accuser, now))
+
     def _may_be_replaced(self, stage: int, now: float) -> bool:
         """Return True if some other peer could take up the stage."""
-        return self._members.has_successor(stage) or self._seats.may_come(stage, now)
+        if self._members.has_successor(stage) or self._seats.may_come(stage, now):
+            return True
+        return self._left_aside(stage, now) is not None
+
+    def _left_aside(self, stage: int, now: float) -> Member | None:
+        """A member of another stage that could take up `stage`: it holds the version and is left out of this step, or
+        is idle, while a sibling does its work. It was suspected in vain, because the step has failed without it too.
+        """
+        history, failures = self._history, self._failure_history
+        for other in range(self._settings.stages):
+            there = [m for m in self._members.of_stage(other) if m.lost_at is None and not m.is_withheld]
+            there = [m for m in there if m.is_current(history.version, history.decision)]
+            if other == stage or all(m.benched or m.idle for m in there):
+                continue
+            for member in there:
+                peer = member.actor.peer
+                guilty = failures.idle.leaves_out(peer, now) or peer in failures.doubts.left_out
+                if (member.benched or member.idle) and not guilty and self.rebalancing.may_hold(member, stage):
+                    return member
+        return None
 
     def _doubles(self, stage: int, there: list[Member]) -> list[Actor]:
         """The members of a stage that are an additional device of some person, and whose places other people can take.
@@ -265,6 +302,8 @@ class Placement:
         self._handing_on = any(crew and all(m.leaving_since is not None for m in crew) for crew in crews)
         for stage in range(self._settings.stages):
             holders, coming, needy = self._crew(stage)
+            if self._keep_it_back(stage, (*holders, *coming), needy, now):
+                holders, coming = [], []
             staying = [m for m in (*holders, *coming) if not m.is_withheld]
             paused = [m for m in (*holders, *coming) if m.paused and m.leaving_since is None]
             crew = len(staying) + sum(not m.given_up for m in needy)
@@ -318,6 +357,19 @@ class Placement:
         found.wait(f"stage {stage} waits, because {who}")
         others = any(not (m.given_up or m.paused) for m in needy)
         return not others and all(member.absent for member in paused)
+
+    def _keep_it_back(self, stage: int, holders: Sequence[Member], needy: Iterable[Member], now: float) -> bool:
+        """Return True if all holders of a stage leave or pause, and another peer has not got their state in time.
+
+        Perhaps they do not give it, and will never leave or resume. So they do not count as holders any more.
+        """
+        if not holders or not all(m.is_withheld for m in holders) or all(m.is_withheld for m in needy):
+            return False
+        settings = self._settings
+        since = self._withheld_since.setdefault(stage, now)
+        if all(m.leaving_since is not None for m in holders):
+            return now - since > settings.leave_s + settings.step_budget_s
+        return now - since > KEPT_BACK_BUDGETS * settings.step_budget_s + longest_load_s(settings.stage_needs, stage)
 
     def _listens(self, member: Member) -> bool:
         """Return True if a member that lacks the version should load it as a listener, so that no pass waits for it.
@@ -519,5 +571,9 @@ class Placement:
         """Find a peer for a stage without peers while no peer stands by. Move a spare replica, or let a process hold a
         further stage.
         """
-        if self.rebalancing.recruit(StageIndex(stage), now) is None:
+        if self.rebalancing.recruit(StageIndex(stage), now) is not None:
+            return
+        if (member := self._left_aside(stage, now)) is not None:
+            self.rebalancing.take_up(member, StageIndex(stage), now)
+        else:
             self._seats.lacking(stage, now)

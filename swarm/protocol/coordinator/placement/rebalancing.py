@@ -222,6 +222,12 @@ class Rebalancing:
             self._carry_out(found, now)
         return found
 
+    def take_up(self, member: Member, stage: StageIndex, now: float) -> None:
+        """Move a member that has no work in its own stage to a stage without peers."""
+        assert member.stage is not None
+        reason = f"moved from stage {member.stage}, where it has no work: stage {stage} has no peer"
+        self._carry_out(Move(member.actor, member.stage, stage, 0.0, 0.0, reason), now)
+
     def _is_ready(self, member: Member) -> bool:
         """Return True if the member has the current version, or needs only to apply the last decision."""
         return member.is_current(self._history.version, self._history.decision)
