@@ -104,6 +104,11 @@ class StageDriver:
         else:
             engine.check_bucket(message.key, message.payload)
 
+    def expects(self, sender: Actor, message: WithPayload) -> bool:
+        """Return True if data that `check` has accepted may be of use to this peer. Call it once for each message."""
+        pass_run = self._core.pass_run
+        return pass_run is not None and pass_run.expects(sender, message)
+
     async def run(self) -> str:
         try:
             await self.loop.run()

@@ -407,6 +407,9 @@ class _Observer(RunObserver):
     def check_frame(self, frame: WithPayload) -> None:
         self._process.driver.check(frame)
 
+    def expects(self, sender: Actor, frame: WithPayload) -> bool:
+        return self._process.driver.expects(sender, frame)
+
     def link_up(self, actor: Actor) -> None:
         self._process.reports.link_up(actor)
         self._process.directory.link_up(actor)

@@ -3,7 +3,8 @@
 If the write of a training message blocks, the uplink is usually full; but the receiver's link may be full instead, or
 the receiver gone. So other traffic does not stop completely: while such a write is in progress, it gets a quarter of
 the highest recent sending rate of this process. On an uplink with a known limit, it would get the same share beside a
-reduction (see uplink.py).
+reduction (see uplink.py). A write that makes no progress for STUCK_S does not count: its receiver does not read,
+perhaps on purpose.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from swarm.net.lane import MAX_PIECE
 SHARE = 0.25
 LEAST = float(MAX_PIECE)
 """Lowest rate of other traffic, bytes/s."""
+STUCK_S = 20.0
+"""Seconds after which a blocked write of a piece no longer says that the uplink is full. On a line of 1 Mbit/s that 16
+streams share, a piece takes about 8 s.
+"""
 WINDOW_S = 4.0
 """Seconds over which a sending rate is measured: longer than the socket and daemon buffers take to fill."""
 WINDOWS = 15
@@ -29,8 +34,8 @@ class Courtesy:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._speed = Speed(clock())
-        self._held = 0
-        """Number of training pieces that are being written."""
+        self._held: dict[object, float] = {}
+        """For each writer of a training piece, when it began to write it."""
         self._free = asyncio.Event()
         """An event that is set while no training piece is being written."""
         self._next_at = clock()
@@ -41,18 +46,18 @@ class Courtesy:
         return CourteousLane(self, gives_way)
 
     def begin(self) -> None:
-        """Call before a piece of training traffic is written."""
-        self._held += 1
+        """Call before a piece of training traffic is written. Each task writes one piece at a time."""
+        self._held[asyncio.current_task()] = self._clock()
 
     def end(self) -> None:
-        """Call after a piece of training traffic is written."""
-        self._held -= 1
+        """Call after a piece of training traffic is written, in the same task."""
+        self._held.pop(asyncio.current_task(), None)
         if not self._held:
             self._free.set()
 
     async def give_way(self, nbytes: int) -> None:
         """Wait until a piece of other traffic may be sent."""
-        while self._held and (wait := self._next_at - self._clock()) > 0:
+        while self._is_held and (wait := self._next_at - self._clock()) > 0:
             self._free.clear()
             try:
                 async with asyncio.timeout(wait):
@@ -60,7 +65,12 @@ class Courtesy:
             except TimeoutError:
                 pass
         now = self._clock()
-        self._next_at = now + nbytes / max(LEAST, SHARE * self._speed.fastest) if self._held else now
+        self._next_at = now + nbytes / max(LEAST, SHARE * self._speed.fastest) if self._is_held else now
+
+    @property
+    def _is_held(self) -> bool:
+        now = self._clock()
+        return any(now - began < STUCK_S for began in self._held.values())
 
     def sent(self, nbytes: int) -> None:
         """Count sent bytes of either kind of traffic."""

@@ -2,8 +2,9 @@
 
 When a sender has used up its allowance, its streams are not read until the allowance has grown again. So no message is
 lost, and the memory use is one message per stream. Coordinators are not limited. Frames of a step are not limited
-either, unless they are refused: their number is known, and a peer must read them as fast as they come. This does not
-hold for frames that their origin sends through this actor: anybody may send any number of those.
+either while they are of use: their number is known, and a peer must read them as fast as they come. This does not
+hold for frames that are refused, that are of no use (repetitions, frames of other passes), or that their origin sends
+through this actor: anybody may send any number of those.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ PARTS = 32
 two bytes, so the size of a message does not tell how long it takes.
 """
 REFUSED = 10.0
-"""Points that a refused frame costs."""
+"""Points that a refused frame costs, plus one for each USELESS_BYTES."""
+USELESS_BYTES = 65536
+"""A frame that is of no use costs MESSAGE, plus one point for each of these bytes: it had to be read and checked."""
 OPENED = 10.0
 """Points that opening a stream costs."""
 RESTARTED = 1000.0
@@ -37,6 +40,16 @@ MAX_COUNTED = 4096
 def cost_of(header_bytes: int, parts: int) -> float:
     """Points that a message on the control channel costs. `parts`: number of nested values in it."""
     return MESSAGE + header_bytes / 1024 + parts / PARTS
+
+
+def cost_of_refused(nbytes: int) -> float:
+    """Points that a refused frame costs. `nbytes`: of its payload."""
+    return REFUSED + nbytes / USELESS_BYTES
+
+
+def cost_of_useless(nbytes: int) -> float:
+    """Points that a frame costs that can be used, but is of no use here. `nbytes`: of its payload."""
+    return MESSAGE + nbytes / USELESS_BYTES
 
 
 class MessageAllowance:

@@ -372,12 +372,14 @@ class Network:
                     self._check(sender, message, channel)
                 except ValueError as error:
                     self._refuse(sender, str(error))
-                    await self._use(opener, message_allowance.REFUSED)
+                    await self._use(opener, message_allowance.cost_of_refused(len(payload)))
                     continue
                 if control:
                     self._heard_at[sender] = time.monotonic()
                 if control or (isinstance(message, m.Relay) and message.origin == sender):
                     await self._use(opener, message_allowance.cost_of(len(header), decoder.parts))
+                elif isinstance(message, m.WithPayload) and not self._observer.expects(sender, message):
+                    await self._use(opener, message_allowance.cost_of_useless(len(payload)))
                 self.link_rates.arrived(sender, len(payload), stream.payload_s)
                 if self._incoming.get(key) is not stream:
                     return

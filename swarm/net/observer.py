@@ -24,6 +24,12 @@ class NetworkObserver:
     def check_frame(self, frame: m.WithPayload) -> None:
         """Raise ValueError if a frame cannot be used; it is then counted against its sender."""
 
+    def expects(self, sender: Actor, frame: m.WithPayload) -> bool:
+        """Return False if a frame that has passed `check_frame` is of no use here. Too many of these make its sender's
+        streams slower. Called once for each frame that comes directly from its maker.
+        """
+        return True
+
     def frame_refused(self, sender: Actor, reason: str, count: int) -> None:
         """A frame was refused. `count`: number of refused frames of this peer so far."""
 

@@ -60,6 +60,7 @@ class Recorder:
     def network(self, host: Host, incarnation: int = 1, run: str = RUN, role: Role = Role.PEER, **more: Any) -> Network:
         on_message = more.pop("on_message", lambda sender, message: self.messages.put_nowait((sender, message)))
         observer = _Recording(self, on_message, more.pop("check_frame", None), more.pop("on_undelivered", None))
+        observer.expects = more.pop("expects", observer.expects)  # type: ignore[method-assign]
         given = {"max_payload": MAX_PAYLOAD, "reconnect_grace_s": GRACE_S, "step_s": 60.0}
         if role is Role.COORDINATOR:
             given["certificate"] = ProcessCard.of(run, incarnation, ()).sealed(host.identity)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from swarm.net.channel import lanes_of
-from swarm.net.courtesy import LEAST, SHARE, WINDOW_S, WINDOWS, CourteousLane, Courtesy, Speed
+from swarm.net.courtesy import LEAST, SHARE, STUCK_S, WINDOW_S, WINDOWS, CourteousLane, Courtesy, Speed
 from swarm.net.handshake import Channel
 from swarm.net.uplink import Uplink
 
@@ -54,6 +54,14 @@ async def test_while_training_is_held_up_state_gets_a_quarter_of_the_fastest_rat
     assert (clock.now - began) * 1e7 * SHARE == pytest.approx(500 * PIECE, rel=0.02)
 
 
+async def test_a_receiver_that_does_not_read_holds_others_up_for_a_while_only(clock: Clock) -> None:
+    courtesy = Courtesy(clock)
+    await courtesy.lane(gives_way=False).take(0, PIECE)  # to a receiver that takes nothing
+    began = clock.now
+    await send(courtesy.lane(gives_way=True), 10_000)
+    assert clock.now - began == pytest.approx(STUCK_S, abs=1.0)
+
+
 async def test_whoever_has_sent_nothing_yet_gets_a_piece_a_second_through(clock: Clock) -> None:
     courtesy = Courtesy(clock)
     await courtesy.lane(gives_way=False).take(0, PIECE)  # to a receiver that takes nothing
@@ -76,16 +84,26 @@ async def test_what_is_not_held_up_makes_nobody_wait_and_leaves_no_debt(clock: C
 async def test_state_goes_on_at_once_when_training_has_left() -> None:
     courtesy = Courtesy(lambda: 0.0)
     training, state = courtesy.lane(gives_way=False), courtesy.lane(gives_way=True)
+    taken, reads = asyncio.Event(), asyncio.Event()
+
+    async def write() -> None:
+        await training.take(0, PIECE)
+        taken.set()
+        await reads.wait()
+        training.wrote(PIECE)
+
     await training.take(0, PIECE)
-    await training.take(0, PIECE)
+    other = asyncio.create_task(write())
+    await taken.wait()
     await state.take(0, 1 << 40)  # so that the next one would wait for days
     waiting = asyncio.create_task(state.take(0, PIECE))
     training.wrote(PIECE)
     await asyncio.sleep(0)
     assert not waiting.done(), "another piece is held up"
-    training.wrote(PIECE)
+    reads.set()
     async with asyncio.timeout(DEADLINE_S):
         await waiting
+        await other
 
 
 def test_the_fastest_window_counts_for_a_minute() -> None:

@@ -99,3 +99,32 @@ async def test_frames_that_their_origin_sends_through_another_actor_are_limited(
         a.send(b.me, m.Relay(a.me, Actor("third", 1), m.Frame(key, b"")))
     slowed, _wait_s = await pair.two.next_of(pair.two.slowed)
     assert slowed == a.me
+
+
+@pytest.mark.parametrize("of_use", [True, False])
+async def test_frames_of_no_use_are_limited_by_number_and_size_and_others_are_not(pair: Pair, of_use: bool) -> None:
+    """Anybody could repeat a frame, or send frames of other passes, for ever."""
+    a, b = await pair.start(None, {"expects": lambda sender, frame: of_use})
+    size = int(OF_DEVICE * SAVED_S * message_allowance.USELESS_BYTES / 40)
+    for number in range(50):
+        a.send(b.me, m.Frame(replace(SMALLEST, microbatch=Microbatch(number)), bytes(size)))
+    if of_use:
+        for _ in range(50):
+            await pair.two.next_of(pair.two.messages)
+        assert pair.two.slowed.empty()
+    else:
+        slowed, _wait_s = await pair.two.next_of(pair.two.slowed)
+        assert slowed == a.me
+        assert pair.two.messages.qsize() >= 35, "what was saved up is read at once"
+
+
+async def test_refused_frames_cost_what_their_size_is(pair: Pair) -> None:
+    def refuse(frame: m.WithPayload) -> None:
+        raise ValueError("no")
+
+    a, b = await pair.start(None, {"check_frame": refuse})
+    size = int(OF_DEVICE * SAVED_S * message_allowance.USELESS_BYTES / 40)
+    for number in range(50):
+        a.send(b.me, m.Frame(replace(SMALLEST, microbatch=Microbatch(number)), bytes(size)))
+    slowed, _wait_s = await pair.two.next_of(pair.two.slowed)
+    assert slowed == a.me and pair.two.refused_frames.qsize() < 50

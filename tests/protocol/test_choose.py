@@ -220,9 +220,22 @@ def test_nothing_is_hardened_or_relaxed_for_peers_that_are_not_measured() -> Non
     assert harder == start
 
 
-def test_nobody_is_slowest_while_somebody_is_not_measured() -> None:
+def test_no_stage_is_the_slowest_while_another_is_not_measured() -> None:
     those = tables([1, 1])
     assert pace(those, {those[0].roster[0]: Measured(0.1)}) is None
+
+
+@pytest.mark.parametrize("said", [1e-6, 1e6, None])
+def test_one_person_of_three_does_not_say_how_slow_a_stage_is(said: float | None) -> None:
+    those = tables([3, 1])
+    one, other, liar = those[0].roster
+    known = {one: Measured(0.1), other: Measured(0.11), those[1].roster[0]: Measured(0.01)}
+    share = max(those[0].assignment.count(n) for n in range(3)) / len(those[0].assignment)
+    found = pace(those, known | {liar: Measured(said)})
+    assert found is not None and 0.1 / 3 * 0.9 <= found <= 0.11 * share
+    everybody = {one: "a", other: "a", liar: "a"}
+    found = pace(those, known | {liar: Measured(1e6)}, lambda actor: everybody.get(actor, "b"))
+    assert found is not None and found > 1e5, "devices of one person have one vote"
 
 
 def test_a_ladder_leaves_out_what_saves_nothing() -> None:

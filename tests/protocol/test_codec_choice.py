@@ -44,8 +44,8 @@ class Choice:
             status = Status(actor, StageIndex(stage), 0, seconds_per_microbatch=seconds, uplink=rate, links=links)
             member.report(status, 2)
 
-    def step(self, number: int) -> CodecPair:
-        (pair,) = self.choice.choose(TABLES, number)
+    def step(self, number: int, step_s: float = 0.0) -> CodecPair:
+        (pair,) = self.choice.choose(TABLES, number, step_s)
         self.told += [a.event for a in self.out.take() if isinstance(a, Emit) and isinstance(a.event, CodecChosen)]
         return pair
 
@@ -73,6 +73,14 @@ def test_harder_at_once_gentler_after_a_while() -> None:
     choice.say(SLOW)
     assert choice.step(DWELL + 1) == HARD
     assert [e.step for e in choice.told] == [0, 0, DWELL, DWELL, DWELL + 1, DWELL + 1]
+
+
+def test_who_says_that_it_is_slow_does_not_fill_the_lines_of_the_others() -> None:
+    choice = Choice()
+    choice.step(0)
+    choice.say(FAIR, seconds=1e6)
+    assert {choice.step(n, step_s=2 * SECONDS) for n in range(1, 4 * DWELL)} == {EVEN}, "the step shows how slow it is"
+    assert choice.step(4 * DWELL) == GENTLE, "nobody knows how long a step takes"
 
 
 def test_what_had_to_be_taken_back_is_not_tried_again_so_soon() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from swarm.events import PeerExpelled, PeerFenced, StepDecided
+from swarm.events import EvaluationDropped, PeerExpelled, PeerFenced, StepDecided
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.stragglers import Stragglers
 from swarm.protocol.ids import Actor
@@ -27,15 +27,31 @@ Says = Callable[["Insider", Any, Actor, Message], Message | None]
 class Insider:
     """A run in which one peer, `who`, replaces what it sends. `fenced`: (step, peer) of everybody who left a pass."""
 
-    def __init__(self, who: str, says: Says, stages: int, replicas: int, spares: int = 0, steps: int = STEPS) -> None:
+    def __init__(
+        self,
+        who: str,
+        says: Says,
+        stages: int,
+        replicas: int,
+        spares: int = 0,
+        steps: int = STEPS,
+        evaluate_every: int = 0,
+    ) -> None:
         settings = small_settings(
-            stages=stages, microbatches=2 * replicas, steps=steps, replicas=replicas, checkpoint_every=1000
+            stages=stages,
+            microbatches=2 * replicas,
+            steps=steps,
+            replicas=replicas,
+            checkpoint_every=1000,
+            evaluate_every=evaluate_every,
         )
         peers = stages * replicas + spares
         self.run = Run(Plan("calm", 0, settings, spares, (1.0,) * peers, ()))
         self.who, self.says, self.kept = who, says, 0
         self.fenced: list[tuple[int, str]] = []
         self.decided_at: list[float] = [0.0]
+        self.dropped = 0
+        """Number of dropped evaluations."""
         world = self.world = self.run.world
         world.watch.leaving.disturbed = True
         self._send, self._emitted = world.network.send, world.watch.emitted
@@ -59,7 +75,9 @@ class Insider:
     def _on_emitted(self, event: Any) -> None:
         assert not isinstance(event, PeerExpelled)
         if isinstance(event, PeerFenced):
-            self.fenced.append((int(event.pass_id.rpartition(":")[2]), event.actor.partition(".")[0]))
+            step = event.pass_id.partition(":")[2].partition("+")[0]
+            self.fenced.append((int(step), event.actor.partition(".")[0]))
+        self.dropped += isinstance(event, EvaluationDropped)
         if isinstance(event, StepDecided):
             self.decided_at.append(self.world.now)
         self._emitted(event)
@@ -133,3 +151,17 @@ def test_who_lacks_the_frames_of_others_falsely_is_the_one_that_leaves(monkeypat
     monkeypatch.setattr(Stragglers, "_why_waiting", lambda *_: "")
     with pytest.raises(Violation):
         Insider("peer1", has_nothing_to_do, stages=2, replicas=3).finish()
+
+
+def keeps_frames_of_evaluations(insider: Insider, source: Any, to: Actor, message: Message) -> Message | None:
+    """It does its work in training, and keeps its frames back in forward-only passes."""
+    inner = message.message if isinstance(message, Relay) else message
+    trains = not isinstance(inner, Frame) or inner.key.pass_id.index == 0
+    return message if trains else keeps_frames(insider, source, to, message)
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_who_keeps_its_frames_in_evaluations_prevents_few_of_them(replicas: int) -> None:
+    insider = Insider("peer2", keeps_frames_of_evaluations, 2, replicas, evaluate_every=1)
+    insider.finish()
+    assert insider.dropped <= STEPS / 5, f"{insider.dropped} of {STEPS}"

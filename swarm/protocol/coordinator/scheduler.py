@@ -136,7 +136,7 @@ class Scheduler:
             self._weights.dealt(tables)
             tables = self._audits.tables(tables)
             if not self._audits.comparing:
-                self._choice.choose(tables, version)
+                self._choice.choose(tables, version, step_s)
         opening = Open(
             pass_id,
             kind,

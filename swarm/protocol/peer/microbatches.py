@@ -140,6 +140,16 @@ class Microbatches:
 
     # ------------------------------------------------------------ frames and wants
 
+    def expects(self, sender: Actor, key: FrameKey) -> bool:
+        """Return True if this peer still needs a frame, and `sender` may send it."""
+        work = self.work.get(key.microbatch)
+        if work is None or self.fenced or key.pass_id != self.pass_id or not self.wants.may_come_from(sender, key):
+            return False
+        if key.direction is Direction.FORWARD:
+            return key.boundary == self.stage and work.phase <= WorkPhase.WANTED
+        needed = self.kind is PassKind.TRAIN and not self._last and work.gradient is None
+        return needed and key.boundary == self.stage + 1 and work.phase < WorkPhase.BACKWARD
+
     def on_frame(self, sender: Actor, frame: Frame, now: float) -> None:
         key = frame.key
         work = self.work.get(key.microbatch)

@@ -78,6 +78,8 @@ class PassRun:
         self._wanted_around: dict[Actor, Actor] = {}
         """For each sibling that has asked through another actor for parts or sums: this actor."""
         self._early = EarlyMessages()
+        self._arrived: set[tuple[Actor, PartKey | SumKey]] = set()
+        """The parts and sums that have arrived, with their senders (`expects`)."""
         self._undelivered: dict[Actor, list[WithPayload]] = {}
         """For each unreachable actor, the messages that wait for a route to it."""
         context.slots.new_pass(stage)
@@ -228,6 +230,7 @@ class PassRun:
             if isinstance(part, ReducePart):
                 self.on_part(part, now)
         if self._early.dropped:  # the other end of the pipeline may have finished long before and sent many parts
+            self._arrived = {each for each in self._arrived if each[0] not in self._early.dropped}
             self._early.dropped.clear()
             self.reduction.ask_again()
 
@@ -300,6 +303,24 @@ class PassRun:
         if self.reduction is not None and key.attempt == self.reduction.attempt:
             self.reduction.on_want(sender, key, via)
         return False
+
+    def expects(self, sender: Actor, message: WithPayload) -> bool:
+        """Return True if data may be of use here. Call it once for everything that arrives: a repetition is of no use.
+
+        The number of such data is limited by the tables of the pass, whatever a peer sends.
+        """
+        if isinstance(message, Frame):
+            return self.microbatches.expects(sender, message.key)
+        key, known = message.key, self._attempt
+        attempt, arrived = key.attempt, (sender, key)
+        near = attempt.pass_id == known.pass_id and attempt.stage == known.stage
+        near = near and 0 <= attempt.number <= known.number + 1 and -1 <= attempt.partner <= known.partner + 1
+        if not near or not 0 <= key.bucket < self._buckets.count or not self._reduces_here(sender):
+            return False
+        if arrived in self._arrived:
+            return False
+        self._arrived.add(arrived)
+        return True
 
     def on_part(self, part: ReducePart, now: float, via: Actor | None = None) -> None:
         if not self._is_of_use(part) or not self._reduces_here(part.key.contributor):

@@ -48,8 +48,12 @@ class CodecChoice:
         self._relaxed = False
         """True if the last change was to gentler codecs."""
 
-    def choose(self, tables: Sequence[StageTable], step: int) -> tuple[CodecPair, ...]:
-        """The codecs for the training pass of `step` with these tables."""
+    def choose(self, tables: Sequence[StageTable], step: int, step_s: float = 0.0) -> tuple[CodecPair, ...]:
+        """The codecs for the training pass of `step` with these tables.
+
+        `step_s`: usual seconds of a step; 0: unknown. No stage can compute for longer than a step takes, whatever its
+        peers report. Otherwise a peer that reports to be slow could fill the lines of all others with large frames.
+        """
         ladders = self._ladders
         if ladders is None or not self.current:
             return self.current
@@ -58,9 +62,12 @@ class CodecChoice:
             self._tell_all(step)
             return self.current
         measured = {actor: self._measured(actor) for table in tables for actor in table.roster}
-        seconds = pace(tables, measured)
+        people = self._members.people
+        seconds = pace(tables, measured, lambda actor: people.of(actor.peer))
         if seconds is None:
             return self.current
+        if step_s:
+            seconds = min(seconds, step_s / len(tables[0].assignment))
         relax = step - self._since >= self._dwell
         carried = burdens(tables, measured)
         self.current, changes = choose(ladders, carried, seconds, self.current, relax=relax)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swarm.protocol.codec_ladder import Slot
@@ -50,17 +50,27 @@ def burdens(tables: Sequence[StageTable], measured: Mapping[Actor, Measured]) ->
     return [*_uplinks(tables, measured, limits), *_links(tables, measured, limits)]
 
 
-def pace(tables: Sequence[StageTable], measured: Mapping[Actor, Measured]) -> float | None:
-    """Seconds that the slowest peer needs for its share of one microbatch of the run. None: some peer is not
-    measured.
+def pace(
+    tables: Sequence[StageTable],
+    measured: Mapping[Actor, Measured],
+    person: Callable[[Actor], str] = lambda actor: actor.peer,
+) -> float | None:
+    """Seconds that the slowest stage needs for one microbatch of the run. None: in some stage no peer is measured.
+
+    A stage is as slow as most of its people report: the median of the times that their peers need for their shares.
+    `person`: the owner of a peer. Peers that are not measured are left out, or one could prevent a choice by silence.
     """
     slowest = 0.0
     for table in tables:
+        times: dict[str, float] = {}
         for actor, share in _shares(table):
             seconds = measured[actor].seconds_per_microbatch if actor in measured else None
-            if seconds is None:
-                return None
-            slowest = max(slowest, share * seconds)
+            if seconds is not None:
+                owner = person(actor)
+                times[owner] = max(share * seconds, times.get(owner, 0.0))
+        if not times:
+            return None
+        slowest = max(slowest, sorted(times.values())[len(times) // 2])
     return slowest or None
 
 

@@ -7,6 +7,7 @@ that die, stall or disagree.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from swarm.events import PassOpened, PeerDelays, StepDecided, StepMeasured
@@ -413,6 +414,9 @@ class OpenPass:
         actor leaves it. The guilty one gets a strike when the step is decided.
         """
         actor, pass_state, accusations = stalled.actor, self.pass_state, self._failure_history.accusations
+        if pass_state.kind is not PassKind.TRAIN:
+            self._on_kept_waiting_in_evaluation(stalled, now)
+            return
         stage = pass_state.stage_of(actor)
         assert stage is not None
         senders = frozenset(each.peer for each in stalled.senders)
@@ -421,11 +425,26 @@ class OpenPass:
         guilty = [each for each in stalled.senders if self._is_suspect(each, actor)]
         if not guilty and pass_state.is_alone(actor):
             guilty = [max(stalled.senders, key=lambda each: accusations.against(each.peer))]
+        self._exclude_one_side(stalled, guilty, now)
+
+    def _on_kept_waiting_in_evaluation(self, stalled: Stalled, now: float) -> None:
+        """The actor and the senders are left out of the next evaluation. The actor soon takes part again, but a guilty
+        sender is named again and again.
+        """
+        history = self._failure_history
+        strikes = history.idle_strikes(stalled.actor.peer)
+        guilty = [each for each in stalled.senders if history.idle_strikes(each.peer) > strikes]
+        for each in (stalled.actor, *stalled.senders):
+            history.idled(each.peer)
+        self._exclude_one_side(stalled, [each for each in guilty if not self.pass_state.is_alone(each)], now)
+
+    def _exclude_one_side(self, stalled: Stalled, guilty: Collection[Actor], now: float) -> None:
+        """Go on without the `guilty` senders; if there are none, without the actor that waits for them."""
         for each in guilty:
-            pass_state.wait_anew_for(each, now)
-            self.exclude(each, f"{actor} and perhaps others have not received its frames: {stalled.reason}")
+            self.pass_state.wait_anew_for(each, now)
+            self.exclude(each, f"{stalled.actor} and perhaps others have not received its frames: {stalled.reason}")
         if not guilty:
-            self.exclude(actor, stalled.reason)
+            self.exclude(stalled.actor, stalled.reason)
 
     def _strike(self, actor: Actor, strikes: int = 1) -> None:
         if self.pass_state.kind is PassKind.TRAIN:

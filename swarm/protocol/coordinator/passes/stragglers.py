@@ -79,14 +79,18 @@ class Stragglers:
         return ""
 
     def dawdlers(self, members: Members, pass_state: PassState, unheard: Collection[Actor], now: float) -> list[Actor]:
-        """The actors of a forward-only pass that have had work for a while and have finished none of it."""
+        """The actors of a forward-only pass that have had work for a while and have finished none of it, and those that
+        may have kept them waiting.
+        """
         while_s = self._a_while_s(pass_state)
-        found = []
+        found: dict[Actor, None] = {}
         for actor in pass_state.actors:
             member = members.get(actor)
-            if member is not None and actor not in unheard and self._why_stalled(member, pass_state, while_s, now):
-                found.append(actor)
-        return found
+            if member is None or actor in unheard:
+                continue
+            if (stalled := self._stalled(member, pass_state, while_s, now)) is not None:
+                found |= dict.fromkeys((actor, *stalled.senders))
+        return list(found)
 
     def _a_while_s(self, pass_state: PassState) -> float:
         """Seconds in which a peer must finish at least one microbatch of a forward-only pass: half of the pass's
@@ -198,9 +202,7 @@ class Stragglers:
         actor = member.actor
         if not (why := self._why_stalled(member, pass_state, allowed, now)):
             return None
-        lacks = None
-        if pass_state.kind is PassKind.TRAIN and not pass_state.has_queued(actor):
-            lacks = pass_state.lacks(actor)
+        lacks = None if pass_state.has_queued(actor) else pass_state.lacks(actor)
         return Stalled(actor, why) if lacks is None else Stalled(actor, why, *lacks)
 
     def _kept_waiting(self, member: Member, pass_state: PassState, now: float) -> Stalled | None:
