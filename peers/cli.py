@@ -14,9 +14,10 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -43,6 +44,9 @@ _FIXES = {
     errno.EROFS: "name a path on a disk that can be written",
 }
 """What the user can do about an error of a path, by errno."""
+
+_USAGE_ERROR = cast(type[Any], typer.BadParameter.__base__)
+"""UsageError of click. Typer brings its own copy of click or imports it, depending on its version."""
 
 EXIT_INTERNAL = 1
 EXIT_USER = 2
@@ -83,8 +87,28 @@ def is_user_error(error: BaseException) -> bool:
     return ours and isinstance(error, ValueError | ArithmeticError | OSError)
 
 
+@contextmanager
+def _short_complaints() -> Iterator[None]:
+    """Shorten the message of a wrong option, which repeats the option's value."""
+    try:
+        yield
+    except _USAGE_ERROR as error:
+        from swarm.events.wording import shortened
+
+        error.message = shortened(error.message)
+        raise
+
+
 class _LazyGroup(TyperGroup):
     """Lists the commands from a table. Imports a command's module only to run the command."""
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        with _short_complaints():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _short_complaints():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
