@@ -26,6 +26,7 @@ from peers.commands import COMMANDS, LASTING
 from peers.runtime import streams
 from peers.runtime.descriptors import raise_limit
 from peers.runtime.semaphores import need_semaphores
+from peers.runtime.signals import INTERRUPTED, imports_end_at_ctrl_c
 from peers.runtime.temporary_folder import choose_temporary_folder
 
 _FILES = (errno.EMFILE, errno.ENFILE)
@@ -50,7 +51,6 @@ _USAGE_ERROR = cast(type[Any], typer.BadParameter.__base__)
 
 EXIT_INTERNAL = 1
 EXIT_USER = 2
-EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -59,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     streams.mend()
     try:
         try:
-            typer.main.get_command(_app)(arguments, prog_name="swarm-peer")
+            with imports_end_at_ctrl_c():
+                typer.main.get_command(_app)(arguments, prog_name="swarm-peer")
         finally:
             streams.flush()
     except SystemExit as end:
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise SystemExit(0) from None
         raise
     except KeyboardInterrupt:
-        raise SystemExit(EXIT_INTERRUPTED) from None
+        raise SystemExit(INTERRUPTED) from None
     except Exception as error:
         if is_user_error(error):
             _complain(_one_line(error))
