@@ -90,7 +90,8 @@ async def test_a_seat_does_not_wait_for_a_run_that_another_seat_has_seen_end(dae
 
 async def test_a_peer_finds_a_coordinator_that_has_moved_while_it_was_off(tmp_path: Path) -> None:
     """Its invite and its notes name the old address, where nobody answers. A member that it knew leads it on."""
-    key, said = RunKey(bytes(32)), []
+    key = RunKey(bytes(32))
+    said: list[Event] = []
     member = await Host.create(tmp_path / "member", LOOPBACK, key=key)
     coordinator = await Host.create(tmp_path / "coordinator", LOOPBACK, await member.addresses(), key=key)
     new = tuple(await coordinator.addresses())
