@@ -38,6 +38,7 @@ lock             held while the process lives
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import sys
@@ -326,6 +327,10 @@ _TRIES, _PAUSE_S = 5, 0.05
 
 
 def _no_home(path: Path, error: OSError) -> HomeError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return HomeError(
+            f"{path} cannot be a home now ({error.strerror}): free space, or name a home on another disk with --home"
+        )
     return HomeError(
         f"{path} cannot be a home ({error.strerror}): name one with --home that you may write to, on a disk that has "
         "locks (most network drives have none)"
