@@ -14,9 +14,10 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -25,6 +26,7 @@ from peers.commands import COMMANDS, LASTING
 from peers.runtime import streams
 from peers.runtime.descriptors import raise_limit
 from peers.runtime.semaphores import need_semaphores
+from peers.runtime.signals import INTERRUPTED, imports_end_at_ctrl_c
 from peers.runtime.temporary_folder import choose_temporary_folder
 
 _FILES = (errno.EMFILE, errno.ENFILE)
@@ -44,9 +46,11 @@ _FIXES = {
 }
 """What the user can do about an error of a path, by errno."""
 
+_USAGE_ERROR = cast(type[Any], typer.BadParameter.__base__)
+"""UsageError of click. Typer brings its own copy of click or imports it, depending on its version."""
+
 EXIT_INTERNAL = 1
 EXIT_USER = 2
-EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -55,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     streams.mend()
     try:
         try:
-            typer.main.get_command(_app)(arguments, prog_name="swarm-peer")
+            with imports_end_at_ctrl_c():
+                typer.main.get_command(_app)(arguments, prog_name="swarm-peer")
         finally:
             streams.flush()
     except SystemExit as end:
@@ -63,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise SystemExit(0) from None
         raise
     except KeyboardInterrupt:
-        raise SystemExit(EXIT_INTERRUPTED) from None
+        raise SystemExit(INTERRUPTED) from None
     except Exception as error:
         if is_user_error(error):
             _complain(_one_line(error))
@@ -83,8 +88,28 @@ def is_user_error(error: BaseException) -> bool:
     return ours and isinstance(error, ValueError | ArithmeticError | OSError)
 
 
+@contextmanager
+def _short_complaints() -> Iterator[None]:
+    """Shorten the message of a wrong option, which repeats the option's value."""
+    try:
+        yield
+    except _USAGE_ERROR as error:
+        from swarm.events.wording import shortened
+
+        error.message = shortened(error.message)
+        raise
+
+
 class _LazyGroup(TyperGroup):
     """Lists the commands from a table. Imports a command's module only to run the command."""
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        with _short_complaints():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _short_complaints():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)

@@ -23,9 +23,11 @@ def command(
     """Write the whole dashboard of a run as one HTML file that needs no server and no network."""
     from peers.dashboard.report import report
     from peers.run.home import logged_home
+    from peers.runtime.signals import treat_all_as_ctrl_c
     from swarm.atomic import atomic_file, write_whole
     from swarm.events.wording import amount
 
+    treat_all_as_ctrl_c()  # so that an unfinished file is removed
     found = [logged_home(home).path for home in homes] if homes else [logged_home(None).path]
     text = report(found, public=public).encode()
     with atomic_file(out) as file:

@@ -18,6 +18,7 @@ from peers.run.invite_text import read_invite
 from peers.runtime.checkpoint_request import CheckpointRequest
 from peers.runtime.core_loop import ProcessFailed
 from peers.runtime.observer_request import ARCHIVE, STATUS, ObserverRequest, decode_facts
+from peers.runtime.signals import treat_all_as_ctrl_c
 from swarm.events.wording import printable
 from swarm.net.invite import Invite
 from swarm.state.archive import Archive
@@ -35,6 +36,7 @@ def run(errand: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end. If the coordinators refuse this observer for good, print the reason and raise
     typer.Exit.
     """
+    treat_all_as_ctrl_c()  # so that the libp2p daemon is stopped and unfinished files are removed
     try:
         return uvloop.run(errand)
     except ProcessFailed as failure:

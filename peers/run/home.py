@@ -26,6 +26,7 @@ bans.json        members that the coordinators have shut out (peers/stage/bans.p
 passes/          passes that were made here; everybody who has one can join (peers/coordinator/pass_book.py)
 peers.json       the last known addresses of the coordinator's peers, or of a peer's coordinators
                  (peers/runtime/notebook.py)
+neighbours.json  addresses of some members, for a peer whose coordinators have moved
 join-token       the invite that peers join with, for the organiser's dashboard
 dashboard.token  the organiser's token for the dashboard (peers/dashboard/tokens.py)
 dashboard.sqlite the dashboard's history; made again from the logs if it is deleted
@@ -37,6 +38,7 @@ lock             held while the process lives
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import sys
@@ -153,6 +155,10 @@ class Home:
     @property
     def notebook(self) -> Path:
         return self.path / "peers.json"
+
+    @property
+    def neighbours(self) -> Path:
+        return self.path / "neighbours.json"
 
     @property
     def certificate(self) -> Path:
@@ -321,6 +327,10 @@ _TRIES, _PAUSE_S = 5, 0.05
 
 
 def _no_home(path: Path, error: OSError) -> HomeError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return HomeError(
+            f"{path} cannot be a home now ({error.strerror}): free space, or name a home on another disk with --home"
+        )
     return HomeError(
         f"{path} cannot be a home ({error.strerror}): name one with --home that you may write to, on a disk that has "
         "locks (most network drives have none)"

@@ -53,7 +53,7 @@ class Directory:
 
     `given`: addresses known from elsewhere, such as the invite. They are used in addition to those of the record, and
     never forgotten.
-    `notebook`: keeps addresses, to be dialled at the next start.
+    `notebook`: keeps addresses, to be dialled at the next start. `neighbours`: keeps addresses of other members.
     `coordinators`: those of the run, without this process.
     `book`: the records that members have sent to this process, if it is a coordinator.
     """
@@ -69,6 +69,7 @@ class Directory:
         notebook: Notebook | None = None,
         coordinators: Sequence[Actor] = (),
         book: AddressBook | None = None,
+        neighbours: Notebook | None = None,
     ) -> None:
         self._host = host
         self._network = network
@@ -77,6 +78,7 @@ class Directory:
         self._describe = describe
         self._given = given or {}
         self._notebook = notebook
+        self._neighbours = neighbours
         self._coordinators = tuple(coordinators)
         self._book = book
         self._told: dict[Actor, tuple[tuple[str, ...], float]] = {}
@@ -293,3 +295,8 @@ class Directory:
     def _note(self) -> None:
         if self._notebook is not None:
             self._notebook.write(self._known)
+        if self._neighbours is not None:
+            coordinators = {actor.peer for actor in self._coordinators}
+            others = {peer: entry for peer, entry in self._known.items() if peer not in coordinators}
+            if others:  # the last known ones stay when this peer is left alone
+                self._neighbours.write(others)

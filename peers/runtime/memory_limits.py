@@ -13,9 +13,8 @@ from pathlib import Path
 
 import psutil
 
-_CGROUPS = Path("/sys/fs/cgroup")
-_OWN = Path("/proc/self/cgroup")
-_MOUNTS = Path("/proc/self/mountinfo")
+from swarm.cgroups import groups, lines_of
+
 _VERSIONS = (
     (("memory.max", "memory.high"), "memory.current", "inactive_file"),
     (("memory.limit_in_bytes", "memory.soft_limit_in_bytes"), "memory.usage_in_bytes", "total_inactive_file"),
@@ -48,7 +47,7 @@ def own_memory() -> int:
 
 
 def _left_of_groups() -> Iterator[int]:
-    for folder in _groups():
+    for folder in groups("memory"):
         for limits, usage, cache in _VERSIONS:
             limit = min((_number(folder / name) for name in limits), default=_UNLIMITED)
             if limit < _UNLIMITED:
@@ -56,50 +55,12 @@ def _left_of_groups() -> Iterator[int]:
                 yield limit - max(0, used)
 
 
-def _groups() -> set[Path]:
-    """Folders of this process's groups and of all groups above them, wherever they are mounted."""
-    found: set[Path] = set()
-    for line in _lines(_OWN):
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        for mount, root in _mounts(unified=not controllers):
-            # within a container, the group's path may be that of the host, which is not visible here
-            inner = path.removeprefix(root.rstrip("/")) if root != "/" else path
-            folder = mount / inner.lstrip("/")
-            if ".." not in folder.parts:
-                found.update(each for each in (folder, *folder.parents) if each == mount or mount in each.parents)
-            found.add(mount)
-    return found
-
-
-def _mounts(unified: bool) -> Iterator[tuple[Path, str]]:
-    """(mount point, root group): the actual mounts, and the usual places."""
-    for line in _lines(_MOUNTS):
-        before, _, after = line.partition(" - ")
-        fields, kind = before.split(), after.split()
-        if len(fields) < 5 or len(kind) < 3:
-            continue
-        is_v1 = kind[0] == "cgroup" and "memory" in kind[2].split(",")
-        if kind[0] == "cgroup2" if unified else is_v1:
-            yield Path(fields[4].replace("\\040", " ")), fields[3]
-    yield from ((_CGROUPS, "/"), (_CGROUPS / "unified", "/")) if unified else ((_CGROUPS / "memory", "/"),)
-
-
 def _number(path: Path, otherwise: int = _UNLIMITED) -> int:
     """The number in a file; `otherwise` for "max" or a missing file."""
-    text = "".join(_lines(path)[:1]).strip()
+    text = "".join(lines_of(path)[:1]).strip()
     return int(text) if text.isdecimal() else otherwise
 
 
 def _figures(path: Path) -> dict[str, int]:
-    pairs = (line.split() for line in _lines(path))
+    pairs = (line.split() for line in lines_of(path))
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []

@@ -1,7 +1,8 @@
 """The notebook: a file in a home with the addresses at which other processes were last known.
 
 A coordinator notes all its recent peers, to dial them after a restart. A peer notes the coordinators. If one of them
-moves while the peer is connected, the peer finds it after its own restart, although its invite has the old address.
+moves while the peer is connected, the peer finds it after its own restart, although its invite has the old address. In
+another notebook, a peer notes some members, through which it finds a coordinator that has moved in the meantime.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ Entries = Mapping[str, tuple[int, tuple[str, ...]]]
 
 
 class Notebook:
-    """`of`: the peers that are noted; None: all."""
+    """`of`: the peers that are noted; None: all. `most`: if there are more, the newest of them are noted."""
 
-    def __init__(self, path: Path, of: Collection[str] | None = None) -> None:
+    def __init__(self, path: Path, of: Collection[str] | None = None, most: int = MAX_NOTED) -> None:
         self._path = path
+        self._most = most
         self._of = None if of is None else frozenset(of)
 
     def read(self) -> dict[str, tuple[int, tuple[str, ...]]]:
@@ -65,7 +67,17 @@ class Notebook:
             )
 
     def _wanted(self, entries: Entries) -> dict[str, tuple[int, tuple[str, ...]]]:
-        return {peer: entry for peer, entry in entries.items() if self._of is None or peer in self._of}
+        wanted = [(peer, entry) for peer, entry in entries.items() if self._of is None or peer in self._of]
+        return dict(wanted[-self._most :])
+
+
+def addresses_in(path: Path) -> tuple[str, ...]:
+    """All addresses in a notebook that can be dialled, each ending in /p2p/ and its peer's id."""
+    found = []
+    for peer, (_, addresses) in Notebook(path).read().items():
+        full = (address if f"/p2p/{peer}" in address else f"{address}/p2p/{peer}" for address in addresses)
+        found += [address for address in full if _leads_to(address, peer)]
+    return tuple(found)
 
 
 def current(invite: Invite, *notebooks: Path) -> Invite:

@@ -2,8 +2,45 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
+
+INTERRUPTED = 130
+"""The exit code of a process that Ctrl-C has ended."""
+_IMPORT = "<frozen importlib._bootstrap>"
+"""The file name of Python's import system, in stack frames."""
+
+
+@contextmanager
+def imports_end_at_ctrl_c() -> Iterator[None]:
+    """Within this context, Ctrl-C during an import ends the process at once, with INTERRUPTED.
+
+    Some libraries ignore an exception within their import, so that the process would continue, or try the import again
+    and then fail with an internal error. Elsewhere, Ctrl-C does what it usually does.
+    """
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, _unless_importing)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is _unless_importing:
+            signal.signal(signal.SIGINT, usual)
+
+
+def _unless_importing(number: int, frame: FrameType | None) -> None:
+    caller = frame
+    while caller is not None:
+        if caller.f_code.co_filename == _IMPORT:
+            os._exit(INTERRUPTED)
+        caller = caller.f_back
+    signal.default_int_handler(number, frame)
 
 
 def leaving_signals() -> tuple[signal.Signals, ...]:
@@ -20,6 +57,8 @@ def treat_all_as_ctrl_c() -> None:
     Otherwise a process that is asked to leave while it waits for a coordinator would end without its exit code, and
     would leave its sockets behind. Call this after slow imports: an exception within them can abort the process.
     """
+    if signal.getsignal(signal.SIGINT) is _unless_importing:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # an event loop replaces this one only
     for number in leaving_signals():
         if number is not signal.SIGINT:
             signal.signal(number, _like_ctrl_c)

@@ -6,6 +6,7 @@ The certificate is kept in the home, for later starts with the same pass. The de
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -13,13 +14,17 @@ from typing import NamedTuple
 from peers.run.home import Home, HomeError
 from peers.runtime.core_loop import RunFailed
 from peers.runtime.organisers import certificate_from_any, fetch_from_any, members_of
+from peers.stage.patience import Patience
 from swarm.atomic import atomic_file, write_whole
+from swarm.events import Event
 from swarm.manifest import RunManifest, SignedManifest
+from swarm.net.addresses import split_peer
 from swarm.net.bulk import BulkError, Busy
 from swarm.net.handshake import Channel, Introduction, Refusal, Refused, Role
-from swarm.net.host import Host
+from swarm.net.host import DialError, Host
 from swarm.net.invite import Invite, InviteError
 from swarm.net.passes import MAX_BYTES, Certificate, PassError, Ticket
+from swarm.net.records import lookup
 from swarm.protocol.ids import Actor
 
 _PAUSE_S = 1.0
@@ -57,6 +62,45 @@ async def be_admitted(host: Host, home: Home, invite: Invite) -> Admitted:
         if error.refusal is Refusal.SHUT_OUT:
             raise RunFailed(f"the coordinator refuses this peer: {error}") from None
         raise
+
+
+async def be_admitted_somewhere(
+    host: Host, home: Home, invite: Invite, patience: Patience | None, tell: Callable[[Event], object]
+) -> tuple[Invite, Admitted]:
+    """Like `be_admitted`, but if no coordinator can be dialled, the DHT is asked where they are now. Returns the invite
+    with the addresses that were found.
+
+    `patience`: of a peer that was in the run before; it waits while no coordinator can be reached. None: it does not
+    wait. Raises the errors of `be_admitted` and `Patience.wait`.
+    """
+    while True:
+        try:
+            admitted = await be_admitted(host, home, invite)
+        except DialError as error:
+            found = await found_again(host, invite)
+            if found != invite:
+                invite = found
+                continue
+            why = f"{error}: is the coordinator running? If it has moved, its organiser has a new invite"
+            if patience is None:
+                raise DialError(why) from None
+            await patience.wait(why, tell)
+        else:
+            if patience is not None and (back := patience.look(None, asyncio.get_running_loop().time())) is not None:
+                tell(back)
+            return invite, admitted
+
+
+async def found_again(host: Host, invite: Invite) -> Invite:
+    """The invite, with the addresses that its machines have published in the DHT."""
+    machines = {peer for peer in (split_peer(address)[1] for address in invite.addresses) if peer is not None}
+    published = dict.fromkeys(invite.addresses)
+    for record in [] if invite.run_hash is None else await lookup(host, invite.run_hash, machines):
+        for address in record.addresses:
+            full = address if split_peer(address)[1] else f"{address}/p2p/{record.actor.peer}"
+            if split_peer(full)[1] == record.actor.peer:
+                published.setdefault(full)
+    return replace(invite, addresses=tuple(published))
 
 
 def says_shut_out(refusal: str) -> bool:

@@ -3,7 +3,8 @@
 If a new peer reaches nobody, it fails at once, because the address may be wrong. If it reaches a host that does not
 answer, that host is busy, for example because many peers join at once: the peer tries again for a minute. A peer that
 was in the run before waits in both cases, as long as it would wait for a coordinator that disappears during the run:
-after a power cut, a volunteer's machine often starts before the organiser's.
+after a power cut, a volunteer's machine often starts before the organiser's. It also tries the members that it knew:
+through their DHT, it finds a coordinator that has moved.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from peers.run.home import OpenHome
-from peers.stage.patience import CoordinatorGone, HeardFinished, Patience
+from peers.runtime.notebook import addresses_in
+from peers.stage.patience import CoordinatorGone, Patience
 from swarm.events import Event
 from swarm.net.host import Host, NobodyAnswers, Unresponsive
 from swarm.net.run_key import RunKey
 
-_PAUSE_S = 1.0
 _BUSY_S = 60.0
 """Seconds for which a new peer tries an address again whose host is reached but does not answer."""
 
@@ -28,35 +29,37 @@ async def enter(
     entries: Sequence[str],
     announce: Sequence[str],
     key: RunKey | None,
-    patience_s: float,
+    patience: Patience,
     tell: Callable[[Event], object],
-    finished: Callable[[], bool] = lambda: False,
 ) -> Host:
-    """Start the host, with the run's key. Raises what `Host.create` raises, CoordinatorGone when the patience is over,
-    and HeardFinished if nobody answers and `finished` says that the run is finished.
+    """Start the host, with the run's key, and enter the DHT at one of `entries`, or else at a member that this home
+    knew. Raises what `Host.create` raises, CoordinatorGone when the patience is over, and HeardFinished if nobody
+    answers and the run is finished.
     """
-    patience = Patience(patience_s if home.returns else min(patience_s, _BUSY_S), finished)
     waits = home.returns
-    loop = asyncio.get_running_loop()
+    members = addresses_in(home.neighbours) if home.returns else ()
+    also: Sequence[str] = ()
     while True:
         try:
-            host = await Host.create(home.identity, listen, entries, announce=announce or None, key=key)
+            host = await Host.create(home.identity, listen, (*entries, *also), announce=announce or None, key=key)
         except NobodyAnswers as error:
             waits = waits or isinstance(error, Unresponsive)  # reached once: too busy later
             if not waits:
                 raise
-            away = patience.look(str(error), loop.time())
-            if patience.over:
-                raise HeardFinished from None
-            if away is not None:
-                tell(away)
-            if patience.exhausted:
+            try:
+                await patience.wait(str(error), tell)
+            except CoordinatorGone:
                 if not home.returns:
-                    raise  # this peer was never in the run: report the address and what is wrong with it
-                raise CoordinatorGone(patience.last_words()) from None
-            await asyncio.sleep(_PAUSE_S)
+                    raise error from None  # it was never in the run: report the address and what is wrong with it
+                raise
+            also = members
         else:
-            back = patience.look(None, loop.time())
+            back = patience.look(None, asyncio.get_running_loop().time())
             if back is not None:
                 tell(back)
             return host
+
+
+def patience_of(home: OpenHome, patience_s: float, finished: Callable[[], bool] = lambda: False) -> Patience:
+    """How long the peer of this home waits when it starts. `finished`: whether the run is known to be finished."""
+    return Patience(patience_s if home.returns else min(patience_s, _BUSY_S), finished)

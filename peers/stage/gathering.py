@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from peers.runtime.piece_request import MAX_RUN, NOT_KEPT, NOT_YET, PieceKind, PieceRequest
-from peers.stage.donor_list import DonorList, Unavailable
+from peers.stage.donor_list import DonorList
 from peers.stage.index_inquiry import Fetch, IndexInquiry
 from swarm.events import Event, Gathered
 from swarm.net.bulk import Busy
@@ -169,7 +169,7 @@ class Gathering:
                     del working[task]
                     task.result()
                 if all(self._known[actor].failures >= _GONE for actor in usable):
-                    raise Unavailable(self._what, "its donors no longer answer")
+                    raise self.donors.unavailable(self._what, "its donors no longer answer")
         finally:
             for task in working:
                 task.cancel()
@@ -191,8 +191,9 @@ class Gathering:
                 self._refuse(donor, str(error))
             except Busy:
                 donor.failures = min(donor.failures + 1, _GONE - 1)
-            except (ConnectionError, TimeoutError, ValueError):
+            except (ConnectionError, TimeoutError, ValueError) as error:
                 donor.failures += 1
+                self.donors.troubles[donor.actor] = str(error) or type(error).__name__
             finally:
                 self._runs.remove(run)
                 self._missing = sorted({*self._missing, *(n for n in run.left if n not in self._done)})

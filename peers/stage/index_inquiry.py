@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from peers.runtime.piece_request import NOT_KEPT, NOT_YET, PieceKind, PieceRequest
-from peers.stage.donor_list import DonorList, Unavailable
+from peers.stage.donor_list import DonorList
 from swarm.net.bulk import Busy
 from swarm.protocol.donors import Verdict, verdict
 from swarm.protocol.ids import Actor
@@ -85,7 +85,7 @@ class IndexInquiry:
                 if self.kind is PieceKind.SUMS or found.is_majority or is_late or not to_come:
                     return self._decided(donors, told, found)
             elif not to_come and self.donors.sources(what):
-                raise Unavailable(what, "no donor keeps a copy for others")
+                raise self.donors.unavailable(what, "no donor keeps a copy for others")
             if len(answers) < len(asked):
                 silent_s *= 2  # the index may be long, and the donor's link slow
             await asyncio.sleep(pause)
@@ -100,10 +100,13 @@ class IndexInquiry:
                     whole += chunk
         except Busy:
             return actor, None
-        except (ConnectionError, TimeoutError, ValueError):
+        except (ConnectionError, TimeoutError, ValueError) as error:
             self._failures[actor] += 1
+            self.donors.troubles[actor] = str(error) or type(error).__name__
             return actor, None
         raw, self._failures[actor] = bytes(whole), 0
+        if raw != NOT_KEPT:  # whose copy has failed says so once, and then that it keeps none
+            self.donors.troubles.pop(actor, None)
         if raw not in (NOT_YET, NOT_KEPT):
             try:
                 Index.decode(raw, self.limit, str(actor))

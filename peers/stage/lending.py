@@ -29,6 +29,8 @@ from swarm.state.pieces import SumsFile
 MAX_SUMS_BYTES = 16 << 30
 """Bytes of sums on disk. The oldest are removed first: a listener that still needs them must load a newer version."""
 
+_MOST_TOLD = 1024
+
 
 class Lending:
     """What one peer lends. Called from the event loop; copies, hashes and disk access are in threads. `folder` is
@@ -53,6 +55,8 @@ class Lending:
         """Reduced buckets of attempts that are not yet applied, if there are listeners."""
         self._in_memory: asyncio.Future[LentFile] | None = None
         """The latest sums that were written from memory."""
+        self._told: set[tuple[str, PieceKind, int]] = set()
+        """The peers that were told of a full disk, and what they had requested."""
 
     @property
     def copies(self) -> list[int]:
@@ -128,6 +132,7 @@ class Lending:
         else:
             lent = self._sums.get(request.version)
         if lent is None:
+            self._tell_trouble(request, peer)
             return NOT_YET if engine.version is not None and request.version >= engine.version else NOT_KEPT
         if not lent.done() and not request.count:
             return NOT_YET
@@ -144,6 +149,16 @@ class Lending:
         self._allowance.check(peer, content, found.index.total)
         self._allowance.charge(peer, content, found.nbytes(request), found.index.total)
         return await asyncio.to_thread(found.read, request)
+
+    def _tell_trouble(self, request: PieceRequest, peer: str) -> None:
+        """Raise StateError if the disk did not take what is requested, once to each peer: afterwards, the answer says
+        whether the peer should ask again.
+        """
+        files: StateCopies | LentFiles = self._copies if request.kind is PieceKind.STATE else self._sums
+        asked = (peer, request.kind, request.version)
+        if (trouble := files.trouble(request.version)) and asked not in self._told:
+            self._told = {*self._told, asked} if len(self._told) < _MOST_TOLD else {asked}
+            raise StateError("the donor's disk", trouble)
 
     def _holds(self, stage: int) -> None:
         """Record which stage this peer holds. It may be another stage than before."""

@@ -6,14 +6,16 @@ while this machine was suspended, and then no coordinator ever answers. When its
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from peers.runtime.core_loop import RunFailed
-from swarm.events import CoordinatorAway, CoordinatorBack
+from swarm.events import CoordinatorAway, CoordinatorBack, Event
 from swarm.protocol.io import RUN_FINISHED
 
 DEFAULT_PATIENCE_S = 600.0
 
+_PAUSE_S = 1.0
 _FIRST_SAID_S = 1.0
 """Absences up to this number of seconds are not reported."""
 _LONGEST_PAUSE_S = 5.0
@@ -75,6 +77,19 @@ class Patience:
         self._say_at = (self._away_s // quarter + 1) * quarter
         self._said = True
         return CoordinatorAway(self._away_s, max(0.0, self._patience_s - self._away_s), reason)
+
+    async def wait(self, reason: str, tell: Callable[[Event], object]) -> None:
+        """Wait a moment before the coordinator is tried again, and report the wait. Raises CoordinatorGone when the
+        patience is over, and HeardFinished.
+        """
+        away = self.look(reason, asyncio.get_running_loop().time())
+        if self.over:
+            raise HeardFinished from None
+        if away is not None:
+            tell(away)
+        if self.exhausted:
+            raise CoordinatorGone(self.last_words()) from None
+        await asyncio.sleep(_PAUSE_S)
 
     def refused(self, reason: str) -> None:
         """The coordinator refuses this peer: do not wait any longer."""

@@ -16,12 +16,12 @@ from peers.runtime.directory import Directory
 from peers.runtime.notebook import Notebook
 from peers.runtime.organisers import addresses_by_peer, members_of
 from peers.runtime.run_observer import RunObserver
-from peers.stage.admission import Admitted, be_admitted, check_identity, says_shut_out
+from peers.stage.admission import Admitted, be_admitted_somewhere, check_identity, says_shut_out
 from peers.stage.bans import Bans
 from peers.stage.budgets import memory_for_states
 from peers.stage.driver import StageDriver
 from peers.stage.engine_factory import EngineFactory
-from peers.stage.entrance import enter
+from peers.stage.entrance import enter, patience_of
 from peers.stage.keeper import Keeper
 from peers.stage.offer import MachineOffer, measured_offer, updates_here
 from peers.stage.options import JoinOptions
@@ -71,6 +71,8 @@ _BLOCKED_S = 0.5
 _LOOK_EVERY_S = 0.25
 _LINKS_EVERY_S = 1.0
 _FASTEST_TOLD = 4
+_NEIGHBOURS = 16
+"""Number of members whose addresses the home keeps."""
 
 
 async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
@@ -87,25 +89,18 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
     machine = options.machine
     async with AsyncExitStack() as ending:
         ending.callback(log.close)
+        patience = patience_of(home, options.patience_s, lambda: machine.finished)
         try:
-            host = await enter(
-                home,
-                options.listen,
-                entries,
-                options.announce,
-                invite.key,
-                options.patience_s,
-                log.append,
-                lambda: machine.finished,
+            host = await enter(home, options.listen, entries, options.announce, invite.key, patience, log.append)
+            ending.push_async_callback(host.close)
+            if host.clock_correction_s:
+                log.append(ClockDiffers(host.clock_correction_s))
+            invite, admitted = await be_admitted_somewhere(
+                host, home, invite, patience if home.returns else None, log.append
             )
         except HeardFinished as finished:
             log.append(ProcessStopped(str(finished)))
             return str(finished)
-        ending.push_async_callback(host.close)
-        if host.clock_correction_s:
-            log.append(ClockDiffers(host.clock_correction_s))
-        try:
-            admitted = await be_admitted(host, home, invite)
         except RunFailed as failure:
             log.append(ProcessStopped(str(failure)))
             raise
@@ -203,6 +198,7 @@ class PeerProcess:
             self._described,
             given,
             notebook=Notebook(home.notebook, [member.peer for member in group]),
+            neighbours=Notebook(home.neighbours, most=_NEIGHBOURS),
             coordinators=group,
         )
         self.directory.need(group)

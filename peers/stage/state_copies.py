@@ -87,6 +87,10 @@ class StateCopies:
             self._take(version, stage, engine).add_done_callback(lambda _: self._taken(version, use))
         return self._files.get(version)
 
+    def trouble(self, version: int) -> str:
+        """Why the disk did not take the copy of this version; empty: it has not failed lately."""
+        return self._files.trouble(version)
+
     def clear(self) -> None:
         """Forget all copies: another state is loaded, and the same version numbers may occur again."""
         self._uses.clear()

@@ -5,7 +5,6 @@ rights.
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 import time
 from importlib.metadata import version
@@ -14,6 +13,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from swarm.cores import usable_cores
 from swarm.net.wire_bounds import MAX_LABEL
 from swarm.protocol.messages import Figure, Trait
 
@@ -73,7 +73,7 @@ def machine_traits(device: str, threads: int, memory: int, process: str) -> tupl
     traits = [
         Trait("device", device),
         Trait("processor", _processor()),
-        Trait("cores", "", float(os.cpu_count() or 1)),
+        Trait("cores", "", usable_cores()),
         Trait("threads", "", float(threads)),
         Trait("memory", "", float(memory)),
         Trait("system", f"{platform.system()} {platform.release()}"),

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import math
 import os
 import platform
@@ -26,6 +27,8 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from swarm.cores import quota, visible_cores
 
 SHORT_S = 0.02
 """Microbatches that take less than this need no turn: the kernel's time slices are as long."""
@@ -47,10 +50,10 @@ class Turns:
     """
 
     def __init__(self, threads: int, folder: Path | None = None) -> None:
-        cores = sorted(_cores())
+        cores = _names_of_cores()
         places = cores[: len(cores) // threads * threads : threads] or cores[:1]
         self._places: list[int]
-        files = _open_files(folder, [f"core-{core}" for core in places])
+        files = _open_files(folder, places)
         self._queue, self._queue_bell, self._place_bell, *self._places = files or (-1, -1, -1)
         self._usual_s = 0.0
         """Seconds that the last microbatch took."""
@@ -111,10 +114,15 @@ class Turns:
         self._places = []
 
 
-def _cores() -> set[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
+def _names_of_cores() -> list[str]:
+    """A name for each core that may be used at once. With a quota, they are not particular cores but belong to the
+    group, whose processes share them.
+    """
+    limit = quota()
+    if limit is None:
+        return [f"core-{core}" for core in sorted(visible_cores())]
+    group = hashlib.sha256(bytes(limit.group)).hexdigest()[:12]
+    return [f"group-{group}-{number}" for number in range(math.ceil(limit.cores))]
 
 
 def _machine() -> str:

@@ -20,18 +20,21 @@ from typing import Any
 
 from swarm.data import formats
 from swarm.data.corpus_error import CorpusError
+from swarm.events.wording import amount
 
 MAX_CELL = 1 << 28
-"""Largest number of characters in a cell of a table."""
+"""Largest number of characters in a cell of a table, and of bytes in a line of JSON lines. Several copies of each are
+in memory at once.
+"""
+_PARQUET_ROWS = 64
+"""Number of rows that are decoded at once."""
 
 DOCUMENT_CHARACTERS = 4096
 """A longer text file is split into documents: at the first blank line after this many characters, or at any line after
 4 times as many.
 """
 _LINE_BYTES = 1 << 16
-"""A longer line of a text file is split, at a space if there is one: whole files may be one line, and to encode
-a text takes 30 times its memory.
-"""
+"""A longer line of a text file is split, at a space if there is one: whole files may be one line."""
 
 
 _NAMES_SHOWN = 8
@@ -193,12 +196,18 @@ def _walk(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _lines(path: Path, longest: int = -1) -> Iterator[tuple[int, str]]:
-    """Yield (number, text) of each line. A line of more than `longest` bytes is yielded in several parts; -1: never."""
+def _lines(path: Path, longest: int = -1, divide: bool = True) -> Iterator[tuple[int, str]]:
+    """Yield (number, text) of each line. A line of more than `longest` bytes is yielded in several parts, or refused if
+    it may not be divided; -1: any length is allowed.
+    """
     with formats.opened(path) as file:
         number, at, rest, encoding = 1, 0, b"", "utf-8-sig"
         while raw := rest + file.readline(longest):
             ends = raw.endswith(b"\n")
+            if not (ends or divide) and len(raw) >= longest:
+                raise CorpusError(
+                    f"{path}, line {number}: is longer than {amount(longest)}: divide its text into several lines"
+                )
             raw, rest = (raw, b"") if ends or longest < 0 or len(raw) < longest else _cut(raw)
             if b"\0" in raw:
                 raise CorpusError(f"{path}, line {number}: {_ZERO_BYTES}")
@@ -240,7 +249,7 @@ def _text(path: Path) -> Iterator[str]:
 
 
 def _jsonl(path: Path, field: str) -> Iterator[str]:
-    for number, line in _lines(path):
+    for number, line in _lines(path, MAX_CELL, divide=False):
         if not line.strip():
             continue
         try:
@@ -383,8 +392,9 @@ def _values(file: Any, path: Path, column: str) -> Iterator[Any]:
 
     row = 0
     try:
-        for batch in file.iter_batches(batch_size=1024, columns=[column]):
-            for value in batch.column(0).to_pylist():
+        for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=[column]):
+            for each in batch.column(0):  # one by one: the texts may be large
+                value = each.as_py()
                 row += 1
                 yield value
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from swarm.data.corpus_error import CorpusError
 from swarm.data.folder import TOKENIZER_FILE, open_side_folder, publish
 from swarm.data.shards import ShardWriter, dtype_for, naming
 from swarm.data.split import check_fraction, is_heldout, unigram_entropy
+from swarm.data.text_parts import parts
 from swarm.data.tokenizer import Tokenizer
 from swarm.manifest import DataSection, Shard
 
@@ -103,7 +105,7 @@ class _TrainingTexts:
                 self._on_progress("training the tokenizer", self.documents, None)
             if not is_heldout(text.encode("utf-8"), self._fraction):
                 characters += len(text)
-                yield text
+                yield from parts(text)
             if characters >= TRAINING_CHARACTERS:
                 return
         self.complete = True
@@ -127,20 +129,19 @@ def _encode(
     first_line = ""
     looked_at = came_back = 0
     try:
-        for batch in _batches(source.documents()):
-            for text, ids in zip(batch, tokenizer.encode(batch), strict=True):
-                raw = text.encode("utf-8")
-                held = is_heldout(raw, heldout_fraction)
-                tokens = np.asarray([*ids, tokenizer.end_of_text], dtype=np.int64)
+        for batch in _batches(_portions(source.documents(), heldout_fraction)):
+            encoded = tokenizer.encode([portion.text for portion in batch])
+            for (text, held, is_last), ids in zip(batch, encoded, strict=True):
+                tokens = np.asarray([*ids, tokenizer.end_of_text] if is_last else ids, dtype=np.int64)
                 writers[held].write(tokens)
                 counts[held] += np.bincount(tokens, minlength=tokenizer.vocab_size)
-                heldout_bytes += len(raw) if held else 0
+                heldout_bytes += len(text.encode("utf-8")) if held else 0
                 if looked_at < _LOOKED_AT_CHARACTERS:
                     again = tokenizer.decode(ids)
                     looked_at += len(text)
                     came_back += min(len(text), len(again))
                     first_line = first_line or ("" if held else next((x for x in again.splitlines() if x.strip()), ""))
-            done += len(batch)
+                done += is_last
             on_progress("encoding", done, total)
         train, heldout = writers[False].close(), writers[True].close()
     finally:
@@ -180,12 +181,30 @@ def _mend(empty: str, documents: int) -> str:
     return f"add documents or {change} --heldout. Documents with the same text are all in one split"
 
 
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    characters = 0
+class _Portion(NamedTuple):
+    """A text, or a part of a long one."""
+
+    text: str
+    held: bool
+    """Whether the text belongs to the held-out split."""
+    is_last: bool
+
+
+def _portions(texts: Iterable[str], heldout_fraction: float) -> Iterator[_Portion]:
     for text in texts:
-        batch.append(text)
-        characters += len(text)
+        held = is_heldout(text.encode("utf-8"), heldout_fraction)
+        left = len(text)
+        for part in parts(text):
+            left -= len(part)
+            yield _Portion(part, held, is_last=not left)
+
+
+def _batches(portions: Iterable[_Portion]) -> Iterator[list[_Portion]]:
+    batch: list[_Portion] = []
+    characters = 0
+    for portion in portions:
+        batch.append(portion)
+        characters += len(portion.text)
         if characters >= _BATCH_CHARACTERS:
             yield batch
             batch, characters = [], 0

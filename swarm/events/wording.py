@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 LONGEST_WORD, _HEAD, _TAIL = 400, 80, 40
+LONGEST_MESSAGE, _MESSAGE_HEAD, _MESSAGE_TAIL = 4000, 800, 400
 _EACH_UP_TO = 10
 
 
@@ -22,10 +23,15 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """`text`, with the middle of each very long word left out: an error repeats what somebody has pasted by mistake."""
-    return " ".join(
-        word if len(word) <= LONGEST_WORD else f"{word[:_HEAD]}…{word[-_TAIL:]}" for word in text.split(" ")
-    )
+    """`text`, with the middle of each very long word left out, and then the middle of all if it is still very long: an
+    error repeats what somebody has pasted by mistake.
+    """
+    short = " ".join(_ends(word, LONGEST_WORD, _HEAD, _TAIL) for word in text.split(" "))
+    return _ends(short, LONGEST_MESSAGE, _MESSAGE_HEAD, _MESSAGE_TAIL)
+
+
+def _ends(text: str, longest: int, head: int, tail: int) -> str:
+    return text if len(text) <= longest else f"{text[:head]}…{text[-tail:]}"
 
 
 def printable_lines(text: str) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import re
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,6 +27,7 @@ from google.protobuf.message import DecodeError, Message
 from hivemind.p2p import P2P
 from hivemind.proto import p2pd_pb2
 
+from swarm.cores import usable_cores
 from swarm.net import addresses
 from swarm.net.identity import peer_id_bytes
 from swarm.net.sockets import SocketFolder
@@ -58,7 +60,12 @@ class NotReady(DialError):
 
 _CONFIGURATION = Path(__file__).with_name("p2pd.json")
 """The daemon's settings that no flag can change."""
-_OUT_OF_REACH_OF_CTRL_C = "import os, sys; os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
+_START = """import os, sys
+os.setsid()  # out of reach of Ctrl-C
+os.environ.setdefault("GOMAXPROCS", "{cores}")
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Starts the daemon. It counts all cores of the machine, also those that the quota of a container does not give it."""
 
 
 class DaemonP2P(P2P):
@@ -84,7 +91,8 @@ class DaemonP2P(P2P):
         kwargs.pop("dhtServer")
         # Ctrl-C signals the whole process group of the terminal, but a peer that leaves cleanly needs its connections
         # for some more seconds: so the daemon gets its own session
-        return [sys.executable, "-I", "-S", "-c", _OUT_OF_REACH_OF_CTRL_C, *P2P._make_process_args(*args, **kwargs)]
+        start = _START.format(cores=math.ceil(usable_cores()))
+        return [sys.executable, "-I", "-S", "-c", start, *P2P._make_process_args(*args, **kwargs)]
 
     @property
     def process(self) -> asyncio.subprocess.Process:

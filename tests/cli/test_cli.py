@@ -198,3 +198,24 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path):
 def test_module_runs_like_the_script(tmp_path: Path):
     assert run("--version").stdout.strip().count(".") == 2
     assert json.loads(run("init", str(tmp_path / "R.toml"), "--no-measure", "--json").stdout)["measured"] is False
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("join", "invite", "--max-rate"),
+        ("join", "invite", "--max-memory"),
+        ("join", "invite", "another"),
+        ("join", "invite"),
+        ("simulate", "--scenario", "calm", "--seeds"),
+        (),
+    ],
+    ids=lambda words: words[-1] if words else "command",
+)
+@pytest.mark.parametrize("pasted", ["x" * 9000, "x y " * 3000], ids=["word", "text"])
+def test_a_very_long_value_is_shortened_in_the_message(words, pasted, capsys):
+    """It filled a box of 80 lines and more, above which the reason was lost."""
+    long = f"--{pasted}" if words == ("join", "invite") else pasted
+    assert exit_code(*words, long) == 2
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) < 30 and len(said) < 3000

@@ -18,7 +18,7 @@ from peers.runtime.piece_request import NOT_KEPT, NOT_YET, PieceKind, PieceReque
 from peers.stage.donor_list import DonorList, Unavailable
 from peers.stage.gathering import Gathering
 from swarm.events import Event, Gathered, PieceRefused
-from swarm.net.bulk import Busy
+from swarm.net.bulk import BulkError, Busy
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Donor
 from swarm.state.error import StateError
@@ -431,3 +431,39 @@ def test_requests_that_cannot_be_are_refused(fields: str) -> None:
     with pytest.raises(RequestError):
         PieceRequest.decode(f'{{"pieces": {{{fields}}}}}'.encode())
     assert PieceRequest.decode(b'{"state": {}}') is None
+
+
+async def test_who_finds_no_donor_says_which_trouble_each_of_them_has(tmp_path: Path) -> None:
+    """A donor with a full disk kept newcomers out, and nobody read why."""
+    full = "OSError: [Errno 28] No space left on device: '/home/ann/\x1b[31mlent'"
+    donors, said = Donors(), set[Actor]()
+    answer = donors._answer
+
+    async def fails_first(actor: Actor, request: PieceRequest) -> AsyncGenerator[bytes, None]:
+        if actor == TWO and actor not in said:
+            said.add(actor)
+            raise BulkError(full)
+        async for piece in answer(actor, request):
+            yield piece
+
+    donors._answer = fails_first  # type: ignore[method-assign]
+    fetching, _ = gathering(donors, tmp_path, ONE, TWO)
+    with pytest.raises(Unavailable) as caught:
+        await fetching.run()
+    assert f"no donor keeps a copy for others ({TWO} says: OSError: [Errno 28] No space left" in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+async def test_a_donor_without_room_does_not_keep_the_others_from_sending(tmp_path: Path) -> None:
+    donors = Donors(one=WHOLE, two=WHOLE)
+    answer = donors._answer
+
+    async def fails(actor: Actor, request: PieceRequest) -> AsyncGenerator[bytes, None]:
+        if actor == TWO:
+            raise BulkError("OSError: [Errno 28] No space left on device")
+        async for piece in answer(actor, request):
+            yield piece
+
+    donors._answer = fails  # type: ignore[method-assign]
+    fetching, _ = gathering(donors, tmp_path, ONE, TWO)
+    assert (await asyncio.wait_for(fetching.run(), 60)).read_bytes() == WHOLE

@@ -13,6 +13,7 @@ import torch
 
 from peers.runtime import memory_limits
 from peers.runtime.device import memory_budget
+from swarm import cgroups
 
 GIB = 1 << 30
 
@@ -25,7 +26,7 @@ class Groups:
         self.own, self.mounts = root / "own", root / "mounts"
         self.root.mkdir()
         for name, path in (("_CGROUPS", self.root), ("_OWN", self.own), ("_MOUNTS", self.mounts)):
-            monkeypatch.setattr(memory_limits, name, path)
+            monkeypatch.setattr(cgroups, name, path)
 
     def write(self, folder: str, **files: str | int) -> None:
         path = self.root / folder

@@ -89,6 +89,15 @@ def test_a_home_that_cannot_be_one_is_refused_by_name(kind: str, tmp_path: Path)
         Home.open(home)
 
 
+def test_a_home_on_a_full_disk_is_told_to_free_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(HomeError, match=r"cannot be a home now \(No space left on device\): free space, or name"):
+        Home.open(tmp_path / "home")
+
+
 def test_a_very_deep_home_is_one(tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*("d" * 200 for _ in range(8)))
     with Home.open(deep) as home:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from peers.runtime.signals import imports_end_at_ctrl_c
 
 WAITING = """
 import asyncio, signal, sys
@@ -31,10 +34,10 @@ except KeyboardInterrupt:
 """
 
 
-def ended(number: signal.Signals, *ignored: str) -> tuple[int, str]:
+def ended(number: signal.Signals, *ignored: str, program: str = WAITING) -> tuple[int, str]:
     """Exit code and output of a process that waits, after a signal and then a line of input."""
     process = subprocess.Popen(
-        [sys.executable, "-c", WAITING, *ignored], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, *ignored], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdin is not None and process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
@@ -56,3 +59,44 @@ def test_a_background_job_of_a_shell_hears_it_too(number: signal.Signals) -> Non
 
 def test_what_nohup_has_started_outlives_its_terminal() -> None:
     assert ended(signal.SIGHUP, "SIGHUP") == (0, "cleaned up\n")
+
+
+STUBBORN = """
+import sys
+try:
+    print("importing", flush=True)
+    sys.stdin.readline()
+except BaseException:  # as a library does that then imports something else instead
+    pass
+"""
+
+
+def test_ctrl_c_within_an_import_that_ignores_it_ends_the_process(tmp_path: Path) -> None:
+    """It was lost, so that the process went on; or a library was imported again, and the process ended with code 1."""
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from peers.runtime.signals import imports_end_at_ctrl_c\n"
+        "with imports_end_at_ctrl_c(): import stubborn\n"
+        "print('went on')\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate("\n", timeout=60)
+    assert (process.returncode, output) == (130, "")
+
+
+def test_ctrl_c_elsewhere_does_what_it_usually_does() -> None:
+    with pytest.raises(KeyboardInterrupt), imports_end_at_ctrl_c():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_event_loop_handles_ctrl_c_itself_after_the_imports() -> None:
+    guarded = WAITING.replace(
+        "try:\n    sys.exit",
+        "from peers.runtime.signals import imports_end_at_ctrl_c\ntry:\n    with imports_end_at_ctrl_c(): sys.exit",
+    )
+    assert guarded != WAITING
+    assert ended(signal.SIGINT, program=guarded) == (130, "cleaned up\n")

@@ -17,13 +17,15 @@ import pytest
 
 from swarm.compute import turns as module
 from swarm.compute.turns import Turns
+from swarm.cores import Quota
 
 LONG_S = 2 * module.SHORT_S
 HOLDER = """
 import sys, time
 from pathlib import Path
 from swarm.compute import turns
-turns._cores = lambda: {0}
+turns.visible_cores = lambda: {0}
+turns.quota = lambda: None
 turns.SHORT_S = 0.0
 with turns.Turns(1, Path(sys.argv[1])) as mine:
     with mine.turn():
@@ -36,7 +38,8 @@ with turns.Turns(1, Path(sys.argv[1])) as mine:
 
 @pytest.fixture(autouse=True)
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_cores", lambda: {0})
+    monkeypatch.setattr(module, "visible_cores", lambda: {0})
+    monkeypatch.setattr(module, "quota", lambda: None)
 
 
 @contextmanager
@@ -87,10 +90,25 @@ def test_two_do_not_compute_at_once_on_one_core(tmp_path: Path) -> None:
 def test_there_are_as_many_places_as_threads_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, places: list[int]
 ) -> None:
-    monkeypatch.setattr(module, "_cores", lambda: set(range(5)))
+    monkeypatch.setattr(module, "visible_cores", lambda: set(range(5)))
     with Turns(threads, tmp_path):
         queue = {"queue-core-0", "queue-core-0-bell", "queue-core-0-places-bell"}
         assert {path.name for path in tmp_path.iterdir()} == queue | {f"core-{core}" for core in places}
+
+
+@pytest.mark.parametrize(
+    ("cores", "threads", "places"), [(0.5, 1, 1), (2.0, 1, 2), (2.5, 1, 3), (4.0, 2, 2), (2.0, 8, 1)]
+)
+def test_a_quota_gives_places_to_its_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: float, threads: int, places: int
+) -> None:
+    """64 visible cores of which a container may use two are two places, which other containers do not take."""
+    monkeypatch.setattr(module, "visible_cores", lambda: set(range(64)))
+    for group in ("/one", "/two"):
+        monkeypatch.setattr(module, "quota", lambda group=group: Quota(cores, Path(group)))
+        with Turns(threads, tmp_path):
+            pass
+    assert len(list(tmp_path.glob("group-*"))) == 2 * places and not list(tmp_path.glob("core-*"))
 
 
 def test_who_has_just_had_a_turn_does_not_go_before_who_waits(tmp_path: Path) -> None:

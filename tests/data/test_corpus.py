@@ -158,7 +158,7 @@ def test_parquet_column_and_errors(tmp_path: Path):
     table = pyarrow.table({"text": pyarrow.array([b"one", b"\xff"], pyarrow.binary()).cast(pyarrow.binary())})
     broken = table.column("text").combine_chunks().view(pyarrow.string())
     parquet.write_table(pyarrow.table({"text": broken}), path)
-    with pytest.raises(CorpusError, match=r"a\.parquet, after row 0, column 'text': cannot be read: .*utf-8"):
+    with pytest.raises(CorpusError, match=r"a\.parquet, after row 1, column 'text': cannot be read: .*utf-8"):
         list(open_source([path]).documents())
     parquet.write_table(pyarrow.table({"text": [f"text {i}" for i in range(2000)]}), path, use_dictionary=False)
     raw = bytearray(path.read_bytes())
@@ -234,3 +234,11 @@ def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "scandir", locked)
     with pytest.raises(PermissionError, match="secret"):
         open_source([tmp_path])
+
+
+def test_a_line_of_json_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("swarm.data.corpus.MAX_CELL", 1000)
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "short"}\n{"text": "' + "word " * 300 + '"}\n')
+    with pytest.raises(CorpusError, match=r"line 2: is longer than 1.0 kB: divide its text into several lines"):
+        list(open_source([path]).documents())
