@@ -55,7 +55,8 @@ from swarm.simulation.toy.sim_peer import SimPeer
 PEERS, STEPS = 6, 8
 FAULTS = ("none", "stall", "pause", "slow", "swallow", "losses")
 PAUSE_S, SLOWER, SWALLOWS_S, LOSSES_S, LOST = 1.0, 4.0, 12.0, 4.0, 0.3
-_REASONS = ("silent", "no progress", "nothing came")
+REASONS = ("silent", "no progress", "it has received no activation or gradient")
+"""How the reasons of fences begin that these deadlines cause."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +263,7 @@ class _Trial:
 
     def _on_emitted(self, event: Any) -> None:
         if isinstance(event, PeerFenced):
-            if event.reason.startswith(_REASONS):
+            if event.reason.startswith(REASONS):
                 self._wrong += event.actor != str(self._victim) or self._fault in ("none", "slow", "losses")
             world = self._run.world
             for fenced in (peer for actor, peer in world.by_actor.items() if str(actor) == event.actor):
