@@ -37,6 +37,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
+from benchmarks.arguments import at_least
 from benchmarks.results import write_results
 from swarm.events import PeerFenced
 from swarm.protocol import timeouts as deadlines
@@ -142,7 +143,7 @@ Results = dict[tuple[str, str], list[Played]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=12, help="to compare with; a third as many to search with")
+    parser.add_argument("--seeds", type=at_least(1), default=12, help="to compare with; a third as many to search with")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
