@@ -15,6 +15,7 @@ import json
 import statistics
 from pathlib import Path
 
+from benchmarks.arguments import at_least
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import LocalSwarm, script
 from benchmarks.results import write_results
@@ -56,7 +57,7 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--microbatches", type=int, default=16)
     parser.add_argument("--steps", type=int, default=96)
-    parser.add_argument("--one-in", type=int, default=8, help="steps from drawn audit to drawn audit, about")
+    parser.add_argument("--one-in", type=at_least(1), default=8, help="steps from drawn audit to drawn audit, about")
     parser.add_argument("--forward-ms", type=float, default=40.0)
     parser.add_argument("--backward-ms", type=float, default=80.0)
     parser.add_argument("--parameters", type=int, default=1 << 16, help="of a stage: what the reduce carries")

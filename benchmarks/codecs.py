@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.arguments import at_least
 from benchmarks.results import write_results
 from peers.stage.heap import keep_freed_memory
 from swarm import codecs
@@ -47,7 +48,7 @@ PAIRS = (
 def main() -> None:
     keep_freed_memory()  # as a peer does: else half of the time is the kernel's, which clears pages
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=at_least(1), default=9)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -2,7 +2,7 @@
 controls.
 
     python -m benchmarks.compression [--rows "int8;int4"] [--seeds 0,1,2] [--steps 400]
-    python -m benchmarks.compression --cached --docs docs
+    python -m benchmarks.compression --cached --seeds 0,1,2 --docs docs
     python -m benchmarks.compression --epochs 4 [--docs docs]
 
 Each row is a run file with other codecs or another architecture, trained in one process as `swarm-peer reference` does
@@ -38,7 +38,6 @@ from benchmarks.trained import Trained, trained
 from peers.run.resolved_run import resolve_run
 from swarm import codecs
 from swarm.buffer import Buffer
-from swarm.codecs.huffman import Huffman
 from swarm.compute.body import BodyFormat, BodyKind
 from swarm.manifest import RunManifest
 from swarm.models.kinds import count_parameters
@@ -335,7 +334,8 @@ def _bytes(manifest: RunManifest, measured: Sequence[tuple[float, float] | None]
     """Bytes per token over one boundary, forward and backward: everything that the stream carries for a frame, as the
     mean of the run.
 
-    `measured`: mean sizes of encoded activations and gradients, used if the sizes depend on the values.
+    `measured`: mean sizes of encoded activations and gradients in each run, if known. The sizes of some codecs depend
+    on the values. If no run has measured them, normal values are encoded.
     """
     body = BodyFormat(manifest)
     batch = manifest.batch
@@ -352,10 +352,13 @@ def _bytes(manifest: RunManifest, measured: Sequence[tuple[float, float] | None]
 
     if not manifest.codec.remembers:
         sizes = [size(Direction.FORWARD, forward), size(Direction.BACKWARD, backward)]
-        for place, codec in enumerate(codecs.pair(manifest.codec.forward, manifest.codec.backward)):
-            if isinstance(codec, Huffman):
-                counted = [each[place] for each in measured if each is not None]
-                sizes[place] += (statistics.mean(counted) - len(codec.encode(hidden))) / batch.tokens_per_microbatch
+        told = [each for each in measured if each is not None]
+        ahead, back = codecs.pair(manifest.codec.forward, manifest.codec.backward)
+        frame = ahead.encode(hidden)
+        for place, encoded in enumerate((frame, back.beside(frame).encode(hidden))):
+            if told:
+                counted = statistics.mean(each[place] for each in told)
+                sizes[place] += (counted - len(encoded)) / batch.tokens_per_microbatch
         return sizes[0], sizes[1]
     changed = body.pack_forward(1, BodyKind.BATCH, tokens, hidden, hidden.half())
     whole = size(Direction.FORWARD, forward, Lineage(source=_DIGEST, fresh=True))

@@ -28,6 +28,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.arguments import some_of
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.generated_log import Shape, write_log
 from benchmarks.local_swarm import PEERS, LocalSwarm
@@ -71,7 +72,7 @@ replicas = 1
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="hour,week")
+    parser.add_argument("--rows", type=some_of(ROWS, ","), default="hour,week")
     parser.add_argument("--live", type=float, default=130.0, help="seconds that a log grows, in each of two phases")
     parser.add_argument("--swarm", action="store_true")
     parser.add_argument("--pairs", type=int, default=3, help="swarms with viewers, and as many without")

@@ -37,6 +37,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
+from benchmarks.arguments import at_least
 from benchmarks.results import write_results
 from swarm.events import PeerFenced
 from swarm.protocol import timeouts as deadlines
@@ -55,7 +56,8 @@ from swarm.simulation.toy.sim_peer import SimPeer
 PEERS, STEPS = 6, 8
 FAULTS = ("none", "stall", "pause", "slow", "swallow", "losses")
 PAUSE_S, SLOWER, SWALLOWS_S, LOSSES_S, LOST = 1.0, 4.0, 12.0, 4.0, 0.3
-_REASONS = ("silent", "no progress", "nothing came")
+REASONS = ("silent", "no progress", "it has received no activation or gradient")
+"""How the reasons of fences begin that these deadlines cause."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ Results = dict[tuple[str, str], list[Played]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=12, help="to compare with; a third as many to search with")
+    parser.add_argument("--seeds", type=at_least(1), default=12, help="to compare with; a third as many to search with")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -262,7 +264,7 @@ class _Trial:
 
     def _on_emitted(self, event: Any) -> None:
         if isinstance(event, PeerFenced):
-            if event.reason.startswith(_REASONS):
+            if event.reason.startswith(REASONS):
                 self._wrong += event.actor != str(self._victim) or self._fault in ("none", "slow", "losses")
             world = self._run.world
             for fenced in (peer for actor, peer in world.by_actor.items() if str(actor) == event.actor):

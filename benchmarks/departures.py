@@ -22,6 +22,7 @@ import json
 import tempfile
 from pathlib import Path
 
+from benchmarks.arguments import each
 from benchmarks.preemptions import DEPARTURES_PER_NODE_HOUR, HOUR_S, IN_BURSTS, Preemptions, preemptions
 from benchmarks.results import write_results
 from benchmarks.scenarios import Report, play
@@ -56,7 +57,9 @@ at = "{at:.2f}s"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--departures", default="0.05,0.1,0.16,0.33,trace", help="per peer and hour")
+    parser.add_argument(
+        "--departures", type=each(_departures, ","), default="0.05,0.1,0.16,0.33,trace", help="per peer and hour"
+    )
     parser.add_argument("--peers", type=int, default=12)
     parser.add_argument("--hours", type=float, default=2.0, help="of each row, compressed")
     parser.add_argument("--an-hour-s", type=float, default=300.0, help="seconds that an hour takes")
@@ -75,13 +78,18 @@ def main() -> None:
             write_results(options.out, "departures", rows=rows)
 
 
+def _departures(text: str) -> float:
+    """Per peer and hour. Raises ValueError."""
+    return DEPARTURES_PER_NODE_HOUR if text == TRACE else float(text)
+
+
 def _trace(departures: str, options: argparse.Namespace) -> Preemptions:
     of_trace = departures == TRACE
     return preemptions(
         options.peers,
         options.hours * HOUR_S,
         options.seed,
-        departures_per_node_hour=DEPARTURES_PER_NODE_HOUR if of_trace else float(departures),
+        departures_per_node_hour=_departures(departures),
         in_bursts=IN_BURSTS if of_trace else 0.0,
         least=options.peers // 2,
     )

@@ -15,6 +15,7 @@ import json
 from pathlib import Path
 
 from benchmarks import home_links
+from benchmarks.arguments import at_least, each
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.results import write_results
 from benchmarks.slow_links import run_file
@@ -29,23 +30,31 @@ WITHIN = 0.1
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", default="2x1,4x1,2x2,3x2", help="stages x replicas")
-    parser.add_argument("--lines", default="80Mbit,50ms;40Mbit,20ms")
+    parser.add_argument("--shapes", type=each(_shape, ","), default="2x1,4x1,2x2,3x2", help="stages x replicas")
+    parser.add_argument("--lines", type=each(parse_line, ";"), default="80Mbit,50ms;40Mbit,20ms")
     parser.add_argument("--microbatches", type=int, default=16, help="per replica of a stage")
     parser.add_argument("--forward-ms", type=float, default=150.0)
     parser.add_argument("--backward-ms", type=float, default=300.0)
-    parser.add_argument("--steps", type=int, default=3, help="the first is not counted")
+    parser.add_argument("--steps", type=at_least(2), default=3, help="the first is not counted")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows: list[dict[str, object]] = []
     with folder_with_corpus("dry-run-check") as folder:
         for shape in options.shapes.split(","):
-            stages, replicas = map(int, shape.split("x"))
+            stages, replicas = _shape(shape)
             for line in options.lines.split(";"):
                 for codec in CODECS:
                     rows.append(_row(folder, options, stages, replicas, line, codec))
                     print(json.dumps(rows[-1]), flush=True)
                     write_results(options.out, "dry_run_check", rows=rows)
+
+
+def _shape(text: str) -> tuple[int, int]:
+    """STAGESxREPLICAS. Raises ValueError."""
+    stages, by, replicas = text.partition("x")
+    if not by:
+        raise ValueError("it is not STAGESxREPLICAS, such as 2x1")
+    return at_least(1)(stages), at_least(1)(replicas)
 
 
 def _row(

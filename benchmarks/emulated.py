@@ -12,6 +12,7 @@ import argparse
 import json
 from pathlib import Path
 
+from benchmarks.arguments import at_least, each
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import LocalSwarm, script
 from benchmarks.results import write_results
@@ -53,14 +54,14 @@ REDUCE_BYTES_PER_S = 300e6
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stages", default="4,8,16")
-    parser.add_argument("--replicas", default="1,2")
+    parser.add_argument("--stages", type=each(at_least(1), ","), default="4,8,16")
+    parser.add_argument("--replicas", type=each(at_least(1), ","), default="1,2")
     parser.add_argument("--microbatches", type=int, default=32, help="per replica of a stage")
     parser.add_argument("--forward-ms", type=float, default=100.0)
     parser.add_argument("--backward-ms", type=float, default=200.0)
     parser.add_argument("--parameters", type=int, default=1 << 20, help="of a stage: what the reduce carries")
     parser.add_argument("--max-rate", help="of every peer, such as 80Mbit; the ideal knows nothing of it")
-    parser.add_argument("--steps", type=int, default=4, help="the first is not counted")
+    parser.add_argument("--steps", type=at_least(2), default=4, help="the first is not counted")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows = []

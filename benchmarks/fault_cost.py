@@ -17,6 +17,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arguments import at_least
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import PEERS, LocalSwarm
 from benchmarks.results import write_results
@@ -58,7 +59,7 @@ OWN = MICROBATCHES // REPLICAS
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--pairs", type=at_least(1), default=3)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     killed, whole = [], []

@@ -20,6 +20,9 @@ BEST_WITH_ONE_SLOW = 3.25 / 4
 before.
 """
 
+LOST, FENCED, JOINED, LEADS = " is lost", " is fenced", " joined ", "this coordinator, leads"
+"""What a report says of a peer that is lost, fenced or back, and of a coordinator that leads now."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -77,7 +80,7 @@ def _end(report: Report, host: str, fault: str) -> float:
 def _lost(report: Report, *words: str) -> int:
     """How often a peer was reported after a fault with one of `words`; without `words`: as lost."""
     texts = [answer["text"] for episode in report["episodes"] for answer in episode["answers"]]
-    return sum(any(f" is {word}" in text for word in words or ("lost",)) for text in texts)
+    return sum(any(word in text for word in words or (LOST,)) for text in texts)
 
 
 def _equal(report: Report) -> str:
@@ -118,10 +121,10 @@ ROWS = (
         "detected < 2 s, nothing lost, slowest step ≤ 1.5 ×",
         ("paced-kills",),
         lambda r: (
-            f"detected after {_after(r, 'in forward', 'is lost'):.2f} s; {_struck_step(r, 'in forward')} the usual "
+            f"detected after {_after(r, 'in forward', LOST):.2f} s; {_struck_step(r, 'in forward')} the usual "
             f"{r['usual_step_s']:.2f} s"
         ),
-        lambda r: _after(r, "in forward", "is lost") < 2 and _struck(r, "in forward") <= 1.5,
+        lambda r: _after(r, "in forward", LOST) < 2 and _struck(r, "in forward") <= 1.5,
         "`kills.toml` (CI); `test_faults.py` at named microbatches",
     ),
     Row(
@@ -129,8 +132,8 @@ ROWS = (
         "SIGKILL in backward",
         "a sibling repeats the work from kept frames, nothing lost",
         ("paced-kills",),
-        lambda r: f"detected after {_after(r, 'in backward', 'is lost'):.2f} s; {_struck_step(r, 'in backward')}",
-        lambda r: _after(r, "in backward", "is lost") < 2 and _struck(r, "in backward") <= 1.5,
+        lambda r: f"detected after {_after(r, 'in backward', LOST):.2f} s; {_struck_step(r, 'in backward')}",
+        lambda r: _after(r, "in backward", LOST) < 2 and _struck(r, "in backward") <= 1.5,
         "`test_faults.py`: every moved microbatch accumulated once, frames recovered",
     ),
     Row(
@@ -156,10 +159,10 @@ ROWS = (
         "suspected by progress < 5 s; its messages change nothing",
         ("long-hang",),
         lambda r: (
-            f"fenced after {_after(r, 'hang', 'is lost'):.2f} s; back "
-            f"{_after(r, 'hang, over', 'joined'):.2f} s after it was continued, a minute later"
+            f"fenced after {_after(r, 'hang', LOST):.2f} s; back "
+            f"{_after(r, 'hang, over', JOINED):.2f} s after it was continued, a minute later"
         ),
-        lambda r: _after(r, "hang", "is lost") < 5,
+        lambda r: _after(r, "hang", LOST) < 5,
         "`hang-and-partition.toml` (CI)",
     ),
     Row(
@@ -180,7 +183,7 @@ ROWS = (
         "no peer is fenced for its link; adaptive deadlines beat the best constants",
         ("slow-peer", "far-away"),
         lambda r, far, kept: (
-            f"{_lost(r, 'lost', 'fenced') or 'nobody'} fenced or lost; {_equal(r)}; one of four 200 ± 50 ms away: "
+            f"{_lost(r, LOST, FENCED) or 'nobody'} fenced or lost; {_equal(r)}; one of four 200 ± 50 ms away: "
             f"{_equal(far)}, steps of {far['usual_step_s']:.1f} s; "
             "adaptive deadlines lose {:.2f} s per run, the best constants {:.2f}".format(*_deadlines(kept))
         ),
@@ -197,7 +200,7 @@ ROWS = (
             f"halves {_struck_step(halves, 'two halves')}, pair {_struck_step(r, 'pair')}, one way "
             f"{_struck_step(r, 'one way')}, peer {_struck_step(r, 'cut off')}, coordinator "
             f"{_struck_step(halves, 'coordinator alone')} the usual step; all back "
-            f"{_after(r, 'cut off, over', 'joined'):.1f} s after the link; behind routers: "
+            f"{_after(r, 'cut off, over', JOINED):.1f} s after the link; behind routers: "
             f"{'digests equal' if all(each['equal'] for each in routers) else '**not** equal'}"
         ),
         beside="two of three coordinators never both lead: `test_group.py`",
@@ -223,8 +226,8 @@ ROWS = (
         lambda r, three: (
             f"{_struck_step(r, 'bootstrap')} and {_struck_step(r, 'standby')} the usual step; no abort, no fence; of "
             "three coordinators the leader killed: another leads after "
-            f"{_after(three, 'leader killed', 'leads under'):.1f} s, cut off: after "
-            f"{_after(three, 'leader cut off', 'leads under'):.1f} s"
+            f"{_after(three, 'leader killed', LEADS):.1f} s, cut off: after "
+            f"{_after(three, 'leader cut off', LEADS):.1f} s"
         ),
         beside="`test_group.py`",
     ),
@@ -264,7 +267,7 @@ ROWS = (
         ("clock-skew",),
         lambda r: (
             f"{_lost(r)} lost, of {sum('kill' in e['what'] for e in r['episodes'])} killed, and back after "
-            f"{_after(r, 'newcomer, over', 'joined'):.1f} s, with a wrong clock; {_equal(r)}"
+            f"{_after(r, 'newcomer, over', JOINED):.1f} s, with a wrong clock; {_equal(r)}"
         ),
     ),
     Row(

@@ -18,6 +18,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks.arguments import at_least
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import PEERS, LocalSwarm, script
 from benchmarks.results import write_results
@@ -59,7 +60,7 @@ T95 = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=8, choices=range(4, 13))
-    parser.add_argument("--steps", type=int, default=2, help="the first is not counted")
+    parser.add_argument("--steps", type=at_least(2), default=2, help="the first is not counted")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     pairs = []

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks import aims
+from benchmarks.arguments import some_of
 from benchmarks.fault_matrix import ROWS
 from benchmarks.results import write_results
 from benchmarks.scenarios import IN_CI, IN_LONG_CI, Report, play
@@ -48,9 +49,7 @@ def condensed(report: Report) -> Report:
 def main() -> None:
     options = parser().parse_args()
     reports: dict[str, Report] = json.loads(RESULTS.read_text())["reports"] if RESULTS.exists() else {}
-    names = (
-        options.only.split(",") if options.only else sorted({path.stem for path in SCENARIOS.glob("*.toml")} - HOURS)
-    )
+    names = options.only.split(",") if options.only else [name for name in _names() if name not in HOURS]
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         for report in play([SCENARIOS / f"{name}.toml" for name in names], Path(folder)):
             kept = condensed(report) if report["scenario"] in HOURS else report
@@ -59,9 +58,17 @@ def main() -> None:
             write_page(reports)
 
 
+def _names() -> list[str]:
+    return sorted(path.stem for path in SCENARIOS.glob("*.toml"))
+
+
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--only", help="names of scenarios, with commas between them; without it all but soak-long")
+    made.add_argument(
+        "--only",
+        type=some_of(_names(), ","),
+        help="names of scenarios, with commas between them; without it all but soak-long",
+    )
     made.add_argument("--out", type=Path, default=RESULTS)
     return made
 

@@ -17,6 +17,7 @@ import json
 from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks.arguments import at_least, each, some_of
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import PEERS, LocalSwarm, script
 from benchmarks.results import write_results
@@ -42,6 +43,8 @@ ROWS: dict[str, Row] = {
     "subspace, int4, averaging int4": Row("int4", subspace=True, averaging="int4"),
 }
 
+COMPUTE = ("emulated", "real")
+
 
 def main() -> None:
     options = parser().parse_args()
@@ -54,13 +57,15 @@ def main() -> None:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--data", type=Path, help="a prepared corpus; else one is prepared")
-    made.add_argument("--rows", default=";".join(ROWS), help="some of the rows, with ; between them")
-    made.add_argument("--compute", default="emulated,real")
+    made.add_argument(
+        "--rows", type=some_of(ROWS, ";"), default=";".join(ROWS), help="some of the rows, with ; between them"
+    )
+    made.add_argument("--compute", type=some_of(COMPUTE, ","), default=",".join(COMPUTE))
     made.add_argument("--rate", type=parse_rate, default=parse_rate("80Mbit"), help="of every host, each way")
     made.add_argument("--delay-ms", type=float, default=50.0, help="between two hosts, one way")
     made.add_argument("--mtu", type=int, default=1500)
     made.add_argument("--stages", type=int, default=4, help="of one layer each")
-    made.add_argument("--replicas", default="1")
+    made.add_argument("--replicas", type=each(at_least(1), ","), default="1")
     made.add_argument("--microbatches", type=int, default=64, help="per replica of a stage")
     made.add_argument("--sequences", type=int, default=4, help="in a microbatch")
     made.add_argument("--length", type=int, default=256, help="tokens of a sequence")
@@ -70,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--grid-bits", type=int, default=30, help="of the exact sums")
     made.add_argument("--forward-ms", type=float, default=20.0, help="of a microbatch at a stage, emulated")
     made.add_argument("--backward-ms", type=float, default=40.0)
-    made.add_argument("--steps", type=int, default=4, help="the first is not counted")
+    made.add_argument("--steps", type=at_least(2), default=4, help="the first is not counted")
     made.add_argument("--out", type=Path)
     return made
 

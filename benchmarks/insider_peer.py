@@ -44,6 +44,7 @@ KINDS = (
     *(*FACTORS, "unreduced", "withholding", "slow", "gift", "status", "hoarding", "flapping"),
     *("late parts", "late work"),
 )
+"""`gift`: it gives newcomers a false state."""
 SLOW_S = 0.3
 """Seconds by which each computation of the peer takes longer."""
 LATE_PARTS_S = 5.0
@@ -69,8 +70,10 @@ def misbehave(kind: str, since: int) -> None:
         _report_falsely(since, ({"seconds_per_microbatch": 0.06, "queued": 0},))
     elif kind == "hoarding":
         _hoard(since)
-    else:
+    elif kind in ("unreduced", "withholding"):
         _keep_back(kind, since)
+    else:
+        raise ValueError(f"no kind is named {kind!r}; choose from {', '.join(KINDS)}")
 
 
 def _multiply(factor: float, since: int) -> None:

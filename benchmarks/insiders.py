@@ -18,8 +18,10 @@ import json
 import time
 from pathlib import Path
 
+from benchmarks.arguments import some_of
 from benchmarks.audited_run import STAGES, outcome, write_run
 from benchmarks.corpus import folder_with_corpus
+from benchmarks.insider_peer import KINDS
 from benchmarks.local_swarm import PEERS, LocalSwarm, script
 from benchmarks.results import write_results
 from swarm.events import PeerFenced, StateCompared, StateDrifted, StepDecided
@@ -27,11 +29,6 @@ from swarm.events import PeerFenced, StateCompared, StateDrifted, StepDecided
 REPLICAS, MICROBATCHES = 3, 12
 INSIDER = 3
 """The insider's number in the order of arrival."""
-PATCHED = (
-    *("negated", "a quarter more", "exaggerated", "enormous", "nan", "unreduced", "withholding", "slow"),
-    *("gift", "status", "hoarding", "flapping", "late parts", "late work"),
-)
-"""Kinds that benchmarks/insider_peer.py implements. `gift`: it gives newcomers a false state."""
 NEWCOMERS = {"gift": 2}
 """For each kind, the number of peers that come while the others train."""
 FAULTS = {"constant": "lie", "mute": "swallow", "mute in evaluations": "mute", "false claim of nan": "nan"}
@@ -40,13 +37,16 @@ FAULTS = {"constant": "lie", "mute": "swallow", "mute in evaluations": "mute", "
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", default=",".join((*PATCHED, *FAULTS)))
+    kinds = (*KINDS, *FAULTS)
+    parser.add_argument("--kinds", type=some_of(kinds, ","), default=",".join(kinds))
     parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--since", type=int, default=12)
     parser.add_argument("--every", type=int, default=8, help="steps from drawn audit to drawn audit, about")
     parser.add_argument("--pace", default="0.02,0.04", help="seconds of a microbatch's forward and backward, at least")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.since >= options.steps:
+        parser.error(f"--since {options.since}: the run has only {options.steps} steps, so nobody would misbehave")
     with folder_with_corpus("insiders") as folder:
         honest = _run(folder / "nobody", options, None)
         rows = {"nobody": honest}

@@ -28,6 +28,7 @@ import statistics
 from collections import Counter
 from pathlib import Path
 
+from benchmarks.arguments import at_least, each
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.results import write_results
 from benchmarks.scenarios import Report, play
@@ -123,8 +124,10 @@ def main() -> None:
     parser.add_argument("--forward-ms", type=float, default=500.0)
     parser.add_argument("--backward-ms", type=float, default=1000.0)
     parser.add_argument("--averaging", default="none,powersgd:4")
-    parser.add_argument("--joiners", default="1")
-    parser.add_argument("--before", type=int, default=3, help="steps before anybody joins; the first is not counted")
+    parser.add_argument("--joiners", type=each(at_least(1), ","), default="1")
+    parser.add_argument(
+        "--before", type=at_least(2), default=3, help="steps before anybody joins; the first is not counted"
+    )
     parser.add_argument("--after-s", default="0", help="seconds; several with commas between: a play with each")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--memory", default="4GB", help="of each peer, to plan with")
@@ -150,6 +153,9 @@ def _row(folder: Path, options: argparse.Namespace, joiners: int, averaging: str
     homes = folder / "played" / name / "homes"
     coordinator = list(read_log(homes / "coordinator" / "events.jsonl"))
     logs = {host: list(read_log(homes / host / "events.jsonl")) for host in names}
+    for host, log in logs.items():
+        if not any(isinstance(event, MicrobatchAccumulated) for _, event in log):
+            raise SystemExit(f"{host} was of no use before the last step: choose more --steps than {options.steps}")
     parts = [_parts(log, coordinator, _spawned_at(report, coordinator)) for log in logs.values()]
     states = [event for log in logs.values() for _, event in log if isinstance(event, Gathered) and _is_state(event)]
     load: Counter[str] = Counter()

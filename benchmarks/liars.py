@@ -13,6 +13,7 @@ import argparse
 import json
 from pathlib import Path
 
+from benchmarks.arguments import at_least
 from benchmarks.audited_run import STAGES, outcome, write_run
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import PEERS, LocalSwarm
@@ -30,10 +31,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--peers", type=int, default=10)
-    parser.add_argument("--liars", type=int, default=2)
+    parser.add_argument("--liars", type=at_least(1), default=2)
     parser.add_argument("--every", type=int, default=8, help="steps from audit to audit")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.peers % STAGES or options.liars >= options.peers // STAGES * STAGES:
+        parser.error(
+            f"{options.liars} liars of {options.peers} peers: peers are a multiple of {STAGES}, and some must be honest"
+        )
     begin, later = ["PeerJoined"] * options.liars, _spread(options)
     with folder_with_corpus("liars") as folder:
         rows = {
@@ -45,6 +50,8 @@ def main() -> None:
         }
     honest = rows["nobody lies"]["loss"]
     assert isinstance(honest, float)
+    if rows["from the start, no audits"]["loss"] == honest:
+        raise RuntimeError("the liars have changed nothing, although nobody audited them: not a measurement")
     for name, row in rows.items():
         assert isinstance(row["loss"], float)
         row["penalty"] = round(row["loss"] / honest - 1, 4)

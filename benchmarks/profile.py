@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from benchmarks.arguments import at_least
 from benchmarks.local_swarm import PEERS, LocalSwarm, script
 from benchmarks.results import write_results
 from benchmarks.throughput import TOKENS, run_file
@@ -23,7 +24,7 @@ from swarm.events import PassOpened, StepApplied
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=2, help="at least 2; the first is not counted")
+    parser.add_argument("--steps", type=at_least(2), default=2, help="the first is not counted")
     parser.add_argument("--microbatches", type=int, default=32)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--stages", type=int, default=4)

@@ -18,6 +18,7 @@ import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.arguments import at_least
 from benchmarks.fluid import Course, Outcome, flow
 from benchmarks.preemptions import preemptions
 from benchmarks.results import write_results
@@ -66,7 +67,7 @@ SETTINGS = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=32.0)
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=at_least(1), default=10)
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--only", action="append", help="the name of a row's swarm; may be repeated")
     parser.add_argument("--out", type=Path)

@@ -15,6 +15,7 @@ import statistics
 import time
 from pathlib import Path
 
+from benchmarks.arguments import at_least
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import PEERS, LocalSwarm
 from benchmarks.results import write_results
@@ -58,7 +59,7 @@ OWN = MICROBATCHES // 2
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--runs", type=at_least(1), default=5)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows = []

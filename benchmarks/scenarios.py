@@ -42,15 +42,20 @@ form.
 def play(scenarios: Sequence[Path], folder: Path) -> Iterator[Report]:
     """Yield the reports as they come. Progress is shown on stderr. Homes and logs are in `folder`, by scenario.
 
-    SIGTERM ends the swarm too, as Ctrl-C does by itself.
+    SIGTERM ends the swarm too, as Ctrl-C does by itself. Raises RuntimeError if the command ends without all reports.
     """
     words = ["chaos", *map(str, scenarios), "--json", "--dir", str(folder)]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    count = 0
     with subprocess.Popen([sys.executable, "-P", "-m", "peers", *words], stdout=subprocess.PIPE, text=True) as chaos:
         assert chaos.stdout is not None
         try:
             for line in chaos.stdout:
                 yield json.loads(line)
+                count += 1
         except SystemExit:
             chaos.terminate()
             raise
+    if count < len(scenarios):
+        ended = f"swarm-peer chaos ended with {chaos.returncode}"
+        raise RuntimeError(f"{ended} after {count} of {len(scenarios)} scenarios; its output says why")

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arguments import at_least, each, some_of
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import LocalSwarm, script
 from benchmarks.results import write_results
@@ -109,9 +110,11 @@ def main() -> None:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--data", type=Path, help="a prepared corpus; else one is prepared")
-    made.add_argument("--rows", default=";".join(ROWS), help="some of the rows, with ; between them")
+    made.add_argument(
+        "--rows", type=some_of(ROWS, ";"), default=";".join(ROWS), help="some of the rows, with ; between them"
+    )
     made.add_argument("--stages", type=int, default=4, help="of one layer each")
-    made.add_argument("--replicas", default="1,2")
+    made.add_argument("--replicas", type=each(at_least(1), ","), default="1,2")
     made.add_argument("--microbatches", type=int, default=64, help="per replica of a stage")
     made.add_argument("--sequences", type=int, default=4, help="in a microbatch")
     made.add_argument("--length", type=int, default=256, help="tokens of a sequence")
@@ -122,7 +125,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--forward-ms", type=float, default=20.0, help="of a microbatch at a stage")
     made.add_argument("--backward-ms", type=float, default=40.0)
     made.add_argument("--overload", type=float, default=12.5, help="time to send fp32 frames ÷ time to compute")
-    made.add_argument("--steps", type=int, default=4, help="the first is not counted")
+    made.add_argument("--steps", type=at_least(2), default=4, help="the first is not counted")
     made.add_argument("--out", type=Path)
     return made
 

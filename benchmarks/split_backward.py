@@ -18,6 +18,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from benchmarks.arguments import at_least
 from benchmarks.results import write_results
 from peers.stage.heap import keep_freed_memory
 from swarm.compute.due_weights import Due
@@ -36,7 +37,7 @@ SEQUENCES, LENGTH = 4, 256
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dims", default="256,512,1024")
-    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--pairs", type=at_least(1), default=15)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     keep_freed_memory()  # as a peer does

@@ -28,6 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.arguments import at_least
 from benchmarks.local_swarm import PEERS, LocalSwarm, script
 from benchmarks.results import write_results
 from benchmarks.taking_turns import Program, take_turns
@@ -78,7 +79,7 @@ START_S = 120.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--pairs", type=at_least(1), default=5)
     parser.add_argument("--microbatches", type=int, default=32)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--wires", default="bf16,none")

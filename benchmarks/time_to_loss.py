@@ -45,6 +45,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.arguments import at_least, each, some_of
 from benchmarks.at_length import Job, read_texts, recorded_runs
 from benchmarks.compression import MODEL
 from benchmarks.length.cells import Cells
@@ -120,6 +121,8 @@ LINES: dict[str, Line | None] = {
 
 def main() -> None:
     options = parser().parse_args()
+    if options.part != "table" and options.data is None:
+        parser().error(f"{options.part} needs --data, a prepared corpus with a vocabulary of 4,096")
     cells = Cells(options.results)
     rows = options.rows.split(";")
     if options.part == "losses":
@@ -154,7 +157,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("part", choices=("losses", "times", "table"))
     made.add_argument("--data", type=Path, help="a prepared corpus with a vocabulary of 4,096")
-    made.add_argument("--rows", default=";".join(ROWS), help="names separated by ';'")
+    made.add_argument("--rows", type=each(row_named, ";"), default=";".join(ROWS), help="names separated by ';'")
     made.add_argument("--tokens", type=float, default=4e6, help="of the swarm's run")
     made.add_argument("--rates", default="4e-3,8e-3", help="learning rates to choose from")
     made.add_argument(
@@ -162,11 +165,16 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--heldout", type=int, default=64, help="held-out batches of 1,024 tokens")
-    made.add_argument("--lines", default=";".join(LINES), help="names separated by ';'")
-    made.add_argument("--replicas", default="1,2")
+    made.add_argument("--lines", type=some_of(LINES, ";"), default=";".join(LINES), help="names separated by ';'")
+    made.add_argument("--replicas", type=each(at_least(1), ","), default="1,2")
     made.add_argument("--microbatches", type=int, default=64, help="of a step, of all replicas")
     made.add_argument("--sums", default="none", help="how replicas average: none or dither:STEP")
-    made.add_argument("--chips", default=",".join(CHIPS), help="names separated by ','; the empty one: 30 + 60 ms")
+    made.add_argument(
+        "--chips",
+        type=some_of(CHIPS, ","),
+        default=",".join(CHIPS),
+        help="names separated by ','; the empty one: 30 + 60 ms",
+    )
     made.add_argument("--device", default="cpu")
     made.add_argument("--precision", choices=("bf16", "fp32"), default="bf16", help="of the trainings' matrix products")
     made.add_argument("--set", dest="overrides", action="append", default=[], metavar="TABLE.KEY=VALUE")

@@ -64,11 +64,11 @@ def trained(run: ResolvedRun, row: str, cache: Path, *, train: bool = True) -> T
 
 def cache_file(run: ResolvedRun, cache: Path) -> Path:
     """The file of a run in the cache. Keys at their default do not count, so a release with more keys finds earlier
-    results.
+    results. Nor do audits, which a run in one process does not have.
 
     If the meaning of a default changes, the cache must be emptied.
     """
-    told = run.manifest.model_dump(mode="json", exclude_defaults=True)
+    told = run.manifest.model_dump(mode="json", exclude_defaults=True, exclude={"audit"})
     return cache / f"{hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]}.json"
 
 

@@ -16,6 +16,7 @@ import json
 from pathlib import Path
 from statistics import median
 
+from benchmarks.arguments import at_least, each
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.emulated import RUN
 from benchmarks.local_swarm import LocalSwarm, script
@@ -36,10 +37,10 @@ LEAST_UNIT_S = 0.1
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stages", default="4,8,16")
-    parser.add_argument("--replicas", default="1,2")
+    parser.add_argument("--stages", type=each(at_least(1), ","), default="4,8,16")
+    parser.add_argument("--replicas", type=each(at_least(1), ","), default="1,2")
     parser.add_argument("--microbatches", type=int, default=32, help="per replica of a stage")
-    parser.add_argument("--pairs", type=int, default=3, help="of a synchronous and a zero-bubble step")
+    parser.add_argument("--pairs", type=at_least(1), default=3, help="of a synchronous and a zero-bubble step")
     parser.add_argument("--unit-ms", type=float, help="of a forward; by default more, the more peers there are")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

@@ -105,3 +105,25 @@ def test_the_page_gets_the_table_and_the_plot(run: tuple[Path, list[str]], tmp_p
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text and "| int8 |" in text
     pareto.draw(table, tmp_path / "plot.svg")
     assert (tmp_path / "plot.svg").read_text().count("int8") >= 1
+
+
+def test_where_sizes_depend_on_the_values_those_of_the_runs_count(run: tuple[Path, list[str]]) -> None:
+    path, _ = run
+    data = next(override for override in run[1] if override.startswith("data."))
+    coded = ("entropy:1.4", "entropy-dithered:1"), ("huffman:int5-channel", "huffman:log4-channel"), ("int8", "int8")
+    for forward, backward in coded:
+        sets = (data, f"codec.forward={forward}", f"codec.backward={backward}")
+        manifest = compression.resolve_run(path, sets).manifest
+        tokens = manifest.batch.tokens_per_microbatch
+        ids = manifest.batch.sequences * (manifest.batch.sequence_length + 1) * 2 / tokens
+        sizes = compression._bytes(manifest, [(100.0 * tokens, 50.0 * tokens), None, (140.0 * tokens, 70.0 * tokens)])
+        assert sizes == pytest.approx((120 + ids, 60), abs=0.1), "the mean of the runs, and little more"
+
+
+def test_the_page_has_the_rows_that_the_command_writes() -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "compression.md").read_text(encoding="utf-8")
+    for place in ("compression", "compression --epochs"):
+        _, _, rest = page.partition(f"<!-- table: written by benchmarks.{place} -->\n")
+        lines = rest.partition("<!-- end of table -->")[0].splitlines()[2:]
+        names = [line.split("|")[1].strip() for line in lines]
+        assert names and names == [name for name in compression.ROWS if name in names]

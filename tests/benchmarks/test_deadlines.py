@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from benchmarks import deadlines as benchmark
-from benchmarks.deadlines import ADAPTIVE, ENVIRONMENTS, SHORTEST, Environment, Policy, play, search
+from benchmarks.deadlines import ADAPTIVE, ENVIRONMENTS, REASONS, SHORTEST, Environment, Policy, play, search
+from swarm.events import Event, PeerFenced
 from swarm.protocol import timeouts as deadlines
 from swarm.protocol.coordinator.membership import failure_detector as silence
 from swarm.protocol.coordinator.passes import stragglers as suspicion
@@ -46,6 +48,25 @@ def test_each_of_the_three_deadlines_is_in_force():
     assert later(lossy, "none", want=2.0) > 2.0
     originals = deadlines.silence_deadline, deadlines.stall_deadline, deadlines.want_deadline
     assert (silence.silence_deadline, suspicion.stall_deadline, asked.want_deadline) == originals
+
+
+def test_the_reasons_that_are_counted_are_those_of_the_product() -> None:
+    found = set()
+    for fault, seed in (("stall", 0), ("swallow", 0), ("swallow", 3)):
+        trial = benchmark._Trial(environment("near"), fault, seed)
+        watch, reasons = trial._run.world.watch, list[str]()
+        emitted = watch.emitted
+
+        def noting(event: Event, emitted: Any = emitted, reasons: list[str] = reasons) -> None:
+            if isinstance(event, PeerFenced):
+                reasons.append(event.reason)
+            emitted(event)
+
+        watch.emitted = noting  # type: ignore[method-assign]
+        trial.play()
+        assert all(reason.startswith(REASONS) for reason in reasons), reasons
+        found |= {known for known in REASONS for reason in reasons if reason.startswith(known)}
+    assert found == set(REASONS)
 
 
 def test_who_is_left_alone_with_a_black_hole_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:

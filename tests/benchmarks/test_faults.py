@@ -4,7 +4,9 @@ import copy
 import json
 
 from benchmarks import aims, faults
+from benchmarks.fault_matrix import FENCED, JOINED, LEADS, LOST
 from benchmarks.scenarios import IN_CI, IN_LONG_CI
+from swarm.events import LeadershipTaken, PeerFenced, PeerJoined, PeerLost
 
 REPORTS = json.loads(faults.RESULTS.read_text())["reports"]
 
@@ -67,3 +69,12 @@ def test_the_other_aims_are_judged_by_their_figures() -> None:
     departures = {"rows": [{"departures": "0.16", "goodput": 0.9, "equal": True}]}
     assert aims.goodput_met(departures) and aims.goodput(departures) == "0.90 at 16 %; digests equal"
     assert not aims.goodput_met({"rows": [{"departures": "trace", "goodput": 0.79, "equal": True}]})
+
+
+def test_the_matrix_looks_for_what_reports_say_today() -> None:
+    lost = PeerLost(actor="p0.1", stage=0, reason="its connection broke")
+    fenced = PeerFenced(actor="p0.1", stage=0, pass_id="1:2", finished=[1], unfinished=[2], reason="silent")
+    joined = PeerJoined(actor="p0.1", stage=0, reason="it came back")
+    leads = LeadershipTaken(actor="coordinator2", ballot=2, reached=3, members=3)
+    for event, word in ((lost, LOST), (fenced, FENCED), (joined, JOINED), (leads, LEADS)):
+        assert word in event.describe()
