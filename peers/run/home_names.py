@@ -24,6 +24,7 @@ FILES = (
     "manifest.signed",
     "means.json",
     "metrics.jsonl",
+    "neighbours.json",
     "observing",
     "organiser.key",
     "peers.json",

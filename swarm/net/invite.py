@@ -27,6 +27,8 @@ _HEAD = "swarm3-"
 _OLD_HEADS = ("swarm1-", "swarm2-")
 _CHECK_BYTES = 4
 _MAX_TOKEN = 8192
+_AROUND = "\ufeff\"'`<>“”„‘’«».,; \t\r\n"
+"""What may stand in front of or after a token that was copied from a mail or a chat. No token ends with these."""
 MAX_ADDRESSES = 16
 
 
@@ -74,9 +76,19 @@ class Invite:
         return _HEAD + base64.urlsafe_b64encode(raw + _checksum(raw)).decode().rstrip("=")
 
 
+def _tidied(text: str) -> str:
+    """The token in a text, or the text itself if it contains none. The token's checksum shows whether it is whole."""
+    found = re.search(r"swarm[0-9]+-", text)
+    if found is None:
+        return text.strip().strip(_AROUND)
+    return re.sub(r"\s+(?:>\s*)*", "", text[found.start() :]).rstrip(_AROUND)
+
+
 def parse(text: str) -> Invite:
-    """The invite in a token or a bare multiaddress. Raises InviteError."""
-    text = text.strip()
+    """The invite in a token or a bare multiaddress. What mail programs and chats put around and into a token is
+    removed: line breaks, quotation marks, a dot at its end, the command in front of it. Raises InviteError.
+    """
+    text = _tidied(text)
     if text.startswith("/"):
         try:
             peer = addresses.split_peer(text)[1]

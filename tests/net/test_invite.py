@@ -28,6 +28,25 @@ def test_a_token_round_trips_also_with_spaces_around() -> None:
     assert token.isascii() and "=" not in token and " " not in token
 
 
+@pytest.mark.parametrize(
+    "around",
+    ['"{}"', "'{}'", "“{}”", "«{}»", "`{}`", "<{}>", "{}.", "{},", "\ufeff{}\r\n", "swarm-peer join {}", "\n\t{}\n\n"],
+)
+def test_what_a_mail_or_chat_puts_around_a_token_does_no_harm(around: str) -> None:
+    assert parse(around.format(INVITE.encode())) == INVITE
+    if "swarm-peer" not in around:
+        assert parse(around.format(ADDRESS)) == Invite((ADDRESS,), PEER)
+
+
+@pytest.mark.parametrize("broken_by", ["\n", "\r\n", "\n> ", "\n>> ", "\n\n    ", " "])
+def test_a_token_that_was_broken_into_lines_is_whole(broken_by: str) -> None:
+    token = INVITE.encode()
+    lines = [token[at : at + 60] for at in range(0, len(token), 60)]
+    assert parse(broken_by.join(lines)) == INVITE
+    with pytest.raises(InviteError, match="copy the whole invite again"):
+        parse(broken_by.join(lines[:-1]))
+
+
 def test_an_observers_invite_holds_no_run_key_and_all_others_do() -> None:
     observers = replace(INVITE, ticket=Authority().ticket(RUN, observes=True), key=None)
     assert parse(observers.encode()) == observers and observers.observes and not INVITE.observes
