@@ -19,6 +19,8 @@ WRONG = {
     "fault_cost": ("--pairs 0", "the least is 1"),
     "fault_tolerance": ("--steps 1", "1 is too small; the least is 2"),
     "faults": ("--only kills,rain", "'rain' is unknown; choose from"),
+    "fleet_goodput": ("--departures 0,often", "'often'"),
+    "honest_runs": ("--runs 0", "the least is 1"),
     "home_links": ("--compute real,imagined", "'imagined' is unknown; choose from emulated, real"),
     "insiders": ("--kinds negated,polite", "'polite' is unknown; choose from"),
     "joining": ("--before 1", "1 is too small; the least is 2"),
