@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from pathlib import Path
 
@@ -65,5 +66,7 @@ def test_an_insider_of_an_unknown_kind_does_not_run() -> None:
 
 
 def test_a_scenario_that_is_not_played_is_an_error(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(RuntimeError, match="after 0 of 1 scenarios"):
         list(scenarios.play([tmp_path / "rain.toml"], tmp_path / "played"))
+    assert signal.getsignal(signal.SIGTERM) == before
