@@ -30,6 +30,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.arguments import each
 from benchmarks.fleet.machine import FleetMachine, machine
 from benchmarks.fleet.optimum import optimum
 from benchmarks.fleet.plan import FleetPlan, workload
@@ -60,7 +61,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=int, default=PLAN.peers, choices=PLANS)
     parser.add_argument("--averaging", default=EXACT, help="none, dither:1, int8, int4, int2 or powersgd:RANK")
-    parser.add_argument("--departures", default="0,0.05,0.1,0.16,0.33,trace", help="per peer and hour; the first is 0")
+    parser.add_argument(
+        "--departures",
+        type=each(_departures, ","),
+        default="0,0.05,0.1,0.16,0.33,trace",
+        help="per peer and hour; the first is 0",
+    )
     parser.add_argument("--hours", type=float, default=1.0, help="virtual, of each row")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path)
@@ -81,12 +87,17 @@ def goodput(found: dict[str, Any], calm: dict[str, Any]) -> float:
     return float(found["tokens_per_s"] / calm["tokens_per_s"] / found["capacity"])
 
 
+def _departures(text: str) -> float:
+    """Per peer and hour. Raises ValueError."""
+    return DEPARTURES_PER_NODE_HOUR if text == TRACE else float(text)
+
+
 def plan_of(departures: str, seed: int, plan: FleetPlan = PLAN) -> FleetPlan:
     trace = departures == TRACE
     return replace(
         plan,
         seed=seed,
-        departures_per_node_hour=DEPARTURES_PER_NODE_HOUR if trace else float(departures),
+        departures_per_node_hour=_departures(departures),
         in_bursts=IN_BURSTS if trace else 0.0,
     )
 

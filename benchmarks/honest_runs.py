@@ -15,6 +15,7 @@ import json
 import random
 from pathlib import Path
 
+from benchmarks.arguments import at_least
 from benchmarks.audited_run import STAGES, outcome, write_run
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import PEERS, LocalSwarm
@@ -34,7 +35,7 @@ TOLERANCE = 0.01
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=30)
+    parser.add_argument("--runs", type=at_least(1), default=30)
     parser.add_argument("--mixed", type=int, default=10, help="number of runs on two instruction sets")
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--every", type=int, default=4, help="steps from drawn audit to drawn audit, about")

@@ -11,12 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import tempfile
 from pathlib import Path
 
 from benchmarks.arguments import at_least
-from benchmarks.local_swarm import PEERS, LocalSwarm, script
+from benchmarks.corpus import folder_with_corpus
+from benchmarks.local_swarm import LocalSwarm, script
 from benchmarks.results import write_results
 from benchmarks.throughput import TOKENS, run_file
 from swarm.events import PassOpened, StepApplied
@@ -32,14 +31,13 @@ def main() -> None:
     parser.add_argument("--wire", default="bf16")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="profile-") as name:
-        results = _profile(options, Path(name))
+    with folder_with_corpus("profile") as folder:
+        results = _profile(options, folder)
     print(json.dumps(results, indent=2))
     write_results(options.out, "profile", **results)
 
 
 def _profile(options: argparse.Namespace, folder: Path) -> dict[str, object]:
-    subprocess.run([*PEERS, "prepare", "--out", str(folder / "data")], check=True, stdout=subprocess.DEVNULL)
     path = run_file(folder, options, options.wire, options.stages, options.replicas)
     notes = [folder / f"notes-{number}.jsonl" for number in range(options.stages * options.replicas)]
     words = [*script("profiled_peer")]

@@ -1,7 +1,7 @@
 """One process of benchmarks/throughput.py that trains alone. It records when it begins each microbatch, until it is
 killed.
 
-    python benchmarks/reference_worker.py RUN.toml THREADS NOTES reference|plain
+    python -m benchmarks.reference_worker RUN.toml THREADS NOTES reference|plain
 
 `reference`: peers/run/reference.py. `plain`: what anybody would write in torch: the same layers, `backward` into
 `.grad`, and torch's AdamW; no exact sums, no digests.

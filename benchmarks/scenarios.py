@@ -45,7 +45,7 @@ def play(scenarios: Sequence[Path], folder: Path) -> Iterator[Report]:
     SIGTERM ends the swarm too, as Ctrl-C does by itself. Raises RuntimeError if the command ends without all reports.
     """
     words = ["chaos", *map(str, scenarios), "--json", "--dir", str(folder)]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     count = 0
     with subprocess.Popen([sys.executable, "-P", "-m", "peers", *words], stdout=subprocess.PIPE, text=True) as chaos:
         assert chaos.stdout is not None
@@ -56,6 +56,8 @@ def play(scenarios: Sequence[Path], folder: Path) -> Iterator[Report]:
         except SystemExit:
             chaos.terminate()
             raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
     if count < len(scenarios):
         ended = f"swarm-peer chaos ended with {chaos.returncode}"
         raise RuntimeError(f"{ended} after {count} of {len(scenarios)} scenarios; its output says why")

@@ -29,6 +29,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.arguments import at_least
+from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import PEERS, LocalSwarm, script
 from benchmarks.results import write_results
 from benchmarks.taking_turns import Program, take_turns
@@ -89,9 +90,7 @@ def main() -> None:
     options.steps = 2 * options.pairs + 4  # the faster swarm is not to end before the slower one is measured
     rows: dict[str, list[dict[str, float]]] = {}
     summaries: dict[str, object] = {}
-    with tempfile.TemporaryDirectory(prefix="throughput-") as name:
-        folder = Path(name)
-        subprocess.run([*PEERS, "prepare", "--out", str(folder / "data")], check=True, stdout=subprocess.DEVNULL)
+    with folder_with_corpus("throughput") as folder:
         for wire in options.wires.split(","):
             measured = measure(folder, options, wire)
             rows |= measured

@@ -4,7 +4,7 @@ initial values, sketches of the sums.
 This program's functions and torch's own are measured in turn, and compared with the microbatches of a step of a small
 model.
 
-    python benchmarks/update.py [--parameters 10000000] [--threads 1] [--device cpu] [--only-sketches]
+    python -m benchmarks.update [--parameters 10000000] [--threads 1] [--device cpu] [--only-sketches]
 
 This program's optimizer step rounds once per operation, so all kinds of machines get the same bits. Torch's step fuses
 some operations, so machines get different bits.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from pathlib import Path
 
@@ -19,6 +20,8 @@ WRONG = {
     "fault_cost": ("--pairs 0", "the least is 1"),
     "fault_tolerance": ("--steps 1", "1 is too small; the least is 2"),
     "faults": ("--only kills,rain", "'rain' is unknown; choose from"),
+    "fleet_goodput": ("--departures 0,often", "'often'"),
+    "honest_runs": ("--runs 0", "the least is 1"),
     "home_links": ("--compute real,imagined", "'imagined' is unknown; choose from emulated, real"),
     "insiders": ("--kinds negated,polite", "'polite' is unknown; choose from"),
     "joining": ("--before 1", "1 is too small; the least is 2"),
@@ -63,5 +66,7 @@ def test_an_insider_of_an_unknown_kind_does_not_run() -> None:
 
 
 def test_a_scenario_that_is_not_played_is_an_error(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(RuntimeError, match="after 0 of 1 scenarios"):
         list(scenarios.play([tmp_path / "rain.toml"], tmp_path / "played"))
+    assert signal.getsignal(signal.SIGTERM) == before

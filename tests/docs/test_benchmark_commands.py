@@ -22,7 +22,7 @@ QUOTING = [
 def commands(text: str) -> list[tuple[str, str]]:
     """(module, words after it) of each command. A command ends with its quotes, or before an empty line."""
     joined = re.sub(r"\\\n|\n +(?=\[?-)", " ", text)
-    return re.findall(r'python (?:-m benchmarks\.|benchmarks/)(\w+)(?:\.py)?([^\n`]*?)(?="[,\n]|[`\n]|\Z)', joined)
+    return re.findall(r'python -m benchmarks\.(\w+)([^\n`]*?)(?="[,\n]|[`\n]|\Z)', joined)
 
 
 def options(module: str) -> set[str]:
@@ -33,13 +33,15 @@ def options(module: str) -> set[str]:
 
 @pytest.mark.parametrize("file", QUOTING, ids=lambda file: str(file.relative_to(ROOT)))
 def test_the_options_of_quoted_commands_exist(file: Path) -> None:
-    for module, words in commands(file.read_text(encoding="utf-8")):
+    text = file.read_text(encoding="utf-8")
+    assert not re.search(r"python\s+benchmarks/", text), "run by its path, it imports profile.py from benchmarks"
+    for module, words in commands(text):
         unknown = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", words)) - options(module)
         assert not unknown, f"benchmarks.{module} has no {', '.join(sorted(unknown))}"
 
 
 def test_commands_over_several_lines_and_in_results_are_found_whole() -> None:
-    page = "`python -m benchmarks.codecs --rounds 9`; and\n    python benchmarks/update.py [--threads 1]\n"
+    page = "`python -m benchmarks.codecs --rounds 9`; and\n    python -m benchmarks.update [--threads 1]\n"
     page += "        [--device cpu]\n"
     shell = '```bash\npython -m benchmarks.time_to_loss table --recorded F \\\n  --rows "a;b" --docs docs\n```\n'
     result = '{\n "command": "python -m benchmarks.audits --out x",\n "more": "--nothing"\n}'
