@@ -26,6 +26,7 @@ export function ControlsPage() {
   const answer = useAnswer("run", {}, { topic: "run" });
   const may = useValue(access);
   const watching = useValue(observed);
+  const invite = useInvite(may === "organiser" && embedded === null && !watching);
   const run = answer.data;
   if (run === null) return html`<${Status} answer=${answer} />`;
   if (embedded !== null) return html`<p class="quiet">A report cannot steer a run.</p>`;
@@ -34,10 +35,12 @@ export function ControlsPage() {
     return html`<p class="lead">Controls are for the organiser. Everything here can also be done from the command line: <code>swarm-peer control --help</code>.</p>
       <${TokenForm} why="Are you the organiser?" />`;
   }
+  // The invite stands above the commands: if it came later, it would move them from under the pointer.
+  if (invite === null) return html`<p class="quiet" role="status">Loading…</p>`;
   if (!run.control) {
-    return html`<${Invite} /><${Passes} /><p class="lead">${run.finished ? "The run is finished: there is nothing to steer." : run.live ? "This coordinator takes no commands: its control socket is missing." : "No coordinator is running on this home: there is nobody to take a command."}</p>`;
+    return html`<${Invite} ...${invite} /><${Passes} /><p class="lead">${run.finished ? "The run is finished: there is nothing to steer." : run.live ? "This coordinator takes no commands: its control socket is missing." : "No coordinator is running on this home: there is nobody to take a command."}</p>`;
   }
-  return html`<${Invite} /><div class="commands">${COMMANDS.map((command) => html`<${Command} key=${command.name} command=${command} run=${run} />`)}</div><${Passes} />`;
+  return html`<${Invite} ...${invite} /><div class="commands">${COMMANDS.map((command) => html`<${Command} key=${command.name} command=${command} run=${run} />`)}</div><${Passes} />`;
 }
 
 function Command({ command, run }) {
@@ -102,19 +105,26 @@ function Confirm({ command, value, onSend, onClose }) {
 
 const SYSTEMS = { linux: "Linux", macos: "macOS", windows: "Windows (WSL)" };
 
-/** The line that volunteers need, for their system. */
-function Invite() {
-  const [lines, setLines] = useState(null);
-  const [system, setSystem] = useState("linux");
-  const line = lines?.[system];
-  const [said, setSaid] = useState("");
+/** The lines that volunteers need, by system, or why there are none; null until the server has answered. */
+function useInvite(wanted) {
+  const [invite, setInvite] = useState(null);
   useEffect(() => {
+    if (!wanted) return undefined;
     let gone = false;
-    ask("/api/v1/join").then((reply) => !gone && setLines(reply.lines), (error) => !gone && setSaid(error.message));
+    const show = (found) => !gone && setInvite(found);
+    ask("/api/v1/join").then((reply) => show({ lines: reply.lines, why: "" }), (error) => show({ lines: null, why: error.message }));
     return () => {
       gone = true;
     };
-  }, []);
+  }, [wanted]);
+  return invite;
+}
+
+/** The line for the reader's system. */
+function Invite({ lines, why }) {
+  const [system, setSystem] = useState("linux");
+  const line = lines?.[system];
+  const [said, setSaid] = useState(why);
   const shown = useRef(null);
   const copy = () => copied(line, shown.current).then(setSaid);
   return html`<section class="card" aria-label="Invite"><header><h2>Invite</h2></header>
