@@ -27,6 +27,10 @@ WORTH_OF_SAMPLE = 5
 """Longest duration of a whole sample, as a multiple of the limit of one of its passes."""
 WORTH_BEATS = 10
 """Lower bound of the limit of a forward-only pass, in heartbeats: progress is reported only once per heartbeat."""
+SUSPECTED = 2
+"""Number of attempts that only wait after which the time for waiting doubles. In between, others are suspected. It must
+grow: perhaps nobody is at fault, and frames take longer on a slow line than a step budget.
+"""
 
 Strikes = Callable[[str], int]
 """For a peer id, how often the peer has failed by its own fault (`Probation`)."""
@@ -256,9 +260,10 @@ class Stragglers:
 
         Either an actor that waits for a neighbour's data is the cause, or this neighbour. The one that most people
         accuse is chosen (`against`). If several are accused as often, one of them is chosen each time, from the second
-        attempt on. Empty if the first limit has not been exceeded: such a pass is not slow, so the limit need not grow.
+        attempt on. Empty if the limit for waiting has not been exceeded. It grows more slowly than that of `overrun`,
+        because nobody computes.
         """
-        limit_s = self._limit_s(pass_state, 0)
+        limit_s = self._limit_s(pass_state, aborts // SUSPECTED)
         if now - pass_state.judged_from <= limit_s:
             return []
         waiting: dict[Actor, str] = {}
