@@ -385,10 +385,8 @@ class Repair:
         """Give the step up if it has taken too long, or if it only waits for an actor without siblings."""
         pass_state, aborts = self._pass_state, failure_history.aborts
         against = failure_history.accusations.against
-        late = self._stragglers.overrun(pass_state, aborts, now)
-        find = self._stragglers.idle if late else self._stragglers.awaited
-        idle = find(self._members, pass_state, aborts, against, unheard, now)
-        if not late and not idle:
+        idle = self._stragglers.idle(self._members, pass_state, aborts, against, unheard, now)
+        if not idle and not self._stragglers.overrun(pass_state, aborts, now):
             return None
         return GiveUp(f"not complete after {now - pass_state.opened_at:.1f} s", tuple(idle))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -230,26 +230,24 @@ class Stragglers:
         unheard: Collection[Actor],
         now: float,
     ) -> list[tuple[Actor, str]]:
-        """Actors without siblings that do nothing, with the reasons, if the pass has exceeded its total limit.
+        """Actors without siblings that do nothing, with the reasons. The `unheard` are left out.
 
-        An actor counts if it has done nothing for half of the limit although it reports work, has not reported that it
-        knows the pass, or has only its own sums left to report. If there is none, these are `awaited`.
+        If the pass has exceeded its total limit, an actor counts if it has done nothing for half of the limit although
+        it reports work, has not reported that it knows the pass, or has only its own sums left to report. If there is
+        none, it is the actor for whose work the pass waits (`_awaited`). `against`: how many people accuse a peer.
         """
-        allowed = self._limit_s(pass_state, aborts) / 2
+        lone = [table.roster[0] for table in pass_state.tables if len(table.roster) == 1]
+        alone = [m for actor in lone if actor not in unheard and (m := members.get(actor)) is not None]
         found = []
-        for actor in (table.roster[0] for table in pass_state.tables if len(table.roster) == 1):
-            member = members.get(actor)
-            if (
-                member is not None
-                and actor not in unheard
-                and (why := self._why_alone(member, pass_state, allowed, now))
-            ):
-                found.append((actor, why))
-        return found or self.awaited(members, pass_state, aborts, against, unheard, now)
+        if self.overrun(pass_state, aborts, now):
+            allowed = self._limit_s(pass_state, aborts) / 2
+            reasons = ((member.actor, self._why_alone(member, pass_state, allowed, now)) for member in alone)
+            found = [(actor, why) for actor, why in reasons if why]
+        return found or self._awaited(alone, pass_state, aborts, against, unheard, now)
 
-    def awaited(
+    def _awaited(
         self,
-        members: Members,
+        alone: Sequence[Member],
         pass_state: PassState,
         aborts: int,
         against: Callable[[str], int],
@@ -267,8 +265,9 @@ class Stragglers:
         if now - pass_state.judged_from <= limit_s:
             return []
         waiting: dict[Actor, str] = {}
-        for actor in (table.roster[0] for table in pass_state.tables if len(table.roster) == 1):
-            if (member := members.get(actor)) is None or actor in unheard or pass_state.has_queued(actor):
+        for member in alone:
+            actor = member.actor
+            if pass_state.has_queued(actor):
                 continue
             if not (why := self._why_waiting(member, pass_state, limit_s / 2, limit_s / 2, now)):
                 continue
