@@ -417,7 +417,7 @@ class Repair:
         """A promoted member that still lacks the last decision when all its siblings are done."""
         pass_state = self._pass_state
         for table in pass_state.tables:
-            for actor in pass_state.promotion.intersection(table.roster):
+            for actor in (a for a in table.roster if a in pass_state.promotion):  # a set has no order to replay
                 member = self._members.get(actor)
                 status = member.status if member is not None else None
                 begun = status is not None and status.pass_id == pass_state.pass_id
