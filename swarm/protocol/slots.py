@@ -30,6 +30,11 @@ def most_at_once(settings: Settings) -> int:
     return min(settings.microbatches, _most_slots(settings))
 
 
+def least_at_once(settings: Settings) -> int:
+    """The number of microbatches on which a peer works at once if it has little memory."""
+    return min(_most_slots(settings), A_STAGE_AT_LEAST * settings.stages)
+
+
 def _most_slots(settings: Settings) -> int:
     return settings.slots or max(LEAST, A_STAGE * settings.stages)
 
@@ -41,7 +46,7 @@ class Slots:
 
     def __init__(self, settings: Settings) -> None:
         self._most = _most_slots(settings)
-        self._least = min(self._most, A_STAGE_AT_LEAST * settings.stages)
+        self._least = least_at_once(settings)
         self._stage: int | None = None
         self.count = self._most
 

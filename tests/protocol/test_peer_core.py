@@ -549,6 +549,47 @@ def test_tokens_that_come_unasked_wait_for_a_slot() -> None:
     assert forwards(orders) == [1] and not [a for a in orders if isinstance(a, Send) and isinstance(a.message, m.Want)]
 
 
+def test_an_input_that_is_not_computed_yet_gives_its_slot_to_the_next_one() -> None:
+    """One slot; the even microbatches come from OTHER, the odd ones from LATER. OTHER is idle at first."""
+    peer = Peer()
+    settings = replace(small_settings(stages=2, microbatches=6, steps=2, replicas=2), slots=1)
+    peer.core = PeerCore(ME, COORDINATOR, settings)
+    peer.told(m.Assign(Term(1), StageIndex(1), 0))
+    peer.take(StateLoaded(StageIndex(1), 0, 1))
+    inputs = [FrameKey(PASS, StageIndex(1), Direction.FORWARD, Microbatch(n)) for n in range(6)]
+    tables = (m.StageTable(0, (OTHER, LATER), (0, 1) * 3), m.StageTable(0, (ME,), (0,) * 6))
+
+    def wanted(orders: list[object]) -> list[tuple[Actor, int]]:
+        wants = [(a.to, a.message) for a in orders if isinstance(a, Send) and isinstance(a.message, m.Want)]
+        return [(to, key.microbatch) for to, want in wants if not want.again for key in want.keys]
+
+    def pending(sender: Actor, number: int) -> list[object]:
+        """The answer to the next repeated Want of an input."""
+        for _ in range(1000):
+            peer.now += 0.01
+            for order in peer.take(Tick()):
+                if isinstance(order, Send) and order.message == m.Want((inputs[number],), (), again=True):
+                    return peer.take(Received(sender, m.Pending((inputs[number],))))
+        raise AssertionError("the input was not wanted again")
+
+    assert wanted(peer.told(m.Open(PASS, PassKind.TRAIN, tables, None))) == [(OTHER, 0)]
+    assert wanted(pending(OTHER, 0)) == [(LATER, 1)]
+    assert wanted(pending(LATER, 1)) == [(OTHER, 2)]
+    assert forwards(peer.take(Received(OTHER, m.Frame(inputs[0], b"")))) == [0]
+    assert not forwards(peer.take(Received(LATER, m.Frame(inputs[1], b"")))), "its slot is taken"
+    orders = peer.take(BackwardDone(PASS, Microbatch(0), b""))
+    assert forwards(orders) == [1] and not wanted(orders), "the input is there already"
+    peer.take(BackwardDone(PASS, Microbatch(1), b""))
+
+    assert wanted(pending(OTHER, 2)) + wanted(pending(LATER, 3)) + wanted(pending(OTHER, 4)) == [
+        (LATER, 3), (OTHER, 4), (LATER, 5)
+    ]  # fmt: skip
+    arrived = [forwards(peer.take(Received((OTHER, LATER)[n % 2], m.Frame(inputs[n], b"")))) for n in (2, 3, 4)]
+    assert arrived == [[2], [], []], "two inputs wait for the slot, and only one is kept"
+    assert forwards(peer.take(BackwardDone(PASS, Microbatch(2), b""))) == [3]
+    assert wanted(peer.take(BackwardDone(PASS, Microbatch(3), b""))) == [(OTHER, 4)]
+
+
 def test_what_was_given_up_and_stays_mine_is_asked_for_with_its_gradient() -> None:
     """A sibling's answer to its Release came first. The gradient came between: it was dropped, and must come again."""
     peer = Peer()

@@ -48,13 +48,14 @@ class Disturbed:
         count: int | None = None,
         skips: int = 1000,
         stage: int | None = None,
+        slots: int = 0,
     ) -> None:
         """`count`: of peers; None: as many as are planned. `skips`: so many skipped steps are a divergence.
 
         `stage`: of the insiders only those disturb that get this one.
         """
         settings = small_settings(stages=stages, microbatches=6, steps=STEPS, replicas=replicas, evaluate_every=1)
-        settings = dataclasses.replace(settings, divergence=DivergenceSection(skips=skips))
+        settings = dataclasses.replace(settings, divergence=DivergenceSection(skips=skips), slots=slots)
         count = stages * replicas if count is None else count
         lies = tuple(Lie(about, stage=stage) if peer in insiders else None for peer in range(count))
         self.run = Run(Plan("insiders", seed, settings, 0, (1.0,) * count, (), lies=lies))
@@ -87,6 +88,35 @@ def test_two_of_six_identities_stop_nothing_and_nobody_is_sent_away(about: Distu
     disturbed.run.finish()
     assert not disturbed.of(PeerExpelled)
     assert len(disturbed.run.world.watch.decisions) == STEPS
+
+
+def test_no_honest_peer_leaves_a_step_because_its_only_slot_waits_for_an_idle_peer() -> None:
+    """The slot of a neighbour waits for an activation or a gradient of the idle peer. Other work could begin, but there
+    is no slot for it.
+    """
+    left_out = 0
+    for seed in range(12):
+        disturbed = Disturbed("lazy", {seed % 6}, 2, 3, seed, slots=1)
+        disturbed.run.finish()
+        left_out += len(disturbed.of(PeerFenced))
+        assert {e.actor.split(".")[0] for e in disturbed.of(PeerFenced)} <= set(disturbed.insiders), seed
+    assert left_out >= 12
+
+
+def test_an_attempt_whose_only_peers_are_idle_ends_soon_if_others_hold_their_stage() -> None:
+    """Three of five replicas are idle, and every step is audited: in some attempts these three are the only ones."""
+    run = Run(plan_of("passes", 301172))
+    events = events_in(run)
+    run.finish()
+    opened: dict[str, float] = {}
+    took = []
+    for at, event in events:
+        if isinstance(event, PassOpened):
+            opened[event.pass_id] = at
+        elif isinstance(event, StepAborted) and event.reason.startswith("not complete"):
+            took.append(at - opened[event.pass_id])
+    fences = 2
+    assert took and max(took) < (fences + 2) * run.plan.settings.step_budget_s
 
 
 @pytest.mark.parametrize("seed", range(4))

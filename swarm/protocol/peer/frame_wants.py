@@ -93,7 +93,9 @@ class FrameWants:
         """WANT frames that were wanted before. `again`: True if their deadlines have passed."""
         for key in keys:
             self._in_flight.note(key, now)
-            self._work[key.microbatch].asked_again = True
+            work = self._work[key.microbatch]
+            work.asked_again = True
+            work.late = work.late and again
         self._send(keys, again=again)
 
     def _send(self, keys: list[FrameKey], *, again: bool = False) -> None:
@@ -140,7 +142,9 @@ class FrameWants:
         for key in keys:
             if key in lacking and self.holder(key) == sender and self._in_flight.in_vain(key):
                 self._in_flight.pending(key, now)
-                self._work[key.microbatch].asked_again = False
+                work = self._work[key.microbatch]
+                work.asked_again = False
+                work.late = key.direction is Direction.FORWARD
 
     def overdue(self, other: Actor) -> bool:
         """Return True if this peer has asked `other` for a frame more than once and got no direct answer."""

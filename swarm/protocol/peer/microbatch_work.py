@@ -37,5 +37,7 @@ class MicrobatchWork:
     the next stage.
     """
     asked_again: bool = False
+    late: bool = False
+    """True if the holder of its input answered that it has not computed it yet. It gives up its slot until then."""
     input: Payload | None = field(default=None, repr=False)
     gradient: Payload | None = field(default=None, repr=False)

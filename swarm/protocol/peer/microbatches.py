@@ -1,10 +1,11 @@
 """A peer's microbatches in one pass, with the frames that it lacks and the frames that it keeps for other peers.
 
 A frame is sent only if a peer wants it. A peer sends WANT for the inputs of its assigned microbatches in ascending
-order, as many as it has slots for. The holder answers at once, or when it has computed the frame. WANT is also the only
-recovery: the peer sends it again when an amendment changes the holder of a frame, when a connection is restored, and
-when a deadline passes. The smallest unfinished microbatch may always be wanted, so full slots cannot block the
-pipeline. Gradients are sent without a WANT, are always accepted, and are wanted only in recovery.
+order, as many as it has slots for. The holder answers at once, or when it has computed the frame. An input whose holder
+says that it has not computed it yet occupies no slot, so one idle holder cannot keep the frames of the others away.
+WANT is also the only recovery: the peer sends it again when an amendment changes the holder of a frame, when a
+connection is restored, and when a deadline passes. The smallest unfinished microbatch may always be wanted, so full
+slots cannot block the pipeline. Gradients are sent without a WANT and always accepted. They are wanted only in recovery.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class Microbatches:
 
     def pull(self, now: float) -> None:
         """WANT the inputs for which there is a slot, lowest microbatch first."""
-        busy = sum(WorkPhase.NEEDED < work.phase < WorkPhase.FINISHED for work in self.work.values())
+        busy = self._busy()
         wanted: list[FrameKey] = []
         unfinished_before = False
         for m in sorted(self.work):
@@ -129,6 +130,22 @@ class Microbatches:
             unfinished_before = unfinished_before or work.phase < WorkPhase.FINISHED
         self.wants.want(wanted, now)
         self._submit()
+
+    def _busy(self) -> int:
+        """Number of microbatches that occupy a slot."""
+        return sum(WorkPhase.NEEDED < work.phase < WorkPhase.FINISHED and not work.late for work in self.work.values())
+
+    def _limit_early_inputs(self, work: MicrobatchWork) -> None:
+        """Keep as many inputs for which there is no slot as there are slots. Another one is wanted again later."""
+        early = sum(each.phase is WorkPhase.NEEDED and each.input is not None for each in self.work.values())
+        if early > self._slots.count and work.phase is WorkPhase.NEEDED:
+            work.input = None
+
+    def on_pending(self, sender: Actor, keys: tuple[FrameKey, ...], now: float) -> None:
+        """The holder of overdue frames answers that they are not computed yet."""
+        if not self.fenced:
+            self.wants.on_pending(sender, keys, now)
+            self.pull(now)
 
     def tick(self, now: float) -> None:
         """Ask again for overdue frames."""
@@ -166,8 +183,11 @@ class Microbatches:
             if work.phase is WorkPhase.NEEDED:
                 return  # tokens that were sent unasked wait here for a slot
             self.wants.arrived(key, sender, now)
-            work.phase = WorkPhase.INPUT
-            self._submit()
+            late, work.late = work.late, False
+            work.phase = WorkPhase.NEEDED if late else WorkPhase.INPUT
+            self.pull(now)
+            if late:
+                self._limit_early_inputs(work)
         elif key.direction is Direction.BACKWARD and key.boundary == self.stage + 1:
             if self.kind is not PassKind.TRAIN or work.gradient is not None or work.phase >= WorkPhase.BACKWARD:
                 return

@@ -65,7 +65,7 @@ class PeerMessages:
                     pass_run.microbatches.on_frame(sender, message, now)
             case Pending(keys):
                 if pass_run is not None:
-                    pass_run.microbatches.wants.on_pending(sender, keys, now)
+                    pass_run.microbatches.on_pending(sender, keys, now)
             case Want():
                 self._on_want(sender, message, via)
             case ReducePart(key) if sender == key.contributor:

@@ -367,16 +367,21 @@ class PassState:
             found += [after] if self.done_of(after) >> m & 1 else []
         return tuple(found)
 
-    def awaited_since(self, actor: Actor, now: float) -> tuple[float | None, float | None]:
+    def awaited_since(self, actor: Actor, slots: int, now: float) -> tuple[float | None, float | None]:
         """Return two times. Each may be None.
 
         The first is the time since which the actor has had available work and made no progress, at every call of this
-        method. The second is the time since which all inputs of its remaining work have been available, once it knows
-        the pass. Since then, the actor cannot be waiting for an unavailable input that occupies a slot.
+        method. Work is not available if `slots` microbatches or more wait for gradients that nobody has computed:
+        perhaps the actor has no more slots. The second is the time since which all inputs of its remaining work have
+        been available, once it knows the pass. Since then, the actor cannot be waiting for an unavailable input that
+        occupies a slot.
         """
         stage = self.stage_of(actor)
-        there = [] if stage is None else [self._is_at_hand(stage, m, actor) for m in self.unfinished(actor)]
-        return self._awaited.seen(actor, any(there), bool(there) and all(there) and actor in self._begun, now)
+        there = {} if stage is None else {m: self._is_at_hand(stage, m, actor) for m in self.unfinished(actor)}
+        forwarded = self._forwarded.get(actor, 0)
+        waiting = sum(forwarded >> m & 1 and not at_hand for m, at_hand in there.items())
+        everything = bool(there) and all(there.values()) and actor in self._begun
+        return self._awaited.seen(actor, any(there.values()) and waiting < slots, everything, now)
 
     def is_supplied(self, actor: Actor) -> bool:
         """Return True if the actor knows the pass, has work left, and needs nothing for it that its neighbours do not

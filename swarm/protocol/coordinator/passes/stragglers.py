@@ -19,6 +19,7 @@ from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.work_stealing import SLOWER, Busy, Idle, relief
 from swarm.protocol.ids import Actor, Microbatch, PassKind
 from swarm.protocol.settings import STEP_BUDGETS, Settings
+from swarm.protocol.slots import least_at_once
 from swarm.protocol.timeouts import stall_deadline
 
 WORTH_STEPS = 2
@@ -234,7 +235,8 @@ class Stragglers:
 
         If the pass has exceeded its total limit, an actor counts if it has done nothing for half of the limit although
         it reports work, has not reported that it knows the pass, or has only its own sums left to report. If there is
-        none, it is the actor for whose work the pass waits (`_awaited`). `against`: how many people accuse a peer.
+        none, it is an actor whose stage others hold, if it has finished nothing for a step budget (`_replaceable`), or
+        the actor for whose work the pass waits (`_awaited`). `against`: how many people accuse a peer.
         """
         lone = [table.roster[0] for table in pass_state.tables if len(table.roster) == 1]
         alone = [m for actor in lone if actor not in unheard and (m := members.get(actor)) is not None]
@@ -243,7 +245,29 @@ class Stragglers:
             allowed = self._limit_s(pass_state, aborts) / 2
             reasons = ((member.actor, self._why_alone(member, pass_state, allowed, now)) for member in alone)
             found = [(actor, why) for actor, why in reasons if why]
+        found = found or self._replaceable(members, alone, pass_state, aborts, now)
         return found or self._awaited(alone, pass_state, aborts, against, unheard, now)
+
+    def _replaceable(
+        self, members: Members, alone: Sequence[Member], pass_state: PassState, aborts: int, now: float
+    ) -> list[tuple[Actor, str]]:
+        """Actors without siblings that do nothing, although members that take no part in the pass hold their stage: for
+        example because the step is audited. A repeated step can be done without these actors.
+
+        The deadline doubles with each second attempt, because perhaps all of them are slow.
+        """
+        allowed = self._settings.step_budget_s * float(2 ** min(aborts // SUSPECTED, 6))
+        found = []
+        for member in alone:
+            stage = pass_state.stage_of(member.actor)
+            assert stage is not None
+            others = (
+                m for m in members.of_stage(stage) if m.lost_at is None and m.version == pass_state.pass_id.version
+            )
+            if any(not (m.idle or m.is_withheld or m.actor in pass_state.served) for m in others):
+                why = self._why_idle(member, pass_state, allowed, math.inf, now)
+                found += [(member.actor, why)] if why else []
+        return found
 
     def _awaited(
         self,
@@ -343,7 +367,7 @@ class Stragglers:
         frames_s = answer if pass_state.has_queued(actor) else line_s
         if (still := now - pass_state.moved_at.get(actor, pass_state.judged_from)) <= frames_s:
             return ""
-        some, everything = pass_state.awaited_since(actor, now)
+        some, everything = pass_state.awaited_since(actor, least_at_once(self._settings), now)
         for since, deadline in ((everything, frames_s), (some, answer)):
             if since is not None and now - since > deadline and still > 2 * deadline:
                 came = f"for {now - since:.1f} s (deadline {deadline:.1f} s)"
