@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from swarm.events import PeerExpelled, PeerIdle, SeatAsked, StepDecided
+from swarm.events import PeerExpelled, PeerIdle, PeerMoved, SeatAsked, StepDecided
+from swarm.protocol.coordinator.placement import rebalancing
 from swarm.simulation.faults.lie import About
 from swarm.simulation.runs.misbehaviour import alone
 from swarm.simulation.runs.runner import Run
+from swarm.simulation.runs.scenario import plan_of
 
 SEEDS = range(15)
 
@@ -49,3 +51,16 @@ def test_an_additional_seat_stays_while_the_peer_beside_it_does_nothing() -> Non
     events = events_of(Run(replace(plan, lies=lies)))
     assert sum(isinstance(e, PeerIdle) for e in events) == 2, "a seat is asked for, and then the peer is left out"
     assert sum(isinstance(e, SeatAsked) for e in events) == 1
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_an_empty_stage_is_taken_up_before_the_place_beside_an_idle_peer(
+    moved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only peer of stage 1 is idle once. That of stage 2 dies and returns. `moved`: it was placed in stage 1."""
+    if moved:
+        claim = rebalancing.claim
+        monkeypatch.setattr(rebalancing, "claim", lambda *args: claim(*args[:-1]))
+    events = events_of(Run(plan_of("storm", 330115)))
+    assert any(isinstance(e, PeerIdle) for e in events)
+    assert any(isinstance(e, PeerMoved) and e.source == 1 and e.stage == 2 for e in events) == moved

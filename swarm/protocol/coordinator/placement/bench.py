@@ -86,14 +86,22 @@ class Bench:
         return self.left_aside(stage, now) is not None
 
     def left_aside(self, stage: int, now: float) -> Member | None:
-        """A member of another stage that could take up `stage`: it holds the version and is left out of this step, or
-        is idle, while a sibling does its work. It was suspected in vain, because the step has failed without it too.
+        """A member of another stage that could take up `stage`, and whose own stage can do without it.
+
+        Either it holds the version and is left out of this step, or is idle, while a sibling does its work. It was
+        suspected in vain, because the step has failed without it too. Or it lacks the version, and all siblings that
+        hold it are idle. They may still do their work, but without a peer for `stage` there is none.
         """
         history, failures = self._history, self._failure_history
         for other in range(self._settings.stages):
-            there = [m for m in self._members.of_stage(other) if m.lost_at is None and not m.is_withheld]
-            there = [m for m in there if m.is_current(history.version, history.decision)]
-            if other == stage or all(m.benched or m.idle for m in there):
+            crew = [m for m in self._members.of_stage(other) if m.lost_at is None and not m.is_withheld]
+            there = [m for m in crew if m.is_current(history.version, history.decision)]
+            if other == stage or not there:
+                continue
+            if all(m.benched or m.idle for m in there):
+                spare = (m for m in crew if m not in there and self._rebalancing.may_hold(m, stage))
+                if (member := next(spare, None)) is not None:
+                    return member
                 continue
             for member in there:
                 peer = member.actor.peer
