@@ -65,6 +65,12 @@ def test_each_scenario_runs(scenario: str, pytestconfig: pytest.Config) -> None:
         assert outcome.ok, f"{scenario} seed {seed}: {outcome.invariant}: {outcome.detail}"
 
 
+def test_a_late_peer_may_apply_a_decision_that_a_rollback_has_undone() -> None:
+    """The step is computed again with other key frames, so both decisions are right, but their sums differ."""
+    outcome = run_seed("storm", 330354)
+    assert outcome.ok and outcome.rollbacks, f"{outcome.invariant}: {outcome.detail}"
+
+
 def test_a_calm_run_is_not_disturbed() -> None:
     outcome = run_seed("calm", 3, tracing=True)
     assert outcome.ok and not outcome.struck and not outcome.rollbacks

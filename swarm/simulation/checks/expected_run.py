@@ -27,6 +27,12 @@ class ExpectedRun:
         """The wrong sums that were decided where the protocol allows it: for each step, the sums of each stage."""
         self._reduced: dict[tuple[int, str], tuple[int, ...]] = {}
         """The sums that stages have reduced: {(stage, digest): the sum of each bucket}"""
+        self._decided: dict[int, Decision] = {}
+        """For each step, the last decision."""
+        self._undone: dict[tuple[int, int], tuple[IdealStep, tuple[int, ...]]] = {}
+        """What `of` returns for the decisions that a rollback has undone, by term and step. A peer that has not heard
+        of the rollback may still apply them.
+        """
         self._unlike = UnlikeRun(world.settings) if world.unlike else None
         self.ideal = self._computed()
 
@@ -40,6 +46,8 @@ class ExpectedRun:
         """The ideal step of this decision, and the state of each stage after it."""
         if self._unlike is not None:
             return self._unlike.of(decision)
+        if (undone := self._undone.get((decision.term, decision.step))) is not None:
+            return undone
         return self.ideal.steps[decision.step], self.ideal.states[decision.step + 1]
 
     def compute_again(self) -> None:
@@ -77,11 +85,15 @@ class ExpectedRun:
 
     def decided(self, decision: Decision) -> None:
         """`decision` is recorded."""
+        self._decided[decision.step] = decision
         if decision.skip != (decision.step in self._skipped):
             self._skipped ^= {decision.step}
             self.compute_again()
 
     def rolled_back(self, version: int) -> None:
+        for decision in [each for step, each in self._decided.items() if step >= version]:
+            self._undone[decision.term, decision.step] = self.of(decision)
+            del self._decided[decision.step]
         self._contributions = {step: found for step, found in self._contributions.items() if step < version}
         if any(step >= version for step in self._taken):
             self._taken = {step: sums for step, sums in self._taken.items() if step < version}

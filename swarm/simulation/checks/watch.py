@@ -153,12 +153,6 @@ class Watch:
             )
         if peer.version != step + 1:
             raise Violation("atomic", f"{peer.label} applies step {step} at version {peer.version}")
-        world = self._world
-        may_differ = world.diverging is not None or (world.pausing and self.rollbacks > 0)
-        if may_differ and self.decisions.get(step) != decision:
-            # the decision belongs to a rolled-back history with another rate or assignment, and the peer does not know
-            # this yet
-            return
         ideal, states = self._expected.of(decision)
         for bucket, expected in enumerate(ideal.sums[stage]):
             if sums[bucket] != expected:
