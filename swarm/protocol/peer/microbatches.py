@@ -5,7 +5,8 @@ order, as many as it has slots for. The holder answers at once, or when it has c
 says that it has not computed it yet occupies no slot, so one idle holder cannot keep the frames of the others away.
 WANT is also the only recovery: the peer sends it again when an amendment changes the holder of a frame, when a
 connection is restored, and when a deadline passes. The smallest unfinished microbatch may always be wanted, so full
-slots cannot block the pipeline. Gradients are sent without a WANT and always accepted. They are wanted only in recovery.
+slots cannot block the pipeline. Gradients are sent without a WANT and always accepted. They are wanted only in
+recovery.
 """
 
 from __future__ import annotations
