@@ -125,8 +125,9 @@ def test_equally_slow_stages_are_taken_in_order_and_a_full_one_not_at_all() -> N
 def test_a_stage_that_nobody_holds_comes_before_one_whose_peer_is_idle() -> None:
     lineup = line([1.0], [], [])
     assert claim(lineup, 1.0).stage == 1  # type: ignore[union-attr]
-    assert claim(lineup, 1.0, empty=[2]).stage == 2, "an idle peer holds stage 1"  # type: ignore[union-attr]
-    assert claim(lineup, 1.0, shunned=[2], empty=[2]).stage == 2  # type: ignore[union-attr]
+    lineup = dataclasses.replace(lineup, empty=frozenset({2}))
+    assert claim(lineup, 1.0).stage == 2, "an idle peer holds stage 1"  # type: ignore[union-attr]
+    assert claim(lineup, 1.0, shunned=[2]).stage == 2  # type: ignore[union-attr]
 
 
 # ---------------------------------------------------------------- moves

@@ -66,6 +66,8 @@ class Lineup:
     """For each stage, the bytes that a peer sends per microbatch, forward and backward. Inner stages send twice as much
     as the first and last stage. Empty: uplinks are ignored.
     """
+    empty: frozenset[int] = frozenset()
+    """The stages that nobody holds, not even a peer that the crews leave out because it is idle."""
 
     def rate(self, worker: Worker, stage: int) -> float:
         """Microbatches/s of a worker in a stage: the lower of its computing rate and its sending rate."""
@@ -231,7 +233,10 @@ class StageCosts:
                 )
                 self._crews[stage] = before = those, workers
             crews.append(before[1])
-        return Lineup(tuple(crews), self.costs(), replicas, most, self._stage_frames)
+        empty = frozenset(
+            s for s, crew in enumerate(crews) if not crew and all(m.lost_at is not None for m in members.of_stage(s))
+        )
+        return Lineup(tuple(crews), self.costs(), replicas, most, self._stage_frames, empty)
 
 
 def _second_fastest(members: Members) -> dict[Actor, float]:

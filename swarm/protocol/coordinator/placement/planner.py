@@ -58,14 +58,13 @@ def claim(
     uplink: float = math.inf,
     barred: frozenset[int] = frozenset(),
     shunned: Collection[int] = (),
-    empty: Collection[int] = (),
 ) -> Claim | None:
     """The stage for a newcomer with this speed and uplink. None if every stage that it could hold is full.
 
     The first of these criteria that makes a difference decides: a stage that lacks planned replicas; a stage that
-    nobody holds (`empty`), not even a peer that the crews leave out because it is idle; a stage that is not `shunned`;
-    the stage where the swarm's rate rises most; the stage where the slowest, second slowest, … rate rises most; the
-    lowest index. A peer on call does not count as one of the stage's replicas, because it leaves for the newcomer.
+    nobody holds (`Lineup.empty`); a stage that is not `shunned`; the stage where the swarm's rate rises most; the
+    stage where the slowest, second slowest, … rate rises most; the lowest index. A peer on call does not count as one
+    of the stage's replicas, because it leaves for the newcomer.
     """
     newcomer = Worker(Actor("", 0), speed, uplink=uplink)
     rates = lineup.rates()
@@ -75,7 +74,7 @@ def claim(
         if count >= lineup.most or stage in barred:
             continue
         after = sorted(rates[:stage] + rates[stage + 1 :] + [rates[stage] + lineup.rate(newcomer, stage)])
-        worth = ((count < lineup.replicas, stage in empty, stage not in shunned), after)
+        worth = ((count < lineup.replicas, stage in lineup.empty, stage not in shunned), after)
         if best is None or _better(worth, best[0]):
             best = worth, stage
     if best is None:

@@ -169,9 +169,7 @@ class Rebalancing:
         if begun is not None and begun not in barred and len(self._members.crew(begun)) < self.most:
             return Claim(begun, f"it has some of the state of stage {begun} already")
         lineup = self._stage_costs.newcomers_lineup(self._members, settings.replicas, self.most)
-        empty = [s for s in range(settings.stages) if all(m.lost_at is not None for m in self._members.of_stage(s))]
-        speed, uplink = self._stage_costs.speed(member), self._stage_costs.uplink(member)
-        return claim(lineup, speed, uplink, barred, shunned, empty)
+        return claim(lineup, self._stage_costs.speed(member), self._stage_costs.uplink(member), barred, shunned)
 
     def may_hold(self, member: Member, stage: int) -> bool:
         """Return True if a member without a stage could get this one."""
