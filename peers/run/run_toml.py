@@ -106,7 +106,7 @@ MEANINGS: dict[str, str] = {
     "also take on empty stages",
     "audit.every": "a peer's steps are audited (computed again by others) about once per this number of its "
     "microbatches; "
-    "also a newcomer's first step, and unusual sums; auto: 300, but at most one step in 128; 0: nothing is compared",
+    "also a newcomer's first step, and unusual sums; auto: 300, but at most one step in 192; 0: nothing is compared",
     "audit.tolerance": "largest relative difference of a stage's gradient norm that is accepted; 0: every bit must be "
     "equal, for machines of one kind",
     "coordinator.group": "peer ids of the organiser's machines, an odd number of them (swarm-peer id)",

@@ -66,7 +66,8 @@ def sketch_of(numbers: Callable[[slice], Tensor], where: slice, device: torch.de
 class _HostFold:
     def __init__(self, signs: Signs, _device: torch.device) -> None:
         self._signs = signs
-        self._sums = np.zeros(WIDTH, dtype=np.int64)
+        self._sums = np.zeros(2 * WIDTH, dtype=np.int64)
+        """The second half belongs to the places of the first. A rotated block needs one addition, and not two."""
 
     def add(self, numbers: Tensor, first: int) -> None:
         """Add the numbers of consecutive blocks, the first of which is block `first`."""
@@ -75,16 +76,11 @@ class _HostFold:
         for index, (sign, turn) in enumerate(zip(signs, turns, strict=True)):
             block = values[index * WIDTH : (index + 1) * WIDTH]
             put = np.add if sign > 0 else np.subtract
-            begin = turn * PROJECTIONS
-            straight = block[: WIDTH - begin]
-            into = self._sums[begin : begin + len(straight)]
-            put(into, straight, out=into)
-            if rest := len(block) - len(straight):
-                into = self._sums[:rest]
-                put(into, block[len(straight) :], out=into)
+            into = self._sums[turn * PROJECTIONS :][: len(block)]
+            put(into, block, out=into)
 
     def result(self) -> Sketch:
-        signed = self._sums * self._signs.places.numpy()
+        signed = self._sums.reshape(2, WIDTH).sum(0) * self._signs.places.numpy()
         return tuple(signed.reshape(_TURNS, PROJECTIONS).sum(0).tolist())
 
 

@@ -183,7 +183,7 @@ class SwarmSection(Section):
 
 
 AUTO_EVERY = 300
-AUTO_STEPS = 128
+AUTO_STEPS = 192
 
 
 class AuditSection(Section):

@@ -12,7 +12,7 @@ from swarm.protocol.settings import Settings
 @pytest.mark.parametrize(
     ("audit", "microbatches", "steps"),
     [
-        (AuditSection(), 16, 128),
+        (AuditSection(), 16, 192),
         (AuditSection(), 3, 200),
         (AuditSection(every=300), 16, 37),
         (AuditSection(every=8), 16, 1),
