@@ -6,8 +6,8 @@ import pytest
 
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.holdups import Holdups
+from swarm.protocol.coordinator.passes.late_reductions import LateReductions
 from swarm.protocol.coordinator.passes.pass_state import PassState
-from swarm.protocol.coordinator.passes.stragglers import Stragglers
 from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber, Term
 from swarm.protocol.messages import Open, StageTable, Status
 from swarm.simulation.runs.plan import small_settings
@@ -27,7 +27,7 @@ class Stage:
         for actor in self.actors.values():
             self.members.add(actor, 0.0)
         settings = small_settings(stages=1, microbatches=len(names), steps=2, replicas=len(names))
-        self.holdups = Holdups(self.record, self.members, Stragglers(settings), heartbeat_s=1.0)
+        self.holdups = Holdups(self.record, self.members, LateReductions(settings), heartbeat_s=1.0)
 
     def report(self, *, busy: str = "", idle: str = "", **awaited: str) -> None:
         """`busy`: who has work in hand. `idle`: who has not done its work and reports that it has none in hand. Others:

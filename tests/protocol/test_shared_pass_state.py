@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.passes.late_reductions import LateReductions
 from swarm.protocol.coordinator.passes.pass_state import PassState
-from swarm.protocol.coordinator.passes.stragglers import Stragglers
 from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber, Term
 from swarm.protocol.messages import UNTOLD, Open, Prepared, StageTable, Status
 from swarm.protocol.update import STILL
@@ -129,10 +129,10 @@ def guilty(
             if actor.peer in prepared:
                 record.preparation.reports[s][actor] = Prepared(record.attempt(s), "", 1.0, 0.0)
     settings = small_settings(stages=3, microbatches=2, steps=2, replicas=2, ends_share=True)
-    stragglers = Stragglers(settings)
-    actor = stragglers.holds_up(members, record, stage)
+    reductions = LateReductions(settings)
+    actor = reductions.holds_up(members, record, stage)
     if accused:
-        return () if actor is None else stragglers.kept_waiting_by(members, record, actor)
+        return () if actor is None else reductions.kept_waiting_by(members, record, actor)
     return actor
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from swarm.events import PeerFenced
+from swarm.protocol.coordinator.passes.late_reductions import LateReductions
 from swarm.protocol.coordinator.passes.open_pass import OpenPass
-from swarm.protocol.coordinator.passes.stragglers import Stragglers
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import ReducedPart, ReducePart, Relay
 from swarm.protocol.peer.all_reduce import AllReduce
@@ -123,6 +123,6 @@ def test_who_keeps_its_part_from_a_sibling_is_soon_hardly_ever_asked(
     assert steps and len(steps) <= 5, steps
     gaps = [later - earlier for earlier, later in pairwise(steps)]
     assert gaps == sorted(gaps), "it comes back ever more seldom"
-    monkeypatch.setattr(Stragglers, "kept_waiting_by", lambda *_: ())
+    monkeypatch.setattr(LateReductions, "kept_waiting_by", lambda *_: ())
     before = {step for step, _ in fenced(seed, replicas, withhold)}
     assert len(before) > 2 * len(steps), "else it takes one sibling after the other with it"

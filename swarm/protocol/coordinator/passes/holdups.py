@@ -12,8 +12,8 @@ from collections.abc import Collection
 from statistics import median
 
 from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.passes.late_reductions import LateReductions
 from swarm.protocol.coordinator.passes.pass_state import PassState
-from swarm.protocol.coordinator.passes.stragglers import Stragglers
 from swarm.protocol.ids import Actor
 
 SILENT_BEATS = 3
@@ -21,7 +21,9 @@ SILENT_BEATS = 3
 
 
 class Holdups:
-    def __init__(self, pass_state: PassState, members: Members, stragglers: Stragglers, heartbeat_s: float) -> None:
+    def __init__(
+        self, pass_state: PassState, members: Members, late_reductions: LateReductions, heartbeat_s: float
+    ) -> None:
         self.seconds: defaultdict[Actor, float] = defaultdict(float)
         """For each actor, for how long it has held up the pass. If an actor that others wait for may itself be waiting
         for another one, either of the two may be at fault. Then the time counts for both, and twice for the latter, so
@@ -29,7 +31,7 @@ class Holdups:
         """
         self._pass_state = pass_state
         self._members = members
-        self._stragglers = stragglers
+        self._late_reductions = late_reductions
         self._heartbeat_s = heartbeat_s
         self._looked_at = pass_state.opened_at
         self._since = 0.0
@@ -114,9 +116,9 @@ class Holdups:
     def _in_reduction(self, stage: int) -> dict[Actor, int]:
         """The actors that hold up a sealed reduction, and how often its time counts for each."""
         members, pass_state = self._members, self._pass_state
-        late = self._stragglers.most_awaited(members, pass_state, stage)
+        late = self._late_reductions.most_awaited(members, pass_state, stage)
         found = dict.fromkeys(late, 1)
-        kept_by = {actor: self._stragglers.kept_waiting_by(members, pass_state, actor) for actor in late}
+        kept_by = {actor: self._late_reductions.kept_waiting_by(members, pass_state, actor) for actor in late}
         for accused in {each for named in kept_by.values() for each in named if each not in late}:
             kept = [actor for actor, named in kept_by.items() if accused in named]
             found[accused] = 2

@@ -15,6 +15,7 @@ from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.assignment import amend, enlarge
 from swarm.protocol.coordinator.passes.holdups import Holdups
+from swarm.protocol.coordinator.passes.late_reductions import LateReductions
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.promotion import Promotion
 from swarm.protocol.coordinator.passes.stragglers import Stalled, Stragglers
@@ -77,7 +78,8 @@ class Repair:
         self._settings = settings
         self._out = out
         self._stragglers = Stragglers(settings)
-        self.holdups = Holdups(pass_state, members, self._stragglers, settings.heartbeat_s)
+        self._late_reductions = LateReductions(settings)
+        self.holdups = Holdups(pass_state, members, self._late_reductions, settings.heartbeat_s)
         self.waits = ""
         """The paused members that the pass waited for at the last heartbeat, as text."""
         self._ticked_at = pass_state.opened_at
@@ -306,10 +308,10 @@ class Repair:
         exclude that one instead.
         """
         pass_state, people = self._pass_state, self._members.people
-        actor = self._stragglers.holds_up(self._members, pass_state, stage)
+        actor = self._late_reductions.holds_up(self._members, pass_state, stage)
         if actor is None:
             return None
-        accused = self._stragglers.kept_waiting_by(self._members, pass_state, actor)
+        accused = self._late_reductions.kept_waiting_by(self._members, pass_state, actor)
         for each in accused:
             waited = pass_state.kept_waiting.setdefault(each, set())
             if people.count({*waited, actor.peer}) > people.count(waited) > 0:
@@ -372,10 +374,10 @@ class Repair:
             return stalled if stalled.senders else Suspect(stalled.actor, stalled.reason)
         if unheard or not trains:
             return None  # reductions that wait for the unheard actors may still progress
-        for stage in self._stragglers.stuck_reduces(pass_state, now):
+        for stage in self._late_reductions.stuck(pass_state, now):
             if (found := self._reduce_stuck(stage)) is not None:
                 return found
-        for stage, seconds in self._stragglers.endless_reduces(pass_state, now):
+        for stage, seconds in self._late_reductions.endless(pass_state, now):
             reason = f"its stage waits for it, and has been reducing for {seconds}"
             if (found := self._without_who_holds_up(stage, reason)) is not None:
                 return found
