@@ -40,6 +40,8 @@ KNOWN = {
     "one stage believed": 0,
     "devices come back": 810381,
     "audits left out": 2,
+    "checkpoints kept back": 1,
+    "state kept back": 0,
     "reloads for ever": 0,
     "let go at once": 72,
     "last copy let go": 8,

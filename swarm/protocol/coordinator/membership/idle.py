@@ -51,6 +51,10 @@ class Idle:
         record.last, record.reason = now, reason
         return record.times
 
+    def leave_out(self, peer: str, reason: str, budget_s: float, now: float) -> None:
+        """The peer should get no work from now on if any other peer can take its place."""
+        self._records[peer] = _Record(now - budget_s, reason, budget_s, now, 1)
+
     def decided(self) -> None:
         """A step is decided. `worked` tells who did its work."""
         for peer in self._records:
