@@ -127,6 +127,11 @@ def _state_kept_back() -> list[Patch]:
     return [(Placement, "_nobody_gets", lambda self, *_: False)]
 
 
+def _loses_again() -> list[Patch]:
+    """Who loses its state loads an older one, and is relied upon as before."""
+    return [(Placement, "_lose", lambda self, *_: "")]
+
+
 def _last_replica_moved() -> list[Patch]:
     """The stage with the fewest peers has the least to do, so it seems, and gives one away."""
 
@@ -216,6 +221,7 @@ MEMBERSHIP = (
     Mutant("one stage believed", "what ends a run is seen by two stages", _one_stage_believed, "alone"),
     Mutant("checkpoints kept back", "others' copies count at last", _checkpoints_kept_back, "keeping"),
     Mutant("state kept back", "what nobody gets is lost", _state_kept_back, "keeping"),
+    Mutant("loses again", "who loses its state makes room for others", _loses_again, "keeping"),
     Mutant("reloads for ever", "who is doubted twice makes room for others", _reloads_for_ever, "alone"),
     Mutant("sums unchecked", "who catches up applies what was decided", _sums_unchecked, "joining"),
     Mutant("step left out", "who catches up applies every step, in order", _step_left_out, "joining"),

@@ -42,6 +42,7 @@ KNOWN = {
     "audits left out": 2,
     "checkpoints kept back": 1,
     "state kept back": 0,
+    "loses again": 11,
     "reloads for ever": 0,
     "let go at once": 72,
     "last copy let go": 8,

@@ -187,7 +187,7 @@ class PassCycle:
         self._placement.decided([listener.actor for listener in pass_state.listeners])
         for actor in there:
             if (member := self._members.get(actor)) is not None:
-                member.worked()
+                member.worked(self._history.version)
                 member.has_counted = member.shown = True
                 if pass_state.has_work(actor):
                     self._failure_history.probation.worked(actor.peer, pass_state.pass_id)

@@ -16,7 +16,7 @@ DISTURBANCES: tuple[Disturbance, ...] = get_args(Disturbance)
 Said = Literal["checksum", "proof", "digest", "copy", "gift"]
 SAID: tuple[Said, ...] = get_args(Said)
 Claim = Literal["spoilt", "unsendable"]
-Keeping = Literal["keeping", "unsaved"]
+Keeping = Literal["keeping", "unsaved", "losing"]
 KEEPING: tuple[Keeping, ...] = get_args(Keeping)
 Meddling = Literal[
     "impostor", "claiming", "accusing", "misjudging", "boasting", "modest", "wavering", "delaying", "grudging"
@@ -73,6 +73,7 @@ class Lie:
     * `spoilt`: it reports that its state is not finite, and saves none.
     * `keeping`: it gives its state and its checkpoints to nobody.
     * `unsaved`: it reports no checkpoints, but gives its state to others.
+    * `losing`: it reports that it has lost its newest state.
     * `unsendable`: it reports that its results for others are not finite, and sends a marker instead.
     * `impostor`: it sends messages in the name of other peers and of the coordinator, and results of others' work.
     * `claiming`: its parts of sums claim microbatches that others have computed.

@@ -115,7 +115,8 @@ def alone(seed: int) -> Plan:
 
 
 def keeping(seed: int) -> Plan:
-    """The only peer of a stage does its work, but reports no checkpoints, or gives them and its state to nobody.
+    """The only peer of a stage does its work, but reports no checkpoints, gives them and its state to nobody, or
+    reports that it has lost its state.
 
     Another peer stands by, comes later, or holds a second stage in its process. The run ends with the same result as on
     one machine.

@@ -55,8 +55,8 @@ SCENARIOS = (
 * `meddling`: as `passes`, but the person sends false words about others, itself or evaluations, or is late on purpose.
 * `alone`: no faults, but all replicas of one stage report non-finite results of their stage, and other peers come to
   take their place.
-* `keeping`: no faults, but the only peer of a stage reports no checkpoints, or gives them and its state to nobody, and
-  another peer stands by.
+* `keeping`: no faults, but the only peer of a stage reports no checkpoints, gives them and its state to nobody, or
+  reports that it has lost its state, and another peer stands by.
 * `diverging`: runs whose results are not finite from some version on, for good or until the rate is lower; every second
   run as mixed, half of the runs with several coordinators.
 * `pausing`: as mixed, in longer runs whose peers pause and resume at random times, sometimes all peers of a stage; one

@@ -80,6 +80,10 @@ class Idle:
         """
         return peer in self._records or peer in self._unproven
 
+    def was(self, peer: str) -> bool:
+        """Return True if the peer was idle in an earlier step."""
+        return peer in self._times
+
     def has(self, peer: str) -> bool:
         """Return True if another peer may take a place beside this peer."""
         return peer in self._records

@@ -459,23 +459,28 @@ class Placement:
                     f"the decision record is an older copy: it ends with version {history.version}, and peers hold "
                     f"version {newest}"
                 )
-            if kept_back := [
-                m for m in self._members.of_stage(stage) if self._failure_history.kept_back.has(m.actor.peer)
-            ]:
-                reason = self._leave_out(kept_back, stage, now)
-            found.new_term = self.go_back(target, reason)
+            found.new_term = self.go_back(target, self._lose(stage, now) or reason)
 
-    def _leave_out(self, kept_back: list[Member], stage: int, now: float) -> str:
-        """Let another peer do the work of those that give their state to nobody, until a step is decided. Return the
-        reason, as text.
+    def _lose(self, stage: int, now: float) -> str:
+        """The run is about to go back, because nobody holds the state of this stage. Others may take the places of
+        those that computed it. Return the reason, as text; empty if they do not hold the state either.
+
+        Members that lose a state again, or give it to nobody, are left out until others have computed a step.
         """
-        who = " and ".join(str(member.actor) for member in kept_back)
-        reason = (
-            f"neither the archive nor another peer gets version {self._history.version} of stage {stage} from {who}"
-        )
-        for member in kept_back:
-            self._failure_history.idle.leave_out(member.actor.peer, reason, self._settings.step_budget_s, now)
-        return reason
+        idle, version, budget_s = self._failure_history.idle, self._history.version, self._settings.step_budget_s
+        crew = self._members.of_stage(stage)
+        kept_back = [m.actor for m in crew if self._failure_history.kept_back.has(m.actor.peer)]
+        why = f"neither the archive nor another peer gets version {version} of stage {stage} from "
+        why += " and ".join(map(str, kept_back))
+        for member in crew:
+            peer, reason = member.actor.peer, f"it has lost version {version} of stage {stage}"
+            if member.actor in kept_back:
+                idle.leave_out(peer, why, budget_s, now)
+            elif member.computed == version and idle.was(peer):
+                idle.leave_out(peer, f"{reason}, and another one before", budget_s, now)
+            elif member.computed == version:
+                idle.add(peer, reason, budget_s, now)
+        return why if kept_back else ""
 
     def _nobody(self, stage: int) -> str:
         """The reason why a stage has no peer, and what the organiser can do, as text."""
@@ -495,6 +500,7 @@ class Placement:
         self._out.emit(RolledBack(self._members.next_term(self._history.term), target, reason))
         for member in self._members:
             member.version = None
+            member.computed = -1
             member.has_state()
         return NewTerm(target)
 
