@@ -330,7 +330,7 @@ class _Flow:
                 node.measured = node.stage
                 seconds = self.costs[node.stage] * self.course.seconds_per_microbatch / node.speed
                 node.member.status = Status(node.actor, StageIndex(node.stage), 0, seconds_per_microbatch=seconds)
-                node.member.worked()
+                node.member.worked(self._steps)
         self._rebalancing.decided(step_s, None)
         period = self.course.period_s
         if period is not None and self._now - self._considered_at >= period:

@@ -15,13 +15,14 @@ from swarm.net.bulk import LEAST_RATE, TooSlow
 from swarm.net.bulk_exchange import BulkExchange
 from swarm.protocol.coordinator.io import CollectCheckpoint
 from swarm.protocol.ids import Actor
+from swarm.protocol.timeouts import LEAST_LINE
 from swarm.state.archive import Archive
 from swarm.state.error import StateError
 from swarm.state.transfer import HEADER_BYTES
 
-FIRST_RATE = 64 * 1024.0
+FIRST_RATE = LEAST_LINE
 """Bytes/s that a holder must send at first. While a holder sends faster than the required rate, no other holder is
-asked.
+asked, although it may be slow on purpose. So the rate is not low at first.
 """
 _TOLD_S = 0.25
 """Seconds between two reports that bytes arrive from a holder."""
@@ -31,16 +32,22 @@ class Collector:
     """Asks one holder after another. If some holders were too slow and none was faster, the required rate is lowered.
 
     `coming(holder)`: called while bytes of the holder's copy arrive. On a slow link, these bytes delay its other
-    messages.
+    messages. `unfetched(version, stage)`: called if no holder of a stage has given its copy.
     """
 
     def __init__(
-        self, exchange: BulkExchange, archive: Archive, emit: Callable[[Event], None], coming: Callable[[Actor], None]
+        self,
+        exchange: BulkExchange,
+        archive: Archive,
+        emit: Callable[[Event], None],
+        coming: Callable[[Actor], None],
+        unfetched: Callable[[int, int], None] = lambda version, stage: None,
     ) -> None:
         self._exchange = exchange
         self._archive = archive
         self._emit = emit
         self._coming = coming
+        self._unfetched = unfetched
         self._least_rate = FIRST_RATE
 
     async def collect(self, order: CollectCheckpoint) -> tuple[str, ...]:
@@ -54,6 +61,8 @@ class Collector:
         for stage, (holders, file_hash) in enumerate(zip(order.holders, order.digests, strict=True)):
             request = CheckpointRequest(stage, order.version)
             if not archive.holds(stage, order.version, file_hash) and not await self._have(holders, request, file_hash):
+                if not order.from_archive:
+                    self._unfetched(order.version, stage)
                 return ()
         try:
             return tuple(archive.checkpoint(stage, order.version).digest for stage in range(archive.stages))

@@ -20,6 +20,7 @@ from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import (
     AnswerControl,
     ArchiveStored,
+    CheckpointUnfetched,
     CollectCheckpoint,
     CommandWritten,
     ControlRequested,
@@ -79,7 +80,11 @@ class CoordinatorDriver:
     def attach(self, network: Network) -> None:
         self._network = network
         self._collector = Collector(
-            network.bulk, self._archive, self._log.append, lambda holder: self.loop.post(Transferring(holder))
+            network.bulk,
+            self._archive,
+            self._log.append,
+            coming=lambda holder: self.loop.post(Transferring(holder)),
+            unfetched=lambda version, stage: self.loop.post(CheckpointUnfetched(version, stage)),
         )
 
     async def run(self) -> str:

@@ -3,8 +3,8 @@
 If the write of a training message blocks, the uplink is usually full; but the receiver's link may be full instead, or
 the receiver gone. So other traffic does not stop completely: while such a write is in progress, it gets a quarter of
 the highest recent sending rate of this process. On an uplink with a known limit, it would get the same share beside a
-reduction (see uplink.py). A write that makes no progress for STUCK_S does not count: its receiver does not read,
-perhaps on purpose.
+reduction (see uplink.py). A write counts only for a while: if its stream carries far less than its share of this
+process's rate, its receiver reads slowly, perhaps on purpose.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 from swarm.net.lane import MAX_PIECE
 
@@ -20,8 +21,12 @@ SHARE = 0.25
 LEAST = float(MAX_PIECE)
 """Lowest rate of other traffic, bytes/s."""
 STUCK_S = 20.0
-"""Seconds after which a blocked write of a piece no longer says that the uplink is full. On a line of 1 Mbit/s that 16
-streams share, a piece takes about 8 s.
+"""Seconds for which a stream's blocked writes say that the uplink is full, although the stream carries almost nothing.
+On a line of 1 Mbit/s that 16 streams share, a piece takes about 8 s.
+"""
+FAIR = 8.0
+"""A stream carries its share if its pieces take at most this multiple of the time that they would take if all blocked
+streams shared the rate that is left to other traffic. The uplink may have become slower than it recently was.
 """
 WINDOW_S = 4.0
 """Seconds over which a sending rate is measured: longer than the socket and daemon buffers take to fill."""
@@ -36,6 +41,10 @@ class Courtesy:
         self._speed = Speed(clock())
         self._held: dict[object, float] = {}
         """For each writer of a training piece, when it began to write it."""
+        self._credit: WeakKeyDictionary[object, float] = WeakKeyDictionary()
+        """For each writer, the number of seconds for which its next blocked write counts; STUCK_S if it is absent. If
+        it is not positive, the write does not count: the stream must carry its share for a while first.
+        """
         self._free = asyncio.Event()
         """An event that is set while no training piece is being written."""
         self._next_at = clock()
@@ -49,9 +58,14 @@ class Courtesy:
         """Call before a piece of training traffic is written. Each task writes one piece at a time."""
         self._held[asyncio.current_task()] = self._clock()
 
-    def end(self) -> None:
+    def end(self, nbytes: int) -> None:
         """Call after a piece of training traffic is written, in the same task."""
-        self._held.pop(asyncio.current_task(), None)
+        writer = asyncio.current_task()
+        streams, began = len(self._held), self._held.pop(writer, None)
+        if began is not None:
+            fair_s = FAIR * streams * nbytes / max(LEAST, SHARE * self._speed.fastest)
+            left_s = self._credit.get(writer, STUCK_S) - (self._clock() - began)
+            self._credit[writer] = min(STUCK_S, max(-STUCK_S, left_s) + fair_s)
         if not self._held:
             self._free.set()
 
@@ -70,7 +84,7 @@ class Courtesy:
     @property
     def _is_held(self) -> bool:
         now = self._clock()
-        return any(now - began < STUCK_S for began in self._held.values())
+        return any(now - began < self._credit.get(writer, STUCK_S) for writer, began in self._held.items())
 
     def sent(self, nbytes: int) -> None:
         """Count sent bytes of either kind of traffic."""
@@ -100,7 +114,7 @@ class CourteousLane:
     def wrote(self, nbytes: int) -> None:
         """Count a written piece."""
         if not self._gives_way:
-            self._courtesy.end()
+            self._courtesy.end(nbytes)
         self._courtesy.sent(nbytes)
 
 

@@ -45,7 +45,12 @@ async def test_each_holders_failure_is_an_event(tmp_path: Path) -> None:
     network: Any = Unreachable()
     told: list[Event] = []
     order = CollectCheckpoint(10, Term(1), (HOLDERS,), ("00" * 32,))
-    assert await Collector(network, Archive(tmp_path, RUN, 1, 1), told.append, nobody).collect(order) == ()
+    lacking: list[tuple[int, int]] = []
+    collector = Collector(
+        network, Archive(tmp_path, RUN, 1, 1), told.append, nobody, lambda *what: lacking.append(what)
+    )
+    assert await collector.collect(order) == ()
+    assert lacking == [(10, 0)]
     assert told == [
         CheckpointRefused(f"{holder} stage 0 version 10", f"not archived: {holder.peer} is behind a wall")
         for holder in HOLDERS

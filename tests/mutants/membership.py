@@ -10,6 +10,7 @@ from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.departures import Departures
 from swarm.protocol.coordinator.membership.doubts import Doubts
 from swarm.protocol.coordinator.membership.halves import Halves
+from swarm.protocol.coordinator.membership.kept_back import KeptBack
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.stage_costs import Lineup, StageCosts
 from swarm.protocol.coordinator.passes import open_pass as open_pass_module
@@ -116,6 +117,21 @@ def _copied_too_late() -> list[Patch]:
     return [(Loans, "_pull", live)]
 
 
+def _checkpoints_kept_back() -> list[Patch]:
+    """Only those that computed a version may report its checkpoint, whether or not anybody gets it."""
+    return [(KeptBack, "add", lambda self, stage, peers: None)]
+
+
+def _state_kept_back() -> list[Patch]:
+    """The run waits for the state of a stage's holders, whoever gets it."""
+    return [(Placement, "_nobody_gets", lambda self, *_: False)]
+
+
+def _loses_again() -> list[Patch]:
+    """Who loses its state loads an older one, and is relied upon as before."""
+    return [(Placement, "_lose", lambda self, *_: "")]
+
+
 def _last_replica_moved() -> list[Patch]:
     """The stage with the fewest peers has the least to do, so it seems, and gives one away."""
 
@@ -203,6 +219,9 @@ MEMBERSHIP = (
     Mutant("devices come back", "a person's devices are in one half", _devices_come_back, "passes", 810_000),
     Mutant("audits left out", "one step in each period is audited", _audits_left_out, "audited"),
     Mutant("one stage believed", "what ends a run is seen by two stages", _one_stage_believed, "alone"),
+    Mutant("checkpoints kept back", "others' copies count at last", _checkpoints_kept_back, "keeping"),
+    Mutant("state kept back", "what nobody gets is lost", _state_kept_back, "keeping"),
+    Mutant("loses again", "who loses its state makes room for others", _loses_again, "keeping"),
     Mutant("reloads for ever", "who is doubted twice makes room for others", _reloads_for_ever, "alone"),
     Mutant("sums unchecked", "who catches up applies what was decided", _sums_unchecked, "joining"),
     Mutant("step left out", "who catches up applies every step, in order", _step_left_out, "joining"),

@@ -62,6 +62,54 @@ async def test_a_receiver_that_does_not_read_holds_others_up_for_a_while_only(cl
     assert clock.now - began == pytest.approx(STUCK_S, abs=1.0)
 
 
+async def held_up(clock: Clock, reads_every_s: float, streams: int = 1) -> float:
+    """The rate of other traffic on a line of ten megabytes a second, ÷ that rate, while each of the streams has a piece
+    blocked, and its receiver takes one in this number of seconds.
+    """
+    courtesy = Courtesy(clock)
+    training, state = courtesy.lane(gives_way=False), courtesy.lane(gives_way=True)
+    for _ in range(4000):
+        await send(training, 1)
+        clock.now += 0.001
+    clock.now += WINDOW_S
+    gates = [asyncio.Event() for _ in range(streams)]
+
+    async def read_slowly(gate: asyncio.Event) -> None:
+        while True:
+            await training.take(0, PIECE)
+            await gate.wait()
+            gate.clear()
+            training.wrote(PIECE)
+
+    slow = [asyncio.create_task(read_slowly(gate)) for gate in gates]
+    await asyncio.sleep(0)
+    began, read_at, sent = clock.now, clock.now, 0
+    while clock.now - began < 20 * STUCK_S:
+        await state.take(0, PIECE)
+        state.wrote(PIECE)
+        sent += PIECE
+        clock.now += PIECE / 1e7
+        if clock.now - read_at >= reads_every_s:
+            read_at = clock.now
+            for gate in gates:
+                gate.set()
+            for _ in range(3):
+                await asyncio.sleep(0)
+    for each in slow:
+        each.cancel()
+    return sent / (clock.now - began) / 1e7
+
+
+async def test_a_receiver_that_takes_a_piece_now_and_then_holds_nobody_up_for_long(clock: Clock) -> None:
+    assert await held_up(clock, 0.9 * STUCK_S) > 0.9
+
+
+async def test_streams_that_share_a_full_line_hold_others_up_all_the_time(clock: Clock) -> None:
+    """The line has become four times as slow."""
+    streams = 16
+    assert await held_up(clock, 4 * streams * PIECE / 1e7, streams) < 1.2 * SHARE
+
+
 async def test_whoever_has_sent_nothing_yet_gets_a_piece_a_second_through(clock: Clock) -> None:
     courtesy = Courtesy(clock)
     await courtesy.lane(gives_way=False).take(0, PIECE)  # to a receiver that takes nothing

@@ -26,6 +26,7 @@ from swarm.protocol.coordinator.io import (
 )
 from swarm.protocol.coordinator.membership.doubts import Doubts
 from swarm.protocol.coordinator.membership.history import History
+from swarm.protocol.coordinator.membership.kept_back import KeptBack
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, StageIndex, StepNumber, Term
@@ -245,7 +246,7 @@ def test_who_had_a_part_in_a_decided_step_is_no_newcomer_any_more() -> None:
 def test_of_two_copies_that_differ_the_other_is_fetched_when_the_first_cannot_be() -> None:
     settings = small_settings(stages=1, microbatches=2, steps=1, replicas=2)
     history, members, out = History(Term(1), None, None, version=1), Members(), Outbox(ME)
-    checkpoints = Checkpoints(settings, history, members, Doubts(), out)
+    checkpoints = Checkpoints(settings, history, members, Doubts(), KeptBack(), out)
     fetched = []
     for sequence, now in enumerate((0.0, settings.step_budget_s, 2 * settings.step_budget_s)):
         for actor, digest in ((ONE, "right"), (TWO, "lie")):
@@ -264,13 +265,13 @@ def test_several_checkpoints_in_a_row_that_nobody_saves_are_reported_once() -> N
     history, members, out = History(Term(1), None, None, version=2), Members(), Outbox(ME)
     history.stored(2, Term(1))
     member = members.add(ONE, 0.0)
-    checkpoints = Checkpoints(settings, history, members, Doubts(), out)
+    checkpoints = Checkpoints(settings, history, members, Doubts(), KeptBack(), out)
     tables: Any = SimpleNamespace(tables=[m.StageTable(0, (ONE,), (0, 0))])
     status = m.Status(ONE, StageIndex(0), 1, sequence=1)
 
     def reported(version: int, now: float) -> list[CheckpointsMissing]:
         history.version = version
-        checkpoints.decided(version, tables, frozenset())
+        checkpoints.decided(version, tables, frozenset(), now=now)
         checkpoints.note(member, status, now)
         return [
             each.event for each in out.take() if isinstance(each, Emit) and isinstance(each.event, CheckpointsMissing)
@@ -298,9 +299,9 @@ def test_copies_of_one_persons_devices_alone_are_not_all_that_counts() -> None:
         assert member is not None
         member.report(m.Status(actor, StageIndex(0), 1, sequence=0), 1)
         member.has_worked = True
-    checkpoints = Checkpoints(settings, history, members, Doubts(), out)
+    checkpoints = Checkpoints(settings, history, members, Doubts(), KeptBack(), out)
     makers = SimpleNamespace(tables=[m.StageTable(0, tuple(actors[:2]), (0, 1))])
-    checkpoints.decided(1, makers, frozenset())  # type: ignore[arg-type]
+    checkpoints.decided(1, makers, frozenset(), now=0.0)  # type: ignore[arg-type]
     for actor in actors:
         member = members.get(actor)
         assert member is not None
@@ -322,9 +323,9 @@ def test_a_copy_waits_for_no_replica_that_has_no_part_in_the_next_steps() -> Non
     paused = members.get(hot)
     assert paused is not None
     paused.pause("83 °C (limit 80)", 0.0)
-    checkpoints = Checkpoints(settings, history, members, Doubts(), out)
+    checkpoints = Checkpoints(settings, history, members, Doubts(), KeptBack(), out)
     tables = SimpleNamespace(tables=[m.StageTable(0, (maker,), (0, 0))])
-    checkpoints.decided(1, tables, frozenset())  # type: ignore[arg-type]
+    checkpoints.decided(1, tables, frozenset(), now=0.0)  # type: ignore[arg-type]
     saved = m.Status(maker, StageIndex(0), 1, checkpoint_version=1, checkpoint_digest="d", sequence=1)
     member = members.get(maker)
     assert member is not None

@@ -1,9 +1,10 @@
 """Tracks the checkpoints on the volunteers' disks, and orders a complete one to be fetched into the archive.
 
 For each stage, only the reports of some peers count: of the roster that decided the version. If this process does not
-know that roster, or none of its peers is left, the peers that hold the version now count instead. A majority of people
-(`People`) must report the same digest. The coordinator waits up to a step budget for peers that have not saved the
-version yet, so that the fastest peer alone cannot decide.
+know that roster, none of its peers is left, or nobody gets their checkpoints (`KeptBack`), the peers that hold the
+version now count instead. A majority of people (`People`) must report the same digest. The coordinator waits up to a
+step budget for peers that have not saved the version yet, so that the fastest peer alone cannot decide. It waits for a
+peer, or for a majority in a stage, only once: not again for each version.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from swarm.events import CheckpointRefused, CheckpointsDiffer, CheckpointsMissin
 from swarm.protocol.coordinator.io import CollectCheckpoint
 from swarm.protocol.coordinator.membership.doubts import Doubts
 from swarm.protocol.coordinator.membership.history import History
+from swarm.protocol.coordinator.membership.kept_back import KeptBack
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.pass_state import PassState
@@ -42,8 +44,6 @@ class _Copies:
     by_stage: dict[int, dict[str, tuple[Actor, str]]] = field(default_factory=dict)
     """{stage: {peer: (its last incarnation, digest)}}"""
     refused: set[Actor] = field(default_factory=set)
-    orders: int = 0
-    """How often this version was ordered to be fetched."""
     differing: set[int] = field(default_factory=set)
     """Stages for which an event has reported that the copies differ."""
 
@@ -60,11 +60,20 @@ class _Believed:
 class Checkpoints:
     """Receives every Status. Once every stage of a version is saved, orders it repeatedly until it is archived."""
 
-    def __init__(self, settings: Settings, history: History, members: Members, doubts: Doubts, out: Outbox) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        history: History,
+        members: Members,
+        doubts: Doubts,
+        kept_back: KeptBack,
+        out: Outbox,
+    ) -> None:
         self._settings = settings
         self._history = history
         self._members = members
         self._doubts = doubts
+        self._kept_back = kept_back
         self._out = out
         self._rosters: dict[int, list[frozenset[str]]] = {}
         """{version: for each stage, the peers that computed it}"""
@@ -79,9 +88,29 @@ class Checkpoints:
         """(the newest version in the archive, the time when it was first seen there; None: its lack is reported)"""
         self._orders = 0
         """Number of orders. Each order names another holder first, because the one before may be slow."""
+        self._in_vain = 0
+        """Number of orders since a checkpoint was archived."""
+        self._missed: dict[str, tuple[int, float]] = {}
+        """For each peer that has not saved a version which a sibling has saved: (the version, the time since which this
+        is so). It is removed once the peer reports that version or a later one.
+        """
+        self._split_since: dict[int, float] = {}
+        """For each stage whose copies differ, without a majority: the time since which this is so."""
+        self._due_since: float | None = None
+        """The time since which a checkpoint is due that the archive lacks; None: it lacks none."""
+        self._unfetched: set[int] = set()
+        """Stages whose copies could not be fetched from anybody since a checkpoint was archived."""
+        self._next_search = 0.0
+        """When stages that keep their checkpoints back are looked for again."""
 
     def decided(
-        self, version: int, pass_state: PassState, without: frozenset[Actor], took_part: Collection[str] = ()
+        self,
+        version: int,
+        pass_state: PassState,
+        without: frozenset[Actor],
+        took_part: Collection[str] = (),
+        *,
+        now: float,
     ) -> None:
         """A step is decided. From now on, reports of its rosters about the checkpoint `version` count.
 
@@ -101,6 +130,7 @@ class Checkpoints:
         if self._history.saves(version, self._settings):
             self._rosters[version] = rosters
             self._forget()
+            self._is_due(now)
 
     def ask(self, now: float) -> None:
         """Ask for a checkpoint of the current version if the organiser wants one now, or if the run ends with this
@@ -118,6 +148,7 @@ class Checkpoints:
         if not ends and last >= wanted and now - at < settings.step_budget_s:
             return
         self._due = version, now
+        self._is_due(now)
         if settings.saves(version):
             return  # its peers save it anyway
         history.asked = version
@@ -142,6 +173,7 @@ class Checkpoints:
         copies = self._copies.setdefault(version, _Copies(now))
         copies.by_stage.setdefault(stage, {})[peer] = (status.actor, status.checkpoint_digest)
         self._compare(version, stage, copies)
+        self._note_missing(version, stage, peer, now)
         self._forget()
         if len(copies.by_stage) < self._settings.stages:
             return
@@ -157,10 +189,29 @@ class Checkpoints:
         patience_s = _PATIENCE * self._settings.step_budget_s
         if archived != self._history.archived:
             self._progress = self._history.archived, now
+            self._forget()
+            self._in_vain = 0
+            self._unfetched.clear()
+            self._kept_back.clear()
+            self._due_since = now if self._rosters else None
+            here = {member.actor.peer for member in self._members}
+            self._missed = {peer: missed for peer, missed in self._missed.items() if peer in here}
         elif len(self._rosters) >= KEPT and since is not None and now - since >= patience_s:
             self._progress = archived, None
             version = sorted(self._rosters)[-2]  # its peers had the time of a whole interval to save it
             self._out.emit(CheckpointsMissing(archived or 0, self._history.version, self.lacking(version, now)))
+        self._search(now)
+
+    def arrives(self, actor: Actor, now: float) -> None:
+        """Bytes of a checkpoint arrive from this actor."""
+        member = self._members.get(actor)
+        if member is not None and member.stage is not None:
+            self._kept_back.arrives(member.stage, now)
+
+    def unfetched(self, version: int, stage: int) -> None:
+        """None of the ordered holders has given its copy of this stage."""
+        if not self._is_archived(version):
+            self._unfetched.add(stage)
 
     def rolled_back(self, version: int) -> None:
         """The run has gone back: forget later versions, which belong to a history that no longer counts."""
@@ -169,6 +220,11 @@ class Checkpoints:
         self._newest_rosters = (-1, [])
         self._due = (-1, 0.0)
         self._ordered = (-1, 0.0)
+        self._missed.clear()
+        self._split_since.clear()
+        self._due_since = None
+        self._unfetched.clear()
+        self._kept_back.clear()
 
     def lacking(self, version: int, now: float) -> str:
         """The reason why a version is not in the archive yet, as text."""
@@ -181,6 +237,50 @@ class Checkpoints:
                 return f"{what}: its replicas' copies differ, or some have not saved it"
         return f"checkpoint {version} is not archived: its copies could not be fetched or stored so far"
 
+    # ------------------------------------------------------------ who keeps its checkpoints back
+
+    def _is_due(self, now: float) -> None:
+        """The archive lacks a checkpoint from now on, or already."""
+        if self._due_since is None:
+            self._due_since = now
+
+    def _note_missing(self, version: int, stage: int, peer: str, now: float) -> None:
+        """A peer has saved a version: from now on, the other peers of its stage should have saved it too."""
+        missed = self._missed.get(peer)
+        if missed is not None and version >= missed[0]:
+            del self._missed[peer]
+        for other in self._believed(version, stage).here:
+            if other not in self._copies[version].by_stage[stage]:
+                self._missed.setdefault(other, (version, now))
+
+    def _has_time(self, peer: str, now: float) -> bool:
+        """Return True if the coordinator may wait for the peer to save a version."""
+        missed = self._missed.get(peer)
+        return missed is None or now - missed[1] < self._settings.step_budget_s
+
+    def _search(self, now: float) -> None:
+        """Look for stages whose checkpoints nobody gets, once a heartbeat while a checkpoint is overdue."""
+        since, patience_s = self._due_since, _PATIENCE * self._settings.step_budget_s
+        if since is None or now - since < patience_s or now < self._next_search:
+            return
+        self._next_search = now + self._settings.heartbeat_s
+        for stage in range(self._settings.stages):
+            if not self._gives(stage, now):
+                there = self._members.of_stage(stage)
+                holders = [m.actor.peer for m in there if m.is_current(self._history.version, self._history.decision)]
+                if holders:
+                    self._kept_back.add(stage, holders)
+
+    def _gives(self, stage: int, now: float) -> bool:
+        """Return True if the stage has saved some version that the archive lacks, as far as is known."""
+        if stage in self._unfetched:
+            return False
+        return any(
+            self._agreed(version, stage, copies, now) is not None
+            for version, copies in self._copies.items()
+            if copies.by_stage.get(stage)
+        )
+
     # ------------------------------------------------------------ whose reports count
 
     def _is_archived(self, version: int) -> bool:
@@ -191,7 +291,7 @@ class Checkpoints:
         crew = [m for m in self._members.of_stage(stage) if m.actor.peer not in self._doubts.left_out]
         makers = self._rosters[version][stage] if version in self._rosters else frozenset[str]()
         here = makers & {member.actor.peer for member in crew}
-        if here:
+        if here and (version != self._history.version or not all(self._kept_back.has(peer) for peer in here)):
             return _Believed(makers, here, 0)
         if version != self._history.version:
             return _Believed(frozenset(), frozenset(), 0)
@@ -207,23 +307,25 @@ class Checkpoints:
         if not said:
             return None
         people, waits = self._members.people, now - copies.since < self._settings.step_budget_s
-        shares = people.votes([*said, *believed.here] if waits else said)
+        awaited = [peer for peer in believed.here if peer not in said and waits and self._has_time(peer, now)]
+        lacking = believed.lacking if waits else 0
+        shares = people.votes([*said, *awaited])
         votes: defaultdict[str, Fraction] = defaultdict(Fraction)
         for peer, (_, digest) in said.items():
             votes[digest] += shares[peer]
         common = max(votes, key=lambda digest: votes[digest])
-        voters = sum(votes.values(), Fraction(0))
-        if waits:
-            voters = max(voters, sum((shares[peer] for peer in believed.here), Fraction(believed.lacking)))
-        if 2 * votes[common] > voters:
+        if 2 * votes[common] > sum(shares.values(), Fraction(lacking)):
+            self._split_since.pop(stage, None)
             return common
-        if waits or not len(votes) == people.count(said) == 2:
+        if awaited or lacking or not len(votes) == people.count(said) == 2:
+            return None
+        if now - self._split_since.setdefault(stage, copies.since) < self._settings.step_budget_s:
             return None
         # It is unknown which copy is right. If none with the first digest can be fetched, try the other one.
         in_turn = sorted(
             votes, key=lambda digest: min(self._members.standing(a) for a, d in said.values() if d == digest)
         )
-        return in_turn[copies.orders % 2]
+        return in_turn[self._in_vain % 2]
 
     def _compare(self, version: int, stage: int, copies: _Copies) -> None:
         """Report an event as soon as the copies of a stage differ."""
@@ -256,7 +358,7 @@ class Checkpoints:
             first = self._orders % len(agreeing)
             holders.append((*agreeing[first:], *agreeing[:first]))
         self._orders += 1
-        copies.orders += 1
+        self._in_vain += 1
         proven = self._history.last_sound  # the newest checkpoint in an archive does not count as sound yet
         self._out.add(CollectCheckpoint(version, self._history.term, tuple(holders), tuple(agreed), proven=proven))
 

@@ -19,6 +19,7 @@ from swarm.protocol.coordinator.divergence import Divergence
 from swarm.protocol.coordinator.exclusions import Exclusions
 from swarm.protocol.coordinator.io import (
     ArchiveStored,
+    CheckpointUnfetched,
     CommandWritten,
     ControlRequested,
     CoordinatorAction,
@@ -207,6 +208,7 @@ class CoordinatorCore:
                 self._presence.link_up(other)
             case Transferring(other):
                 self._presence.transferring(other, now)
+                self._cycle.checkpoints.arrives(other, now)
             case Tick():
                 pass
             case TermWritten(term):
@@ -216,6 +218,8 @@ class CoordinatorCore:
                 self._cycle.record_written(decision, now)
             case ArchiveStored(version, term):
                 self.history.stored(version, term)
+            case CheckpointUnfetched(version, stage):
+                self._cycle.checkpoints.unfetched(version, stage)
             case LeaveRequested(reason):
                 self._stopping.request(reason, self.phase, now)
             case ControlRequested():

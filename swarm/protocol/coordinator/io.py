@@ -42,6 +42,14 @@ class ArchiveStored:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointUnfetched:
+    """None of the holders that an order named has given its copy of this stage."""
+
+    version: int
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
 class Transferring:
     """Bytes of a checkpoint arrive from a peer. So the peer is alive, even if its messages are queued behind them."""
 
@@ -77,6 +85,7 @@ CoordinatorInput = (
     | RecordWritten
     | TermWritten
     | ArchiveStored
+    | CheckpointUnfetched
     | LeaveRequested
     | ControlRequested
     | CommandWritten

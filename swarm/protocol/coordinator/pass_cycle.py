@@ -91,7 +91,9 @@ class PassCycle:
         self._tables_told = TablesReport(members, stage_costs, out)
         self._progress_told = ProgressReport(out)
         self.costs = CostsReport(settings, out)
-        self.checkpoints = Checkpoints(settings, history, members, failure_history.doubts, out)
+        self.checkpoints = Checkpoints(
+            settings, history, members, failure_history.doubts, failure_history.kept_back, out
+        )
         self._terms = Terms(history, members, out)
         self._interval = Interval(
             settings, history, members, failure_history, self._scheduler, placement, self.checkpoints, out
@@ -173,7 +175,7 @@ class PassCycle:
         assert isinstance(decided, Decided)
         without = decided.without
         self._history.decided(decision)
-        self.checkpoints.decided(self._history.version, pass_state, without, self._audits.took_part)
+        self.checkpoints.decided(self._history.version, pass_state, without, self._audits.took_part, now=now)
         self._rosters.decided(decision, pass_state.tables, without)
         self._failure_history.decided()
         self._divergence.decided()
@@ -185,7 +187,7 @@ class PassCycle:
         self._placement.decided([listener.actor for listener in pass_state.listeners])
         for actor in there:
             if (member := self._members.get(actor)) is not None:
-                member.worked()
+                member.worked(self._history.version)
                 member.has_counted = member.shown = True
                 if pass_state.has_work(actor):
                     self._failure_history.probation.worked(actor.peer, pass_state.pass_id)

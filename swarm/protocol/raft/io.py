@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from swarm.protocol.coordinator.io import (
     AnswerControl,
     ArchiveStored,
+    CheckpointUnfetched,
     CollectCheckpoint,
     ControlRequested,
     Feed,
@@ -33,6 +34,7 @@ GroupInput = (
     | Tick
     | GroupWritten
     | ArchiveStored
+    | CheckpointUnfetched
     | LeaveRequested
     | ControlRequested
 )

@@ -27,6 +27,7 @@ from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import (
     AnswerControl,
     ArchiveStored,
+    CheckpointUnfetched,
     CollectCheckpoint,
     CommandWritten,
     ControlRequested,
@@ -184,7 +185,7 @@ class GroupMember:
                 self._out.append(Stop(reason))
             case ControlRequested():
                 self._on_request(event, now)
-            case Tick() | Transferring():
+            case Tick() | Transferring() | CheckpointUnfetched():
                 self._tell_core(event, now)
         self._follow_up(now)
         out, self._out = self._out, []

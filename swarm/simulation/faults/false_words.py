@@ -91,6 +91,10 @@ def _status(peer: PeerBody, status: Status) -> Status:
         status = replace(status, prepared=_prepared(peer, status.prepared))
     if status.checkpoint_digest and peer.lies("copy"):
         return replace(status, checkpoint_digest="lie")
+    if status.version and peer.lies("losing"):
+        return replace(status, version=status.version - 1)
+    if status.checkpoint_digest and peer.lies("unsaved"):
+        return replace(status, checkpoint_version=-1, checkpoint_digest="")
     if peer.lies("accusing"):
         return replace(status, reduced=0, awaited=_siblings(peer)[:MAX_AWAITED])
     return _extreme(peer, status) if peer.lies("status") else status

@@ -16,11 +16,13 @@ DISTURBANCES: tuple[Disturbance, ...] = get_args(Disturbance)
 Said = Literal["checksum", "proof", "digest", "copy", "gift"]
 SAID: tuple[Said, ...] = get_args(Said)
 Claim = Literal["spoilt", "unsendable"]
+Keeping = Literal["keeping", "unsaved", "losing"]
+KEEPING: tuple[Keeping, ...] = get_args(Keeping)
 Meddling = Literal[
     "impostor", "claiming", "accusing", "misjudging", "boasting", "modest", "wavering", "delaying", "grudging"
 ]
 MEDDLING: tuple[Meddling, ...] = get_args(Meddling)
-About = Wrong | Scaled | Disturbance | Said | Claim | Meddling | Literal["constant"]
+About = Wrong | Scaled | Disturbance | Said | Claim | Keeping | Meddling | Literal["constant"]
 FACTORS: Mapping[About, tuple[int, int]] = {
     "negated": (-1, 1),
     "a quarter more": (5, 4),
@@ -69,6 +71,9 @@ class Lie:
     * `checksum`, `proof`, `digest`, `copy`: it reports a false one; all such peers report the same.
     * `gift`: it gives newcomers a false state.
     * `spoilt`: it reports that its state is not finite, and saves none.
+    * `keeping`: it gives its state and its checkpoints to nobody.
+    * `unsaved`: it reports no checkpoints, but gives its state to others.
+    * `losing`: it reports that it has lost its newest state.
     * `unsendable`: it reports that its results for others are not finite, and sends a marker instead.
     * `impostor`: it sends messages in the name of other peers and of the coordinator, and results of others' work.
     * `claiming`: its parts of sums claim microbatches that others have computed.
@@ -90,4 +95,4 @@ class Lie:
     @property
     def of_itself(self) -> bool:
         """True if it lies about its own state or sums. Others may then have to do without its state."""
-        return self.about in ("nan", "spoilt", "status", "hoarding", *SAID)
+        return self.about in ("nan", "spoilt", "status", "hoarding", *SAID, *KEEPING)

@@ -11,6 +11,7 @@ from swarm.simulation.faults.false_means import CLAIMS
 from swarm.simulation.faults.lie import (
     DISTURBANCES,
     INSIDERS,
+    KEEPING,
     MEDDLING,
     NEWCOMERS,
     WRONG,
@@ -111,3 +112,29 @@ def alone(seed: int) -> Plan:
     arrivals = tuple(0.5 + 4.0 * rng.random() for _ in range(spares)) if late else ()
     speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in range(peers + spares))
     return Plan("alone", seed, settings, spares, speeds, (), lies=lies, arrivals=arrivals, grows=grows)
+
+
+def keeping(seed: int) -> Plan:
+    """The only peer of a stage does its work, but reports no checkpoints, gives them and its state to nobody, or
+    reports that it has lost its state.
+
+    Another peer stands by, comes later, or holds a second stage in its process. The run ends with the same result as on
+    one machine.
+    """
+    rng = Random(f"keeping/{seed}")
+    stages = rng.choice((1, 2, 2, 3))
+    settings = small_settings(
+        stages=stages,
+        microbatches=rng.choice((2, 3, 4)),
+        steps=rng.choice((3, 6, 100)),
+        replicas=1,
+        checkpoint_every=rng.choice((1, 2, 10, 1000)),
+        slots=rng.choice((1, 2, 16)),
+        imported=rng.random() < 0.2,
+    )
+    lie = Lie(KEEPING[seed % len(KEEPING)], stage=rng.randrange(stages), since=rng.choice((0, 0, 1, 2)))
+    grows = stages > 1 and rng.random() < 0.3
+    spares = 0 if grows else 1
+    arrivals = (0.5 + 4.0 * rng.random(),) * spares if rng.random() < 0.5 else ()
+    speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in range(stages + spares))
+    return Plan("keeping", seed, settings, spares, speeds, (), lies=(lie,) * stages, arrivals=arrivals, grows=grows)

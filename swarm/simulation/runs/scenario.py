@@ -18,7 +18,7 @@ from swarm.simulation.faults.diverging import Diverging
 from swarm.simulation.faults.faults import CELLS, GROUP_CELLS, KINDS, Cell
 from swarm.simulation.kernel.network import Weather
 from swarm.simulation.runs.fault_draw import FaultDraw
-from swarm.simulation.runs.misbehaviour import alone, insiders, passes
+from swarm.simulation.runs.misbehaviour import alone, insiders, keeping, passes
 from swarm.simulation.runs.plan import Pause, Plan, small_settings, unlike_memory
 from swarm.simulation.toy.organiser import Wish
 from swarm.simulation.toy.toy_model import SHARED_BUCKETS
@@ -26,7 +26,7 @@ from swarm.simulation.toy.toy_model import SHARED_BUCKETS
 SCENARIOS = (
     *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "election", "joining"),
     *("moves", "audited", "seats", "controls", "unlike", "insiders", "passes", "alone", "diverging", "pausing"),
-    *("memory", "meddling"),
+    *("memory", "meddling", "keeping"),
     *(kind.replace(" ", "-") for kind in KINDS),
 )
 """The scenarios. "As mixed" means: with the faults of `mixed`.
@@ -55,6 +55,8 @@ SCENARIOS = (
 * `meddling`: as `passes`, but the person sends false words about others, itself or evaluations, or is late on purpose.
 * `alone`: no faults, but all replicas of one stage report non-finite results of their stage, and other peers come to
   take their place.
+* `keeping`: no faults, but the only peer of a stage reports no checkpoints, gives them and its state to nobody, or
+  reports that it has lost its state, and another peer stands by.
 * `diverging`: runs whose results are not finite from some version on, for good or until the rate is lower; every second
   run as mixed, half of the runs with several coordinators.
 * `pausing`: as mixed, in longer runs whose peers pause and resume at random times, sometimes all peers of a stage; one
@@ -102,6 +104,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
         return passes(seed, meddling=scenario == "meddling")
     if scenario == "alone":
         return alone(seed)
+    if scenario == "keeping":
+        return keeping(seed)
     rng = Random(f"{scenario}/{seed}")
     draw = FaultDraw(rng)
     first = cells[seed % len(cells)] if cells else None
@@ -250,7 +254,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
 
 @lru_cache(maxsize=32)
 def _cells(scenario: str) -> tuple[Cell, ...]:
-    if scenario in ("calm", "insiders", "passes", "meddling", "alone"):
+    if scenario in ("calm", "insiders", "passes", "meddling", "alone", "keeping"):
         return ()
     if scenario not in SCENARIOS:
         raise ValueError(f"unknown scenario {scenario!r}: choose one of {', '.join(SCENARIOS)}")

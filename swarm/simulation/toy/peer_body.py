@@ -90,6 +90,11 @@ class PeerBody(Process):
             self.world.watch.audits.lied(self.actor, what)
         return lied
 
+    @property
+    def keeps_its_state(self) -> bool:
+        """True if it gives its state, checkpoints and sums to nobody now."""
+        return self.lies("keeping")
+
     def given(self) -> int:
         """The state that it gives to others."""
         return self.state ^ 1 if self.lies("gift") else self.state

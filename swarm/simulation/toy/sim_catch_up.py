@@ -98,7 +98,7 @@ class Loans:
             return
         for donor in self._shuffled(action.donors):
             digest, sums = donor.loans.sums.get(action.step, ("", {}))
-            if digest == action.digest and donor.stage == action.stage:
+            if digest == action.digest and donor.stage == action.stage and not donor.keeps_its_state:
                 self._spool[action.step] = self._received(sums)
                 self._fetching = None
                 self._come()
@@ -134,7 +134,8 @@ class Loans:
 
     def lends(self, order: peer_io.LoadState) -> bool:
         """Return True if this peer was told to keep a copy of that state."""
-        return self._peer.stage == order.stage and order.version in self.copies
+        there = self._peer.stage == order.stage and order.version in self.copies
+        return there and not self._peer.keeps_its_state
 
     def are_lent(self, order: peer_io.LoadState) -> bool:
         """Return True if a donor was told to keep a copy, so that the download takes its time."""

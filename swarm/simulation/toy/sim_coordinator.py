@@ -214,6 +214,8 @@ class SimCoordinator(Process):
                     shards[stage] = state
                     break
             else:
+                if not action.from_archive:
+                    self.feed(coordinator_io.CheckpointUnfetched(action.version, stage))
                 self._later(_COLLECT_RETRY_S, action)
                 return
         self._store(action, shards)

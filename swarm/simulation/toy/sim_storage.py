@@ -135,7 +135,7 @@ class SimStorage:
     def snapshot(self, stage: int, version: int) -> int | None:
         """The state that this process gives to another one, as `Process.snapshot` says."""
         peer = self._peer
-        if not peer.alive:
+        if not peer.alive or peer.keeps_its_state:
             return None
         if peer.stage == stage and peer.version == version:
             return peer.given()

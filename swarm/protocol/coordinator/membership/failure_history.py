@@ -12,6 +12,7 @@ from swarm.protocol.coordinator.membership.delays import Delays
 from swarm.protocol.coordinator.membership.doubts import Doubts
 from swarm.protocol.coordinator.membership.halves import Halves
 from swarm.protocol.coordinator.membership.idle import Idle
+from swarm.protocol.coordinator.membership.kept_back import KeptBack
 from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.membership.probation import Probation
 from swarm.protocol.ids import Actor, Pair, PassId, StepNumber, Term
@@ -48,6 +49,7 @@ class FailureHistory:
         self.halves = Halves(people)
         self.doubts = Doubts()
         self.idle = Idle()
+        self.kept_back = KeptBack()
         self._cast: Cast = frozenset()
         """The peers of the newest attempt at the step."""
         self._failed_with: Counter[Cast] = Counter()

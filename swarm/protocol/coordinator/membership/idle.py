@@ -51,6 +51,10 @@ class Idle:
         record.last, record.reason = now, reason
         return record.times
 
+    def leave_out(self, peer: str, reason: str, budget_s: float, now: float) -> None:
+        """The peer should get no work from now on if any other peer can take its place."""
+        self._records[peer] = _Record(now - budget_s, reason, budget_s, now, 1)
+
     def decided(self) -> None:
         """A step is decided. `worked` tells who did its work."""
         for peer in self._records:
@@ -75,6 +79,10 @@ class Idle:
         not rely on it alone.
         """
         return peer in self._records or peer in self._unproven
+
+    def was(self, peer: str) -> bool:
+        """Return True if the peer was idle in an earlier step."""
+        return peer in self._times
 
     def has(self, peer: str) -> bool:
         """Return True if another peer may take a place beside this peer."""

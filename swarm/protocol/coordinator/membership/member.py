@@ -68,6 +68,8 @@ class Member:
     has_counted: bool = False
     """True if it took part in a decided step since it joined. This shows that it holds the same state as its siblings.
     """
+    computed: int = -1
+    """The version after the last decided step in which it took part; −1: none, or the run has gone back since."""
     shown: bool = False
     """True if its state was proven equal to that of its siblings since it was loaded (`Proofs`)."""
     has_worked: bool = False
@@ -316,8 +318,9 @@ class Member:
         """
         return self.drifts, self.placed_at
 
-    def worked(self) -> None:
-        """The member took part in a decided step. Forget earlier failures."""
+    def worked(self, version: int) -> None:
+        """The member took part in a decided step, which results in this version. Forget earlier failures."""
+        self.computed = version
         self.has_state()
         self.waits_in_vain = self.late = self.enters_from = 0
         self.listens_from = self.listens_since = None

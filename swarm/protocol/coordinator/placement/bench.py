@@ -69,7 +69,8 @@ class Bench:
             spared = history.version < history.end(self._settings)
             spared = spared and any(m.actor not in late | idle for m in there)
             for member in crew:
-                member.note_idle(self._failure_history.idle.has(member.actor.peer))
+                peer = member.actor.peer
+                member.note_idle(self._failure_history.idle.has(peer) or self._failure_history.kept_back.has(peer))
                 member.bench(member.actor in doubted | idle or (spared and member.actor in late))
 
     def _against(self, member: Member, now: float) -> int:

@@ -111,6 +111,9 @@ class Placement:
         self._withheld_since: dict[int, float] = {}
         """For each stage, when another peer first wanted its state in this step while all its holders left or paused.
         """
+        self._kept_back_since: dict[int, float] = {}
+        """For each stage whose checkpoints nobody gets, since when another peer beside its holders wants their state.
+        """
         self._arrived: set[str] = set()
         """The peer ids of all members that were seen since then. One that returns must not delay what is done about an
         empty stage.
@@ -220,7 +223,10 @@ class Placement:
                     if not crew and not history.restorable:
                         self._recruit(stage, now)
                 elif all(m.idle for m in staying) and not self._members.crew(stage):
-                    self._seats.lacking(stage, now)  # no peer without a stage has taken the place beside them
+                    if history.version == history.end(self._settings):
+                        self._recruit(stage, now)  # the other stages have done their work
+                    else:
+                        self._seats.lacking(stage, now)  # no peer without a stage has taken the place beside them
             else:
                 self._missing(stage, crew, found, now)
             if crew:
@@ -262,16 +268,34 @@ class Placement:
         return not others and all(member.absent for member in paused)
 
     def _keep_it_back(self, stage: int, holders: Sequence[Member], needy: Iterable[Member], now: float) -> bool:
-        """Return True if all holders of a stage leave or pause, and another peer has not got their state in time.
+        """Return True if all holders of a stage leave or pause, or nobody gets its checkpoints, and another peer has
+        not got their state in time.
 
         Perhaps they do not give it, and will never leave or resume. So they do not count as holders any more.
         """
+        if self._nobody_gets(stage, holders, needy, now):
+            return True
         if not holders or not all(m.is_withheld for m in holders) or all(m.is_withheld for m in needy):
             return False
         settings = self._settings
         since = self._withheld_since.setdefault(stage, now)
         if all(m.leaving_since is not None for m in holders):
             return now - since > settings.leave_s + settings.step_budget_s
+        return now - since > KEPT_BACK_BUDGETS * settings.step_budget_s + longest_load_s(settings.stage_needs, stage)
+
+    def _nobody_gets(self, stage: int, holders: Sequence[Member], needy: Iterable[Member], now: float) -> bool:
+        """Return True if neither the archive nor another peer beside the holders of a stage gets their state. As long
+        as they have work to do, it is enough that the archive gets some bytes now and then: their line may be slow.
+        """
+        kept_back, settings = self._failure_history.kept_back, self._settings
+        those = holders and all(kept_back.has(m.actor.peer) for m in holders) and not all(m.is_withheld for m in needy)
+        if not those:
+            self._kept_back_since.pop(stage, None)
+            return False
+        since = self._kept_back_since.setdefault(stage, now)
+        if self._history.version < self._history.end(settings) and kept_back.arrived_since(stage, since):
+            self._kept_back_since[stage] = now
+            return False
         return now - since > KEPT_BACK_BUDGETS * settings.step_budget_s + longest_load_s(settings.stage_needs, stage)
 
     def _listens(self, member: Member) -> bool:
@@ -435,7 +459,28 @@ class Placement:
                     f"the decision record is an older copy: it ends with version {history.version}, and peers hold "
                     f"version {newest}"
                 )
-            found.new_term = self.go_back(target, reason)
+            found.new_term = self.go_back(target, self._lose(stage, now) or reason)
+
+    def _lose(self, stage: int, now: float) -> str:
+        """The run is about to go back, because nobody holds the state of this stage. Others may take the places of
+        those that computed it. Return the reason, as text; empty if they do not hold the state either.
+
+        Members that lose a state again, or give it to nobody, are left out until others have computed a step.
+        """
+        idle, version, budget_s = self._failure_history.idle, self._history.version, self._settings.step_budget_s
+        crew = self._members.of_stage(stage)
+        kept_back = [m.actor for m in crew if self._failure_history.kept_back.has(m.actor.peer)]
+        why = f"neither the archive nor another peer gets version {version} of stage {stage} from "
+        why += " and ".join(map(str, kept_back))
+        for member in crew:
+            peer, reason = member.actor.peer, f"it has lost version {version} of stage {stage}"
+            if member.actor in kept_back:
+                idle.leave_out(peer, why, budget_s, now)
+            elif member.computed == version and idle.was(peer):
+                idle.leave_out(peer, f"{reason}, and another one before", budget_s, now)
+            elif member.computed == version:
+                idle.add(peer, reason, budget_s, now)
+        return why if kept_back else ""
 
     def _nobody(self, stage: int) -> str:
         """The reason why a stage has no peer, and what the organiser can do, as text."""
@@ -455,6 +500,7 @@ class Placement:
         self._out.emit(RolledBack(self._members.next_term(self._history.term), target, reason))
         for member in self._members:
             member.version = None
+            member.computed = -1
             member.has_state()
         return NewTerm(target)
 
