@@ -51,8 +51,8 @@ def _unless_importing(number: int, frame: FrameType | None) -> None:
 
 
 def leaving_signals() -> tuple[signal.Signals, ...]:
-    """The signals that ask this process to leave, Ctrl-C first. SIGHUP is not among them if the parent process ignores it, as `nohup`
-    does.
+    """The signals that ask this process to leave, Ctrl-C first. SIGHUP is not among them if the parent process ignores
+    it, as `nohup` does.
     """
     asked = (signal.SIGINT, signal.SIGTERM)
     return asked if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*asked, signal.SIGHUP)
