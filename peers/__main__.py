@@ -1,5 +1,5 @@
 """`python -m peers`: the same as `swarm-peer`."""
 
-from peers.cli import main
+from peers.entry import main
 
 main()

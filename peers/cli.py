@@ -1,8 +1,8 @@
 """`swarm-peer`: the command line. A command's module is imported when the command is called, so help is instant.
 
-Exit codes: 0 done, 1 an internal error, 2 an error that the user can fix (explained in one line), 130 Ctrl-C.
-`reference` and `demo` exit with 3 if digests differ. `coordinate` and `join` exit with 4 if the run cannot continue,
-or if the coordinator stayed unreachable, `reference` if the run diverges.
+Exit codes: 0 done, 1 an internal error, 2 an error that the user can fix (explained in one line), 130 Ctrl-C, SIGTERM
+or a closed terminal. `reference` and `demo` exit with 3 if digests differ. `coordinate` and `join` exit with 4 if the
+run cannot continue, or if the coordinator stayed unreachable, `reference` if the run diverges.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from peers.commands import COMMANDS, LASTING
 from peers.runtime import streams
 from peers.runtime.descriptors import raise_limit
 from peers.runtime.semaphores import need_semaphores
-from peers.runtime.signals import INTERRUPTED, imports_end_at_ctrl_c
+from peers.runtime.signals import INTERRUPTED, ends_when_asked
 from peers.runtime.temporary_folder import choose_temporary_folder
 
 _FILES = (errno.EMFILE, errno.ENFILE)
@@ -54,12 +54,12 @@ EXIT_USER = 2
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command line and raise SystemExit with its exit code. Entry point of `swarm-peer`."""
+    """Run the command line and raise SystemExit with its exit code. peers/entry.py calls it."""
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     streams.mend()
     try:
         try:
-            with imports_end_at_ctrl_c():
+            with ends_when_asked():
                 typer.main.get_command(_app)(arguments, prog_name="swarm-peer")
         finally:
             streams.flush()
@@ -182,7 +182,7 @@ def _print_version(wanted: bool) -> None:
 
 @_app.callback(
     epilog="Exit codes: 0 done, 1 an internal error or a check that failed, 2 something you can fix, 3 digests differ, "
-    "4 the run cannot continue or its coordinator stayed away, 130 Ctrl-C."
+    "4 the run cannot continue or its coordinator stayed away, 130 Ctrl-C, SIGTERM or a closed terminal."
 )
 def _root(
     version: Annotated[

@@ -6,6 +6,7 @@ All of them end with this process: `stop` ends them, and on Linux the kernel doe
 from __future__ import annotations
 
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from peers.launching.process import Launcher, Process
 
 _LAST_LINES = 12
 _GONE_S = 10.0
+_PROBE_BYTES = 1 << 16
 
 
 class ChildDied(RuntimeError):
@@ -56,7 +58,20 @@ class Child:
             return
         lines = self.output.read_text(errors="replace").splitlines()[-_LAST_LINES:]
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        raise ChildDied(f"{self.name} {how}; its last lines:\n  " + "\n  ".join(lines or ["(none)"]))
+        told = f"{self.name} {how}; its last lines:\n  " + "\n  ".join(lines or ["(none)"])
+        raise ChildDied(told + _trouble_of_disk(self.output.parent))
+
+
+def _trouble_of_disk(folder: Path) -> str:
+    """A line that says why nothing can be written in `folder`; empty if something can. The child may have ended for the
+    same reason, and its own message was lost with it.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            file.write(bytes(_PROBE_BYTES))
+    except OSError as error:
+        return f"\nnothing can be written in {folder} ({error.strerror}): free space, or use a folder on another disk"
+    return ""
 
 
 class Children:

@@ -40,6 +40,8 @@ class Member:
     """The reason why the member is about to leave."""
     paused: str = ""
     """The reason why the member computes nothing at present."""
+    trouble: str = ""
+    """The trouble that it reported last; empty: none since it was given its stage."""
     machine: dict[str, str | float] = field(default_factory=dict)
     usage: Packed = NOTHING
     seconds: Packed = NOTHING
@@ -109,7 +111,7 @@ def joined(state: RunState, record: Record, at: float, source: str) -> None:
         return
     if member.joined_at is None or member.stage != stage:
         member.worked = False
-    member.stage, member.joined_at, member.last_at = stage, at, at
+    member.stage, member.joined_at, member.last_at, member.trouble = stage, at, at, ""
     where = "stands by" if stage is None else f"joined stage {stage}"
     member.note(at, f"{where}: {reason}")
 
@@ -144,6 +146,14 @@ def resumed(state: RunState, record: Record, at: float, source: str) -> None:
     if member is not None:
         member.paused = ""
         member.note(at, "goes on")
+
+
+def troubled(state: RunState, record: Record, at: float, source: str) -> None:
+    member = state.members.here.get(reading.name(record, "actor"))
+    reason = reading.text(record, "reason")
+    if member is not None:
+        member.trouble = reason
+        member.note(at, f"reports: {reason}")
 
 
 def lost(state: RunState, record: Record, at: float, source: str) -> None:

@@ -16,22 +16,29 @@ _IMPORT = "<frozen importlib._bootstrap>"
 
 
 @contextmanager
-def imports_end_at_ctrl_c() -> Iterator[None]:
-    """Within this context, Ctrl-C during an import ends the process at once, with INTERRUPTED.
+def ends_when_asked() -> Iterator[None]:
+    """Within this context, Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt, so that the process cleans up and leaves
+    no half-written line behind. During an import they end the process at once, with INTERRUPTED.
 
     Some libraries ignore an exception within their import, so that the process would continue, or try the import again
-    and then fail with an internal error. Elsewhere, Ctrl-C does what it usually does.
+    and then fail with an internal error.
     """
     usual = signal.getsignal(signal.SIGINT)
     if usual is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
         yield
         return
     signal.signal(signal.SIGINT, _unless_importing)
+    others = {
+        number: signal.signal(number, _like_ctrl_c) for number in leaving_signals() if number is not signal.SIGINT
+    }
     try:
         yield
     finally:
         if signal.getsignal(signal.SIGINT) is _unless_importing:
             signal.signal(signal.SIGINT, usual)
+        for number, before in others.items():
+            if signal.getsignal(number) is _like_ctrl_c:
+                signal.signal(number, before)
 
 
 def _unless_importing(number: int, frame: FrameType | None) -> None:
@@ -44,8 +51,8 @@ def _unless_importing(number: int, frame: FrameType | None) -> None:
 
 
 def leaving_signals() -> tuple[signal.Signals, ...]:
-    """The signals that ask this process to leave. SIGHUP is not among them if the parent process ignores it, as `nohup`
-    does.
+    """The signals that ask this process to leave, Ctrl-C first. SIGHUP is not among them if the parent process ignores
+    it, as `nohup` does.
     """
     asked = (signal.SIGINT, signal.SIGTERM)
     return asked if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*asked, signal.SIGHUP)
@@ -54,8 +61,8 @@ def leaving_signals() -> tuple[signal.Signals, ...]:
 def treat_all_as_ctrl_c() -> None:
     """From this call on, SIGTERM and SIGHUP do what Ctrl-C does, until the process handles them in its event loop.
 
-    Otherwise a process that is asked to leave while it waits for a coordinator would end without its exit code, and
-    would leave its sockets behind. Call this after slow imports: an exception within them can abort the process.
+    An event loop handles Ctrl-C only if nothing else does. So call this before the loop runs and after slow imports: an
+    exception within them can abort the process.
     """
     if signal.getsignal(signal.SIGINT) is _unless_importing:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # an event loop replaces this one only

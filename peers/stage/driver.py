@@ -16,7 +16,7 @@ from peers.stage.telemetry import Reports
 from swarm.buffer import Buffer
 from swarm.compute.body import FrameError
 from swarm.compute.shortage import out_of_memory
-from swarm.events import CheckpointRefused, EventLog, ProcessStopped, StepApplied
+from swarm.events import CatchUpFailed, CheckpointRefused, EventLog, ProcessStopped, StepApplied
 from swarm.protocol.ids import Actor, Attempt
 from swarm.protocol.io import Emit, Send, Stop
 from swarm.protocol.messages import Frame, Message, Relay, WithPayload
@@ -135,6 +135,8 @@ class StageDriver:
                     self.reports.sent(to, message)
             case Emit(event):
                 self._log.append(event)
+                if isinstance(event, CatchUpFailed):
+                    self._tell_trouble(f"catching up failed at step {event.step + 1}: {event.reason}")
                 if isinstance(event, StepApplied):
                     self._log.append(measure(event.step + 1, self._retention.peak_bytes))
                     self._keeper.applied(event.step)
@@ -206,15 +208,19 @@ class StageDriver:
                 if not out_of_memory(error):
                     raise
                 self.loop.post(MemoryShort(f"the state of stage {action.stage}: {error}"))
-            self._log.append(
-                CheckpointRefused(f"state of stage {action.stage} at version {action.version}", str(error))
-            )
+            what = f"state of stage {action.stage} at version {action.version}"
+            self._log.append(CheckpointRefused(what, str(error)))
+            self._tell_trouble(f"the {what} cannot be loaded: {_without_path(error)}")
             self.loop.post(StateFailed(action.stage, action.version, str(error)))
             return
         assert engine.version is not None
         self._log.append(measure(engine.version, self._retention.peak_bytes))
         counts = (engine.buckets, engine.first_round, engine.shared_buckets)
         self.loop.post(StateLoaded(action.stage, engine.version, *counts))
+
+    def _tell_trouble(self, reason: str) -> None:
+        if self.reports is not None:
+            self.reports.trouble(reason)
 
     def _fetch_sums(self, action: FetchSums) -> None:
         """Fetch the sums of one step at a time: a new step cancels the fetch of the previous one."""
@@ -264,6 +270,7 @@ class StageDriver:
             return
         except StateError as error:  # a full disk must cost only this peer's checkpoint; the peer stays in the swarm
             self._log.append(CheckpointRefused(error.where, error.reason))
+            self._tell_trouble(f"the checkpoint of version {version} cannot be written: {error.reason}")
             return
         self.loop.post(CheckpointSaved(version, digest))
 
@@ -272,3 +279,10 @@ class StageDriver:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return self.loop.watch(task)
+
+
+def _without_path(error: BaseException) -> str:
+    """The error in words for others: the path of a file on this disk is left out."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"its disk says {error.strerror}"
+    return str(error)

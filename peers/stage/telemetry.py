@@ -1,4 +1,4 @@
-"""Reports of a peer for people to read: its machine once, and its work after every training pass.
+"""Reports of a peer for people to read: its machine once, its work after every training pass, and its troubles.
 
 They go to the leading coordinator and into the peer's own log. The protocol does not need them. So they are made
 shortly after a step has opened, when the compute thread is busy anyway, and a peer on a slow link sends only part of
@@ -15,10 +15,22 @@ from peers.stage.timesheet import Timesheet
 from peers.stage.usage import Usage
 from swarm.compute.meter import Meter
 from swarm.events import EventLog
+from swarm.events.wording import printable, shortened
 from swarm.net.network import Network
 from swarm.protocol.coordinator.membership.reported_work import described, worked
 from swarm.protocol.ids import Actor
-from swarm.protocol.messages import MAX_LINK_USES, Join, LinkUse, Message, Open, Status, Telemetry, Trait, Work
+from swarm.protocol.messages import (
+    MAX_LINK_USES,
+    MAX_TROUBLE,
+    Join,
+    LinkUse,
+    Message,
+    Open,
+    Status,
+    Telemetry,
+    Trait,
+    Work,
+)
 from swarm.protocol.peer.core import PeerCore
 
 SLOW_UPLINK = 125_000.0
@@ -80,6 +92,11 @@ class Reports:
         meter = self._meter()
         if meter is not None and self._timesheet.applied(step, meter.clock()):
             self._report_soon()
+
+    def trouble(self, reason: str) -> None:
+        """Tell the coordinator of a trouble of this peer, so that the organiser reads it."""
+        told = shortened(printable(reason))[:MAX_TROUBLE]
+        self._network.send(self._core.coordinator, Telemetry(self._core.actor, trouble=told))
 
     def close(self) -> None:
         """Report the complete sheets of passes, if the connection still allows it."""

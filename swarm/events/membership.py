@@ -97,6 +97,22 @@ class PeerPaused(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PeerTroubled(Event):
+    """A peer reports its own trouble to the coordinator: it cannot get the state of its stage, catch up, or write a
+    checkpoint. The reason may name other peers, such as a donor whose disk is full.
+    """
+
+    severity: ClassVar[Severity] = "warning"
+
+    actor: str
+    stage: int | None
+    reason: str
+
+    def sentence(self) -> str:
+        return f"{self.actor} ({stage_name(self.stage)}) reports: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class PeerResumed(Event):
     """A peer's pause is over: it gets work again."""
 

@@ -199,6 +199,7 @@ _SPECIAL: dict[tuple[type, str], Converter] = {
     (m.Seating, "peers"): many(text(MAX_PEER_ID), m.MAX_SEATS),
     (m.Banned, "peers"): many(text(MAX_PEER_ID), m.MAX_BANNED),
     (m.Telemetry, "machine"): many(_nested(m.Trait), m.MAX_TRAITS),
+    (m.Telemetry, "trouble"): text(m.MAX_TROUBLE),
     (m.Trait, "name"): label(),
     (m.Trait, "text"): label(),
     (m.Figure, "name"): label(),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -45,6 +46,22 @@ def test_a_child_that_dies_is_named_with_its_last_lines(tmp_path: Path):
             children.wait_for(lambda: False, "nothing", DEADLINE_S)
         child.expected = True
         children.check()
+
+
+def test_a_child_that_can_write_no_last_line_is_explained_by_its_disk(tmp_path: Path):
+    """The message of a full disk was lost on the same disk, so that the demo said `(none)`."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Children(Cold()) as children:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # no file takes a byte, for the child either
+        try:
+            child = children.start("reader", ["events", str(tmp_path / "none.jsonl")], tmp_path / "out.txt")
+            with pytest.raises(
+                ChildDied, match=r"(?s)\(none\)\nnothing can be written in .*File too large.*free"
+            ):
+                children.wait_for(lambda: False, "nothing", DEADLINE_S)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        child.expected = True
 
 
 def test_what_does_not_happen_is_named(tmp_path: Path):

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from peers.runtime.signals import imports_end_at_ctrl_c
+from peers.runtime.signals import ends_when_asked
+from swarm.events import EventLog, PeerSeen
 
 WAITING = """
 import asyncio, signal, sys
@@ -76,8 +77,8 @@ def test_ctrl_c_within_an_import_that_ignores_it_ends_the_process(tmp_path: Path
     (tmp_path / "stubborn.py").write_text(STUBBORN)
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from peers.runtime.signals import imports_end_at_ctrl_c\n"
-        "with imports_end_at_ctrl_c(): import stubborn\n"
+        "from peers.runtime.signals import ends_when_asked\n"
+        "with ends_when_asked(): import stubborn\n"
         "print('went on')\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -88,7 +89,7 @@ def test_ctrl_c_within_an_import_that_ignores_it_ends_the_process(tmp_path: Path
 
 
 def test_ctrl_c_elsewhere_does_what_it_usually_does() -> None:
-    with pytest.raises(KeyboardInterrupt), imports_end_at_ctrl_c():
+    with pytest.raises(KeyboardInterrupt), ends_when_asked():
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -96,7 +97,47 @@ def test_ctrl_c_elsewhere_does_what_it_usually_does() -> None:
 def test_an_event_loop_handles_ctrl_c_itself_after_the_imports() -> None:
     guarded = WAITING.replace(
         "try:\n    sys.exit",
-        "from peers.runtime.signals import imports_end_at_ctrl_c\ntry:\n    with imports_end_at_ctrl_c(): sys.exit",
+        "from peers.runtime.signals import ends_when_asked\ntry:\n    with ends_when_asked(): sys.exit",
     )
     assert guarded != WAITING
     assert ended(signal.SIGINT, program=guarded) == (130, "cleaned up\n")
+
+
+def started(*arguments: str, program: str = "from peers.entry import main; main()") -> subprocess.Popen[str]:
+    """`swarm-peer` with these arguments. Its signals do what they do in a terminal, however the tests were started."""
+    reset = "from signal import *; signal(1, SIG_DFL); signal(2, default_int_handler); signal(15, SIG_DFL)\n"
+    return subprocess.Popen([sys.executable, "-c", reset + program, *arguments], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_only_shows_ends_with_the_same_code_and_a_whole_line(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    EventLog(tmp_path / "events.jsonl", lambda: 1.0).append(PeerSeen("one.1"))
+    process = started("events", str(tmp_path), "--follow")
+    assert process.stdout is not None
+    assert "one.1" in process.stdout.readline()
+    process.send_signal(number)
+    rest, _ = process.communicate(timeout=60)
+    assert (process.returncode, rest) == (130, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_dashboard_ends_with_the_same_code(tmp_path: Path, number: signal.Signals) -> None:
+    EventLog(tmp_path / "events.jsonl", lambda: 1.0).append(PeerSeen("one.1"))
+    process = started("dashboard", str(tmp_path), "--address", "127.0.0.1:0")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("dashboard: ")
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+
+
+def test_ctrl_c_while_the_command_line_itself_is_imported_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import sys, time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from peers.entry import main; main()"
+    process = started("--help", program=program)
+    assert process.stdout is not None and process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=60)
+    assert (process.returncode, rest) == (130, "")

@@ -221,6 +221,26 @@ def test_a_paused_peer_is_shown_with_its_reason_until_it_goes_on() -> None:
     assert (row["word"], row["why"]) == ("joining", "")
 
 
+def test_a_peer_that_gets_no_state_is_shown_with_its_trouble_until_it_works() -> None:
+    state = RunState()
+    trouble = "the state of stage 0 at version 3 cannot be loaded: No space left on device"
+    told = (
+        e.CoordinatorStarted(1, -1),
+        e.PeerSeen("A.1"),
+        e.PeerJoined("A.1", 0, "fills it"),
+        e.PeerTroubled("A.1", 0, trouble),
+    )
+    for at, event in enumerate(told):
+        apply(state, event, float(at), "coordinator")
+    (row,) = views.peers_view(state)["peers"]
+    assert (row["word"], row["why"]) == ("joining", trouble)
+    shown = views.peer_view(state, None, "A.1")
+    assert shown is not None and shown["history"][-1]["text"] == f"reports: {trouble}"
+    assert state.run.trouble == f"A.1 (stage 0) reports: {trouble}"
+    state.members.here["A.1"].worked = True
+    assert views.peers_view(state)["peers"][0]["why"] == ""
+
+
 def test_the_status_of_a_paused_peer_says_why() -> None:
     state = RunState()
     told = (

@@ -196,7 +196,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     m.Result: st.builds(m.Result, passes, microbatches, st.floats(allow_nan=False), st.integers(-1, 2**31 - 1)),
     m.Failed: st.builds(m.Failed, passes, none | microbatches, text),
     m.Leave: st.builds(m.Leave, actors, text),
-    m.Telemetry: st.builds(m.Telemetry, actors, many(st.builds(m.Trait, label, label, none | positive)), work),
+    m.Telemetry: st.builds(m.Telemetry, actors, many(st.builds(m.Trait, label, label, none | positive)), work, label),
     m.LogWant: st.builds(m.LogWant, text, large, text),
     m.LogChunk: st.builds(m.LogChunk, text, large, st.binary(max_size=100)),
     m.Ping: st.builds(m.Ping, large),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarm.events import Event, PeerDescribed, PeerSeen, PeerWorked
+from swarm.events import Event, PeerDescribed, PeerSeen, PeerTroubled, PeerWorked
 from swarm.protocol import messages as m
 from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import TermWritten
@@ -74,6 +74,28 @@ def test_a_machine_is_described_once_and_again_when_it_changes_but_not_at_once()
     assert coordinator.hear(ONE, None, machine[0]) == []
     coordinator.now += 60.0
     assert coordinator.hear(ONE, None, machine[0]) == [PeerDescribed(str(ONE), {"device": "cpu"})]
+
+
+def test_a_trouble_is_told_with_its_peer_and_not_with_every_report() -> None:
+    coordinator = Coordinator()
+
+    def hear(sender: Actor, trouble: str, of: Actor | None = None) -> list[Event]:
+        told = m.Telemetry(of or sender, trouble=trouble)
+        orders = coordinator.core.handle(Received(sender, told), coordinator.now)
+        return [order.event for order in orders if isinstance(order, Emit) and isinstance(order.event, PeerTroubled)]
+
+    full = "the state of stage 0 at version 3 cannot be loaded: No space left on device"
+    assert hear(STRANGER, full) == [] and hear(TWO, full, of=ONE) == []
+    assert hear(ONE, full + "\x1b[2J") == [PeerTroubled(str(ONE), 0, full + "\ufffd[2J")]
+    assert hear(ONE, "another") == [], "however fast it invents troubles"
+    beat_s = coordinator.core.settings.heartbeat_s
+    coordinator.now += 60 * beat_s
+    assert hear(ONE, "another") == [PeerTroubled(str(ONE), 0, "another")]
+    coordinator.now += 60 * beat_s
+    assert hear(ONE, "another") == [], "the organiser knows"
+    coordinator.now += 1000 * beat_s
+    assert hear(ONE, "another") == [PeerTroubled(str(ONE), 0, "another")]
+    assert hear(ONE, "") == [] and hear(TWO, "") == []
 
 
 def test_who_is_gone_is_forgotten() -> None:

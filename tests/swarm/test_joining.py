@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 
@@ -13,6 +14,8 @@ from swarm.events import (
     Gathered,
     MicrobatchAccumulated,
     PeerJoined,
+    PeerTroubled,
+    ProcessStarted,
     StateFetched,
     StepApplied,
     StepDecided,
@@ -120,6 +123,20 @@ def test_who_is_killed_while_it_loads_goes_on_with_what_has_come(
     assert next(e.step for e in p4.of(StepApplied)) == p4.of(StateFetched)[0].version
     swarm.assert_replicas_identical()
     swarm.assert_equal(reference(swarm))
+
+
+def test_the_organiser_reads_why_a_newcomer_gets_no_state(make_swarm: MakeSwarm) -> None:
+    """The disk of every donor refuses the copy. Only the newcomer's own log told of it."""
+    swarm = running(make_swarm, 400, rate="--max-rate=20Mbit")
+    for name in PEERS:
+        lent = swarm.peers[name].home / "lent"
+        shutil.rmtree(lent)
+        lent.write_text("no folder any more, so that nothing can be written into it")
+    newcomer = swarm.join("p4", PACE)
+    newcomer.wait_for(ProcessStarted)
+    told = swarm.coordinator.wait_for(PeerTroubled, actor=newcomer.actor)
+    assert "no donor keeps a copy for others" in told.reason and "Not a directory" in told.reason
+    assert newcomer.code is None and all(swarm.peers[name].code is None for name in PEERS)
 
 
 def came(peer: Process) -> int:

@@ -39,7 +39,9 @@ def words_of(state: RunState) -> dict[str, str]:
 
 def why_of(member: Member | Gone | None) -> str:
     """The reason for the member's word, if the word alone does not tell it. The text may come from the peer."""
-    return member.paused if isinstance(member, Member) and not member.leaving else ""
+    if not isinstance(member, Member) or member.leaving:
+        return ""
+    return member.paused or ("" if member.worked else member.trouble)
 
 
 def word_of(state: RunState, member: Member | Gone) -> str:

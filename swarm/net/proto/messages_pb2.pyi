@@ -863,14 +863,16 @@ class Leave(_message.Message):
     def __init__(self, actor: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Telemetry(_message.Message):
-    __slots__ = ("actor", "machine", "work")
+    __slots__ = ("actor", "machine", "work", "trouble")
     ACTOR_FIELD_NUMBER: _ClassVar[int]
     MACHINE_FIELD_NUMBER: _ClassVar[int]
     WORK_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     actor: int
     machine: _containers.RepeatedCompositeFieldContainer[Trait]
     work: Work
-    def __init__(self, actor: _Optional[int] = ..., machine: _Optional[_Iterable[_Union[Trait, _Mapping]]] = ..., work: _Optional[_Union[Work, _Mapping]] = ...) -> None: ...
+    trouble: str
+    def __init__(self, actor: _Optional[int] = ..., machine: _Optional[_Iterable[_Union[Trait, _Mapping]]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class Trait(_message.Message):
     __slots__ = ("name", "text", "number")

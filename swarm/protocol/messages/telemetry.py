@@ -13,6 +13,8 @@ LINK_KINDS = ("forward", "backward", "sums", "state", "control")
 MAX_SPANS = 64
 MAX_LINK_USES = 32
 MAX_TRAITS = 16
+MAX_TROUBLE = 600
+"""Largest length of `Telemetry.trouble`, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +81,5 @@ class Telemetry:
     machine: tuple[Trait, ...] = ()
     """Properties of the peer's machine. Empty: the same as reported before."""
     work: Work | None = None
+    trouble: str = ""
+    """A trouble of the peer in words, such as a state that no donor sends. Empty: nothing to report."""

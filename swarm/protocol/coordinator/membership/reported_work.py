@@ -1,4 +1,4 @@
-"""What peers report about their work and their machines, for the event log. No decision depends on these reports.
+"""What peers report about their work, machines and troubles, for the event log. No decision depends on these reports.
 
 Only members' reports count, one per pass, and only for recent passes. The rate of a link can be measured only by the
 receiver of frames. So if a sender reports on a link, the event contains the rate that the receiver reported last.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from swarm.events import PeerDescribed, PeerWorked
+from swarm.events import PeerDescribed, PeerTroubled, PeerWorked
+from swarm.events.wording import printable
 from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
@@ -22,7 +23,9 @@ MOST_SPANNED = 256
 RECENT_STEPS = 2
 """A report may concern a step that was decided at most this number of steps ago."""
 DESCRIBED_BEATS = 10
-"""Number of heartbeats between two descriptions of one machine."""
+"""Number of heartbeats between two descriptions of one machine, or two different troubles of one peer."""
+REPEATED_BEATS = 300
+"""Number of heartbeats after which the same trouble of a peer is logged again."""
 
 
 class ReportedWork:
@@ -36,6 +39,8 @@ class ReportedWork:
         """The last pass that each actor reported on."""
         self._described: dict[Actor, tuple[tuple[Trait, ...], float]] = {}
         """The last description of each actor's machine, and when it arrived."""
+        self._troubles: dict[Actor, tuple[str, float]] = {}
+        """The trouble of each actor that was logged last, and when."""
         self._arriving: dict[Actor, dict[Actor, float]] = {}
         """For each receiver, the bytes/s that it reports for each sender."""
 
@@ -45,6 +50,9 @@ class ReportedWork:
         if told.machine and self._is_news(told, now):
             self._described[told.actor] = told.machine, now
             self._out.emit(described(told.actor, told.machine))
+        if told.trouble and self._is_fresh(told, now):
+            self._troubles[told.actor] = told.trouble, now
+            self._out.emit(PeerTroubled(str(told.actor), member.stage, printable(told.trouble)))
         work = told.work
         if work is None or not 0 <= work.stage < self._settings.stages or not self._is_due(told.actor, work.pass_id):
             return
@@ -59,7 +67,7 @@ class ReportedWork:
 
     def forget(self, actor: Actor) -> None:
         """The actor is gone."""
-        for known in (self._reported, self._described, self._arriving):
+        for known in (self._reported, self._described, self._troubles, self._arriving):
             known.pop(actor, None)
 
     def _is_news(self, told: Telemetry, now: float) -> bool:
@@ -67,6 +75,13 @@ class ReportedWork:
         if before is None:
             return True
         return before[0] != told.machine and now - before[1] >= DESCRIBED_BEATS * self._settings.heartbeat_s
+
+    def _is_fresh(self, told: Telemetry, now: float) -> bool:
+        before = self._troubles.get(told.actor)
+        if before is None:
+            return True
+        beats = REPEATED_BEATS if before[0] == told.trouble else DESCRIBED_BEATS
+        return now - before[1] >= beats * self._settings.heartbeat_s
 
     def _is_due(self, actor: Actor, pass_id: PassId) -> bool:
         """Return True if `pass_id` is a recent training pass that the actor has not reported yet."""
