@@ -21,6 +21,9 @@ import psutil
 from benchmarks.gpu.lab import Lab
 from benchmarks.gpu.phase import Aim, Found
 from benchmarks.local_swarm import PEERS, LocalSwarm
+from peers.launching.cold import Cold
+from peers.launching.nursery import nursery_or_cold
+from peers.launching.process import Launcher
 from swarm.events import (
     CheckpointArchived,
     CheckpointWritten,
@@ -75,7 +78,7 @@ def measure(lab: Lab) -> Found:
     with tempfile.TemporaryDirectory(prefix="gpu-") as name:
         path = ground(Path(name), lab, replicas=2, steps=6 if lab.smoke else 12, every=2 if lab.smoke else 4)
         joins = [[*join(lab, device), *filter(None, [FAULTS.get(n)])] for n, device in enumerate(devices)]
-        with OneByOne(Path(name) / "swarm", path, joins) as local:
+        with launching(lab) as launcher, OneByOne(Path(name) / "swarm", path, joins, launcher=launcher) as local:
             local.bring_back(KILLED, SIBLING, join(lab, devices[KILLED]))
             ended = ending(local)
             figures = told(local, len(devices), ended)
@@ -93,6 +96,11 @@ def measure(lab: Lab) -> Found:
         Aim.holds("every checkpoint is archived", figures["archived"] == figures["checkpoints"]),
     )
     return Found({"devices": list(devices), **figures}, aims)
+
+
+def launching(lab: Lab) -> Launcher:
+    """Cold starts, as users have them. Without a card they cost more than all the rest: all processes are forks."""
+    return Cold() if lab.cuda else nursery_or_cold()
 
 
 def ground(folder: Path, lab: Lab, *, replicas: int, steps: int, every: int) -> Path:
