@@ -114,9 +114,14 @@ class SimPeer(Lender):
         """Return True if it holds this version, or lacks only the last decision."""
         if self.lie is not None and self.lie.of_itself and self.is_liar:
             return False
-        pass_run = self.core.pass_run
-        prepared = pass_run is not None and pass_run.prepared is not None
-        return self.version == version or (self.version == version - 1 and prepared)
+        if self.version == version:
+            return True
+        prepared = None if self.core.pass_run is None else self.core.pass_run.prepared
+        decision = self.world.watch.decisions.get(version - 1)
+        if self.version != version - 1 or prepared is None or decision is None:
+            return False
+        # equal bytes of an earlier attempt may be discarded by now
+        return bool(prepared.attempt.pass_id.term == decision.term)
 
     def feed(self, item: Any) -> None:
         if isinstance(item, peer_io.PauseChanged):
