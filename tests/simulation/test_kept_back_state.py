@@ -37,7 +37,7 @@ def rollbacks(says: Callable[[Message], Message], gives: bool, monkeypatch: pyte
     run = Run(Plan("calm", 0, settings, 1, (1.0,) * 3, ()))
     world, count, said = run.world, 0, False
     world.watch.leaving.disturbed = True
-    send, emitted, lends, snapshot = world.network.send, world.watch.emitted, Loans.lends, SimStorage.snapshot
+    send, emitted, lends, live_state = world.network.send, world.watch.emitted, Loans.lends, SimStorage.live_state
 
     def on_send(source: Any, to: Actor, message: Any) -> None:
         nonlocal said
@@ -54,13 +54,13 @@ def rollbacks(says: Callable[[Message], Message], gives: bool, monkeypatch: pyte
     def on_lends(self: Loans, order: Any) -> bool:
         return (gives or self._peer.actor.peer != WHO) and lends(self, order)
 
-    def on_snapshot(self: SimStorage, stage: int, version: int) -> int | None:
-        return snapshot(self, stage, version) if gives or self._peer.actor.peer != WHO else None
+    def on_live_state(self: SimStorage, stage: int, version: int) -> int | None:
+        return live_state(self, stage, version) if gives or self._peer.actor.peer != WHO else None
 
     world.network.send, world.watch.emitted = on_send, on_emitted  # type: ignore[method-assign]
     with monkeypatch.context() as patch:
         patch.setattr(Loans, "lends", on_lends)
-        patch.setattr(SimStorage, "snapshot", on_snapshot)
+        patch.setattr(SimStorage, "live_state", on_live_state)
         run.finish()
     assert said
     return count

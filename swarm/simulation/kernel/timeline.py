@@ -196,8 +196,12 @@ class Process:
         """The state of (stage, version) in this process's archive."""
         return None
 
+    def live_state(self, stage: int, version: int) -> int | None:
+        """The trained state that this process gives to a sibling. None if it has another version or stage."""
+        return None
+
     def snapshot(self, stage: int, version: int) -> int | None:
-        """The state that this process gives to another one: the trained state, or its own checkpoint."""
+        """The state that this process gives to the archive: the trained state, or its own checkpoint."""
         return None
 
     def can_hold(self, version: int) -> bool:

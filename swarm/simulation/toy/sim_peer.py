@@ -439,6 +439,9 @@ class SimPeer(Lender):
         shown = checksum_of(self.state, action.nonce) if is_held else None
         self.feed(peer_io.StateShown(action.version, action.nonce, shown))
 
+    def live_state(self, stage: int, version: int) -> int | None:
+        return self.storage.live_state(stage, version)
+
     def snapshot(self, stage: int, version: int) -> int | None:
         return self.storage.snapshot(stage, version)
 

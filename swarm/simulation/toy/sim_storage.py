@@ -110,7 +110,7 @@ class SimStorage:
 
     def _copies(self, action: peer_io.LoadState) -> dict[Actor, int]:
         """The states of the donors that can be reached and have them."""
-        given = {found.actor: found.snapshot(action.stage, action.version) for found in self._reached(action)}
+        given = {found.actor: found.live_state(action.stage, action.version) for found in self._reached(action)}
         return {actor: state for actor, state in given.items() if state is not None}
 
     def _given(self, action: peer_io.LoadState) -> tuple[Process | None, int | None]:
@@ -132,14 +132,19 @@ class SimStorage:
 
     # ------------------------------------------------------------ what others, and it later, can have of it
 
-    def snapshot(self, stage: int, version: int) -> int | None:
-        """The state that this process gives to another one, as `Process.snapshot` says."""
+    def live_state(self, stage: int, version: int) -> int | None:
+        """As `Process.live_state` says."""
         peer = self._peer
-        if not peer.alive or peer.keeps_its_state:
+        if not peer.alive or peer.keeps_its_state or (peer.stage, peer.version) != (stage, version):
             return None
-        if peer.stage == stage and peer.version == version:
-            return peer.given()
-        return self.disk.checkpoints.get((stage, version))
+        return peer.given()
+
+    def snapshot(self, stage: int, version: int) -> int | None:
+        """As `Process.snapshot` says."""
+        if not self._peer.alive or self._peer.keeps_its_state:
+            return None
+        live = self.live_state(stage, version)
+        return self.disk.checkpoints.get((stage, version)) if live is None else live
 
     def save(self, action: peer_io.SaveCheckpoint) -> None:
         peer = self._peer
