@@ -13,8 +13,21 @@ from swarm.events import EvaluationDropped, PeerExpelled, PeerFenced, StepDecide
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.stragglers import Stragglers
+from swarm.protocol.coordinator.placement.bench import Bench
 from swarm.protocol.ids import Actor
-from swarm.protocol.messages import Frame, Join, Message, Pending, Prepared, Relay, Released, Status, Want, WithPayload
+from swarm.protocol.messages import (
+    Frame,
+    Join,
+    Message,
+    Pending,
+    Prepared,
+    ReducePart,
+    Relay,
+    Released,
+    Status,
+    Want,
+    WithPayload,
+)
 from swarm.simulation.kernel.violation import Violation
 from swarm.simulation.runs.plan import Plan, small_settings
 from swarm.simulation.runs.runner import Run
@@ -108,6 +121,12 @@ def claims_to_be_slow(insider: Insider, source: Any, to: Actor, message: Message
     return None if isinstance(message, WithPayload | Relay | Prepared | Want | Released) else message
 
 
+def keeps_its_parts(insider: Insider, source: Any, to: Actor, message: Message) -> Message | None:
+    """It does its work, but sends its siblings no parts of the sums."""
+    inner = message.message if isinstance(message, Relay) else message
+    return None if isinstance(inner, ReducePart) else message
+
+
 def knows_no_pass(insider: Insider, source: Any, to: Actor, message: Message) -> Message | None:
     """It reports that no pass has been opened."""
     if isinstance(message, Status):
@@ -166,6 +185,17 @@ def test_nobody_waits_for_who_claims_to_be_slow_and_has_not_shown_it(monkeypatch
     monkeypatch.setattr(Member, "shown_seconds_per_microbatch", Member.seconds_per_microbatch)
     with pytest.raises(Violation):
         Insider("peer1", claims_to_be_slow, stages=2, replicas=3).finish()
+
+
+def test_of_two_replicas_that_accuse_each_other_one_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is unknown which of the two is at fault. If both worked, each step would wait for the missing sums."""
+    insider = Insider("peer1", keeps_its_parts, stages=2, replicas=2)
+    insider.finish()
+    assert len(insider.fenced) < STEPS / 4
+    monkeypatch.setattr(Bench, "_least_struck", lambda *_: set())
+    insider = Insider("peer1", keeps_its_parts, stages=2, replicas=2)
+    insider.finish()
+    assert len(insider.fenced) > STEPS / 2
 
 
 def keeps_frames_of_evaluations(insider: Insider, source: Any, to: Actor, message: Message) -> Message | None:
