@@ -6,10 +6,12 @@ from dataclasses import replace
 
 from swarm.events import DecisionRecorded, LeadershipLost, LeadershipTaken, MajorityMissing
 from swarm.protocol import messages as m
+from swarm.protocol.controls import Device
 from swarm.protocol.coordinator.io import ArchiveStored, CollectCheckpoint
 from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, StageIndex, StepNumber, Term
 from swarm.protocol.io import Emit, LeaveRequested, LinkLost, Received, Send, Stop, Tick
+from swarm.protocol.raft.audience import Audience
 from swarm.protocol.raft.io import GroupAction, GroupInput, GroupWritten, WriteGroup
 from swarm.protocol.raft.log import Standing, Stored
 from swarm.protocol.raft.member import GroupMember
@@ -221,8 +223,22 @@ def test_a_leader_that_hears_less_of_the_swarm_makes_room() -> None:
         desk.now += SETTINGS.heartbeat_s / 2
         orders = desk.hear(PEER, joined(2 * beat + 1)) + desk.hear(TWO, reply)
         lost += emitted(orders, LeadershipLost)
-    assert [event.reason for event in lost] == ["hears 1 peers, and another coordinator 3"]  # type: ignore[attr-defined]
+    assert [event.reason for event in lost] == ["people heard: 1; by another coordinator: 3"]  # type: ignore[attr-defined]
     assert desk.member.core is None and desk.member.record.next_wakeup() > desk.now
+
+
+def test_the_devices_of_one_person_do_not_make_a_coordinator_lead() -> None:
+    """They could all be silent towards whoever leads."""
+    audience = Audience(SETTINGS.heartbeat_s, SETTINGS.step_budget_s)
+    devices = [Actor(f"device{n}", 1) for n in range(8)]
+    for actor in (*devices, Actor("one", 1), Actor("two", 1)):
+        audience.hear(m.Join(actor), 0.0)
+    assert audience.people(0.0) == 10, "nobody has said who joined with which pass"
+    same = tuple(Device("ab" * 16, 8, device.peer) for device in devices)
+    audience.learn(same)
+    assert audience.people(0.0) == 10, "one pass: who is who is unknown"
+    audience.learn((*same, Device("cd" * 16, 1, "one"), Device("ef" * 16, 1, "two")))
+    assert audience.people(0.0) == 3
 
 
 def test_strangers_have_no_say_in_the_record() -> None:

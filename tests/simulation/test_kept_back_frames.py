@@ -10,10 +10,24 @@ from typing import Any
 import pytest
 
 from swarm.events import EvaluationDropped, PeerExpelled, PeerFenced, StepDecided
+from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.stragglers import Stragglers
+from swarm.protocol.coordinator.placement.bench import Bench
 from swarm.protocol.ids import Actor
-from swarm.protocol.messages import Frame, Join, Message, Pending, Prepared, Relay, Released, Status, Want, WithPayload
+from swarm.protocol.messages import (
+    Frame,
+    Join,
+    Message,
+    Pending,
+    Prepared,
+    ReducePart,
+    Relay,
+    Released,
+    Status,
+    Want,
+    WithPayload,
+)
 from swarm.simulation.kernel.violation import Violation
 from swarm.simulation.runs.plan import Plan, small_settings
 from swarm.simulation.runs.runner import Run
@@ -100,6 +114,19 @@ def has_nothing_to_do(insider: Insider, source: Any, to: Actor, message: Message
     return None if isinstance(message, WithPayload | Relay | Prepared | Want | Released) else message
 
 
+def claims_to_be_slow(insider: Insider, source: Any, to: Actor, message: Message) -> Message | None:
+    """It does nothing, and reports that it is very slow."""
+    if isinstance(message, Status):
+        return replace(message, done=0, forwarded=0, queued=3, prepared=None, seconds_per_microbatch=1e5)
+    return None if isinstance(message, WithPayload | Relay | Prepared | Want | Released) else message
+
+
+def keeps_its_parts(insider: Insider, source: Any, to: Actor, message: Message) -> Message | None:
+    """It does its work, but sends its siblings no parts of the sums."""
+    inner = message.message if isinstance(message, Relay) else message
+    return None if isinstance(inner, ReducePart) else message
+
+
 def knows_no_pass(insider: Insider, source: Any, to: Actor, message: Message) -> Message | None:
     """It reports that no pass has been opened."""
     if isinstance(message, Status):
@@ -151,6 +178,24 @@ def test_who_lacks_the_frames_of_others_falsely_is_the_one_that_leaves(monkeypat
     monkeypatch.setattr(Stragglers, "_why_waiting", lambda *_: "")
     with pytest.raises(Violation):
         Insider("peer1", has_nothing_to_do, stages=2, replicas=3).finish()
+
+
+def test_nobody_waits_for_who_claims_to_be_slow_and_has_not_shown_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Insider("peer1", claims_to_be_slow, stages=2, replicas=3).finish() < BUDGET_S / 2
+    monkeypatch.setattr(Member, "shown_seconds_per_microbatch", Member.seconds_per_microbatch)
+    with pytest.raises(Violation):
+        Insider("peer1", claims_to_be_slow, stages=2, replicas=3).finish()
+
+
+def test_of_two_replicas_that_accuse_each_other_one_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is unknown which of the two is at fault. If both worked, each step would wait for the missing sums."""
+    insider = Insider("peer1", keeps_its_parts, stages=2, replicas=2)
+    insider.finish()
+    assert len(insider.fenced) < STEPS / 4
+    monkeypatch.setattr(Bench, "_least_struck", lambda *_: set())
+    insider = Insider("peer1", keeps_its_parts, stages=2, replicas=2)
+    insider.finish()
+    assert len(insider.fenced) > STEPS / 2
 
 
 def keeps_frames_of_evaluations(insider: Insider, source: Any, to: Actor, message: Message) -> Message | None:

@@ -1,13 +1,15 @@
 """The peers that a member of a group of coordinators hears, while any member leads.
 
-A member that becomes the leader knows the peers by these reports. A leader that hears far fewer peers than another
-member resigns.
+A member that becomes the leader knows the peers by these reports. A leader that hears far fewer people than another
+member resigns. All devices that joined with one pass count as one person. If the record names one pass only, each
+device counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Set
 
+from swarm.protocol.controls import Device
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Join, Status
 
@@ -23,6 +25,9 @@ class Audience:
         self._silent_s = silent_s
         self._reports: dict[Actor, tuple[float, Join | Status]] = {}
         self._fewer_since: float | None = None
+        self._admitted: tuple[Device, ...] = ()
+        self._passes: dict[str, str] = {}
+        """For each peer id, the pass with which it joined; empty if the record names fewer than two passes."""
 
     @property
     def known(self) -> Set[Actor]:
@@ -42,9 +47,19 @@ class Audience:
         """The peers that were heard lately, with their last reports."""
         return [(peer, report) for peer, (at, report) in self._reports.items() if now - at < self._fresh_s]
 
+    def learn(self, admitted: tuple[Device, ...]) -> None:
+        """Learn with which pass each peer joined. `admitted`: the admissions in the record, in order."""
+        if admitted is not self._admitted:
+            passes = {device.peer: device.serial for device in admitted}
+            self._admitted, self._passes = admitted, passes if len(set(passes.values())) > 1 else {}
+
+    def people(self, now: float) -> int:
+        """The number of people whose peers were heard lately. One person could hide from a leader with many devices."""
+        return len({self._passes.get(peer.peer, peer.peer) for peer, _ in self.present(now)})
+
     def fewer_for(self, here: int, most: int, now: float) -> float:
-        """Seconds for which this leader has heard less than half as many peers as another member: now it hears `here`
-        peers, and no member hears more than `most`.
+        """Seconds for which this leader has heard less than half as many people as another member: now it hears `here`
+        people, and no member hears more than `most`.
         """
         if 2 * here >= most:
             self._fewer_since = None

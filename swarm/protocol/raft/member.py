@@ -247,13 +247,14 @@ class GroupMember:
         self._out += part(self.record, now)
 
     def _compare_audience(self, now: float) -> None:
-        """Resign if this leader has heard less than half as many peers as another member for a long time."""
+        """Resign if this leader has heard less than half as many people as another member for a long time."""
         record = self.record
-        record.peers = len(self._audience.present(now))
+        self._audience.learn(record.standing.controls.admitted)
+        record.peers = self._audience.people(now)
         training = self.core is not None and self.phase is not Phase.FINISHED
         most = max(record.listeners.values(), default=0) if training else 0
         if self._audience.fewer_for(record.peers, most, now) >= 2 * record.patience_s:
-            record.resign(now, f"hears {record.peers} peers, and another coordinator {most}")
+            record.resign(now, f"people heard: {record.peers}; by another coordinator: {most}")
             self._step_down()
 
     def _step_down(self) -> None:

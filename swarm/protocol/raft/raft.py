@@ -67,9 +67,9 @@ class Raft:
         self.holders: set[Actor] = set()
         """Members that hold the leader's offer."""
         self.peers = 0
-        """The number of the swarm's peers from which this member receives messages. The driver sets it."""
+        """The number of people from whose peers this member receives messages. The driver sets it."""
         self.listeners: dict[Actor, int] = {}
-        """While this member leads: from how many peers each other member reports to receive messages."""
+        """While this member leads: from how many people each other member reports to receive messages."""
         self.offered: Offer | None = None
         """While this member follows: the checkpoint that its leader offers."""
         self.beat_s = beat_s

@@ -368,7 +368,8 @@ class Watch:
         if self._world.network.weather is None:
             settled = self._world.now - self._world.settings.step_budget_s
             for peer in peers:
-                if peer.stage is not None and peer.disturbed_at < settled and peer.version != steps:
+                late = max(peer.disturbed_at, peer.began_to_load_at) >= settled
+                if peer.stage is not None and not late and peer.version != steps:
                     raise Violation(
                         "atomic", f"the run ended, but {peer.label}, which was not disturbed, lacks the last decision"
                     )

@@ -25,6 +25,8 @@ class PeerView(Protocol):
     state: int
     deceived: bool
     disturbed_at: float
+    began_to_load_at: float
+    """The time when it began to load the first state of its stage."""
 
     @property
     def label(self) -> str: ...

@@ -25,6 +25,8 @@ class PeerBody(Process):
         self.version: int | None = None
         self.held_stage: int | None = None
         """The version after the queued applies, with which the next pass starts."""
+        self.began_to_load_at = 0.0
+        """The time when it began to load the first state of its stage."""
         self.state = 0
         self.accumulator = 0
         self.queue = ComputeQueue(self)

@@ -386,6 +386,8 @@ class SimPeer(Lender):
 
     def _load_state(self, action: peer_io.LoadState) -> None:
         self.queue.cancel(lambda of: True)
+        if self.stage != action.stage:
+            self.began_to_load_at = self.world.now
         self.stage, self.version, self.held_stage = action.stage, None, None
         if not self.fits(action.stage) and self.lie is not None and self.lie.about in CLAIMS:
             late = self.world.now + _SMALL_S

@@ -14,6 +14,11 @@ from swarm.protocol.messages import Decision, Join, Prepared, Seating, Status
 from swarm.protocol.stage_needs import ComputeKind
 from swarm.protocol.timeouts import Observed
 
+SHOWN = 2.0
+"""A peer may take this multiple of the longest time that it has needed for a microbatch. Several microbatches may be
+reported together.
+"""
+
 
 class Listing(Protocol):
     """Keeps lists of members by their properties. Each member reports its changes to it."""
@@ -145,6 +150,8 @@ class Member:
     """Sequence number of its newest Join or Status."""
     status: Status | None = None
     gaps: Observed = field(default_factory=Observed)
+    finishing: Observed = field(default_factory=Observed)
+    """Seconds per finished microbatch in its stage, between two reports of progress while it had work."""
     listing: Listing | None = field(default=None, repr=False)
     """The lists that contain the member. None once the member is gone."""
 
@@ -153,6 +160,14 @@ class Member:
         """The seconds per microbatch that it reports. None if it has reported none, or an implausible value."""
         said = self.status.seconds_per_microbatch if self.status is not None else None
         return said if said is not None and 1e-6 <= said <= 1e6 else None
+
+    @property
+    def shown_seconds_per_microbatch(self) -> float | None:
+        """The same, but not more than what its progress has shown: otherwise a peer could claim to be so slow that
+        others wait for it for ever. None if it has reported no progress in its stage.
+        """
+        said, longest = self.seconds_per_microbatch, self.finishing.quantile(1.0)
+        return None if said is None or longest is None else min(said, SHOWN * longest)
 
     @property
     def term(self) -> int:
@@ -422,6 +437,8 @@ class Member:
 
     def _set_stage(self, stage: StageIndex) -> None:
         before, self.stage = self.stage, stage
+        if before != stage:
+            self.finishing = Observed()
         if before != stage and self.listing is not None:
             self.listing.moved(self, before)
 

@@ -147,7 +147,9 @@ class OpenPass:
             return
         if status.pass_id != self.pass_state.pass_id:
             return
-        self.pass_state.on_status(status, now)
+        took_s, member = self.pass_state.on_status(status, now), self._members.get(status.actor)
+        if member is not None and took_s is not None and self.pass_state.kind is PassKind.TRAIN:
+            member.finishing.add(took_s)
         if status.fenced:
             self._on_failed(status.actor, Failed(status.pass_id, None, "it fenced itself"), now)
         elif status.prepared is not None:

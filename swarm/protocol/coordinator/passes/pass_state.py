@@ -283,8 +283,11 @@ class PassState:
 
     # ------------------------------------------------------------ progress
 
-    def on_status(self, status: Status, now: float) -> None:
-        actor = status.actor
+    def on_status(self, status: Status, now: float) -> float | None:
+        """Record a status. Return the seconds per microbatch that the actor has finished since its last report; None if
+        it has finished none.
+        """
+        actor, took_s = status.actor, None
         if actor not in self._begun:
             self._begun.add(actor)
             self.progress_at.setdefault(actor, now)  # until now it was busy with the step before
@@ -292,7 +295,8 @@ class PassState:
         if status.done != before:
             gained = (status.done & ~before).bit_count()
             if actor in self.progress_at and gained:
-                self.services.add((now - self.progress_at[actor]) / gained)
+                took_s = (now - self.progress_at[actor]) / gained
+                self.services.add(took_s)
             self._done[actor] = status.done
             self.progress_at[actor] = now
             if (stage := self.stage_of(actor)) is not None:
@@ -314,6 +318,7 @@ class PassState:
         for stage, busy in enumerate(self._busy):
             if not busy and stage not in self.sealed_at:
                 self.sealed_at[stage] = now
+        return took_s
 
     def _is_at_hand(self, stage: int, m: int, actor: Actor) -> bool:
         """Return True if the input of `actor`'s next computation on its microbatch `m` is available at a neighbour."""

@@ -374,11 +374,21 @@ class Stragglers:
         return ""
 
     def _patience(self, member: Member, pass_state: PassState, strikes: int) -> float:
-        """Seconds in which an actor with available work must finish some of it."""
+        """Seconds in which an actor with available work must finish some of it.
+
+        Before it has shown its speed, its own word counts for half a step budget at most, and not again after a strike.
+        """
         settings = self._settings
-        budget, seconds = settings.step_budget_s, member.seconds_per_microbatch
+        budget, seconds = settings.step_budget_s, member.shown_seconds_per_microbatch
         probed = member.actor in pass_state.probed
-        allowed = stall_deadline(seconds, pass_state.services, budget, settings.heartbeat_s, pass_state.fences, probed)
+
+        def deadline_s(own_s: float | None) -> float:
+            beat_s, fences = settings.heartbeat_s, pass_state.fences
+            return stall_deadline(own_s, pass_state.services, budget, beat_s, fences, probed)
+
+        allowed = deadline_s(seconds)
         if seconds is None:
-            allowed = max(allowed, min(allowed * 2.0 ** min(strikes, 16), budget / 2))
+            said = None if strikes else member.seconds_per_microbatch
+            longer = allowed * 2.0 ** min(strikes, 16) if said is None else deadline_s(said)
+            allowed = max(allowed, min(longer, budget / 2))
         return allowed if pass_state.kind is PassKind.TRAIN else min(allowed, self._a_while_s(pass_state))

@@ -36,10 +36,10 @@ class Bench:
 
         A stage keeps at least one member that holds the version, except in the last of these cases:
 
-        * Members on probation. Probation is ignored after an aborted attempt at this step, and while the step is
-          audited: the guilty member may have waited for the remaining one, and an undecided step would never end its
-          probation. It is not ignored for a member whose state has differed twice, because the step must be done again
-          each time it returns.
+        * Members on probation; if all are, those with more strikes than another one. Probation is ignored after an
+          aborted attempt at this step, and while the step is audited: the guilty member may have waited for the
+          remaining one, and an undecided step would never end its probation. It is not ignored for a member whose state
+          has differed twice, because the step must be done again each time it returns.
         * Members that more failures of this step accuse than a sibling. They return when the sibling is accused as
           often, or when the accuser should be left out itself because it is idle.
         * One half of the members, if the step was not finite (`halves`).
@@ -57,6 +57,7 @@ class Bench:
                 if probation.is_benched(m.actor.peer, history.version) and (not in_vain or m.drifts > 1)
             }
             there = [m for m in crew if m.is_current(history.version, history.decision)]
+            late -= self._least_struck(late, there)
             against = {m.actor: self._against(m, now) for m in crew}
             late.update(a for a, times in against.items() if times > min((against[m.actor] for m in there), default=0))
             late.update(m.actor for m in crew if self._failure_history.halves.leaves_out(m.actor.peer))
@@ -72,6 +73,15 @@ class Bench:
                 peer = member.actor.peer
                 member.note_idle(self._failure_history.idle.has(peer) or self._failure_history.kept_back.has(peer))
                 member.bench(member.actor in doubted | idle or (spared and member.actor in late))
+
+    def _least_struck(self, late: set[Actor], there: list[Member]) -> set[Actor]:
+        """If all members that hold the version are on probation: those of them with the fewest strikes. Perhaps each
+        has accused the others, and only one of them is at fault. If all worked, that one would delay each step.
+        """
+        if any(member.actor not in late for member in there):
+            return set()
+        strikes = {member.actor: self._failure_history.probation.strikes(member.actor.peer) for member in there}
+        return {actor for actor, count in strikes.items() if count == min(strikes.values())}
 
     def _against(self, member: Member, now: float) -> int:
         """How many people accuse a member in this step. A peer that should be left out because it is idle is not
