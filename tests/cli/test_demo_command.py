@@ -55,9 +55,7 @@ def test_a_child_that_can_write_no_last_line_is_explained_by_its_disk(tmp_path: 
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # no file takes a byte, for the child either
         try:
             child = children.start("reader", ["events", str(tmp_path / "none.jsonl")], tmp_path / "out.txt")
-            with pytest.raises(
-                ChildDied, match=r"(?s)\(none\)\nnothing can be written in .*File too large.*free"
-            ):
+            with pytest.raises(ChildDied, match=r"(?s)\(none\)\nnothing can be written in .*File too large.*free"):
                 children.wait_for(lambda: False, "nothing", DEADLINE_S)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
