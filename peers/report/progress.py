@@ -26,6 +26,7 @@ _NEWS = (
     e.LayersRecomputed,
     e.OffloadLimited,
     e.CoordinatorStarted,
+    e.StillDialling,
     e.CoordinatorBack,
     e.LeadershipTaken,
     e.LeaderFollowed,
