@@ -140,6 +140,7 @@ IGNORED = NOISE | frozenset(
         "StreamBroken",
         "MessagesDropped",
         "ClockDiffers",
+        "StillDialling",
         "CoordinatorAway",
         "CoordinatorBack",
         "CheckpointRefused",

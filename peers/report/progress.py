@@ -26,6 +26,7 @@ _NEWS = (
     e.LayersRecomputed,
     e.OffloadLimited,
     e.CoordinatorStarted,
+    e.StillDialling,
     e.CoordinatorBack,
     e.LeadershipTaken,
     e.LeaderFollowed,
@@ -92,8 +93,9 @@ class Progress:
 
     def _applied(self, event: e.StepApplied, at: float) -> None:
         """Print a peer's line for a step. Only the coordinator knows loss and speed."""
-        took = "" if self._applied_at is None else f", {at - self._applied_at:.1f} s after the one before"
-        self._applied_at = at
+        now = time.monotonic()  # the clock of `at` may be set meanwhile
+        took = "" if self._applied_at is None else f", {now - self._applied_at:.1f} s after the one before"
+        self._applied_at = now
         self._print(at, f"step {event.step + 1} applied{took}", "bold")
 
     def _first_recovery(self, event: e.FrameRecovered, at: float) -> None:

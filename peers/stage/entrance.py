@@ -10,17 +10,20 @@ through their DHT, it finds a coordinator that has moved.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from peers.run.home import OpenHome
 from peers.runtime.notebook import addresses_in
 from peers.stage.patience import CoordinatorGone, Patience
-from swarm.events import Event
+from swarm.events import Event, StillDialling
 from swarm.net.host import Host, NobodyAnswers, Unresponsive
 from swarm.net.run_key import RunKey
 
 _BUSY_S = 60.0
 """Seconds for which a new peer tries an address again whose host is reached but does not answer."""
+QUIET_S = 4.0
+"""Seconds for which a peer dials without a word. A firewall that drops packets makes the attempt last half a minute."""
 
 
 async def enter(
@@ -41,7 +44,8 @@ async def enter(
     also: Sequence[str] = ()
     while True:
         try:
-            host = await Host.create(home.identity, listen, (*entries, *also), announce=announce or None, key=key)
+            starting = Host.create(home.identity, listen, (*entries, *also), announce=announce or None, key=key)
+            host = await _started(starting, entries, tell)
         except NobodyAnswers as error:
             waits = waits or isinstance(error, Unresponsive)  # reached once: too busy later
             if not waits:
@@ -58,6 +62,22 @@ async def enter(
             if back is not None:
                 tell(back)
             return host
+
+
+async def _started(
+    starting: Coroutine[Any, Any, Host], entries: Sequence[str], tell: Callable[[Event], object]
+) -> Host:
+    """The host, once it has started. If this takes long, say so."""
+    attempt = asyncio.ensure_future(starting)
+    try:
+        done, _ = await asyncio.wait([attempt], timeout=QUIET_S)
+        if not done:
+            tell(StillDialling(list(entries)))
+        return await attempt
+    finally:
+        if not attempt.done():
+            attempt.cancel()
+            await asyncio.gather(attempt, return_exceptions=True)
 
 
 def patience_of(home: OpenHome, patience_s: float, finished: Callable[[], bool] = lambda: False) -> Patience:

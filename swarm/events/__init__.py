@@ -73,6 +73,7 @@ from swarm.events.network import (
     FrameRefused,
     MessagesDropped,
     RouteChanged,
+    StillDialling,
     StreamBroken,
     SwarmSplit,
 )
@@ -214,6 +215,7 @@ __all__ = [
     "StepDecided",
     "StepHeldUp",
     "StepMeasured",
+    "StillDialling",
     "StreamBroken",
     "SwarmSplit",
     "TableChanged",

@@ -115,6 +115,16 @@ class CoordinatorAway(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StillDialling(Event):
+    """A peer that starts has had no answer for some seconds. It goes on dialling until the attempt has failed."""
+
+    addresses: list[str]
+
+    def sentence(self) -> str:
+        return f"no answer yet from {', '.join(self.addresses)}: still trying"
+
+
+@dataclass(frozen=True, slots=True)
 class CoordinatorBack(Event):
     """The coordinator can be reached again."""
 

@@ -141,8 +141,8 @@ class Host:
             said = str(error).removesuffix(": None")  # the suffix means that the daemon ended without a message
             if _UNREACHED in said:
                 raise NobodyAnswers(
-                    f"no node answers at {', '.join(others)}: is the coordinator running, is its port open? If it "
-                    "has moved, its organiser has a new invite"
+                    f"no node answers at {', '.join(others)}: is this machine online, is the coordinator running, is "
+                    "its port open? If it has moved, its organiser has a new invite"
                 ) from None
             raise HostError(f"libp2p does not start (listen {', '.join(listen)}): {said}") from None
         dht_clock.CLOCK.join()

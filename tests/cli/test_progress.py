@@ -181,3 +181,12 @@ def test_metrics_are_json_lines_and_survive_a_torn_tail(tmp_path: Path):
 
 def test_amounts_are_short():
     assert [amount(n) for n in (0, 999, 1500, 123_456, 2_600_000_000)] == ["0 B", "999 B", "1.5 kB", "123 kB", "2.6 GB"]
+
+
+def test_a_peers_step_takes_no_negative_time_when_the_clock_is_set_back() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    progress = Progress(console)
+    progress(e.ProcessStarted("peer", "A.1", "run", "1", None), 90_000.0)
+    for at in (90_000.0, 86_400.0):
+        progress(e.StepApplied(1, "digest"), at)
+    assert "step 2 applied, 0.0 s after the one before" in console.file.getvalue()  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,10 +15,11 @@ from hivemind.dht import DHTNode
 from peers.run.home import Home
 from peers.runtime.directory import LIFETIME_S
 from peers.runtime.notebook import Notebook
+from peers.stage import entrance
 from peers.stage.admission import be_admitted_somewhere, found_again
 from peers.stage.entrance import enter, patience_of
 from peers.stage.patience import CoordinatorGone, HeardFinished, Patience
-from swarm.events import CoordinatorAway, CoordinatorBack, Event
+from swarm.events import CoordinatorAway, CoordinatorBack, Event, StillDialling
 from swarm.net.daemon import DaemonP2P
 from swarm.net.dht_clock import get_dht_time
 from swarm.net.handshake import Role
@@ -59,7 +61,7 @@ async def test_a_first_timer_asks_again_where_somebody_is_reached_and_does_not_a
             await silent.wait()
             node = await DHTNode.create(p2p=daemon)  # now it answers
             host = await promotion
-        away, back = said
+        away, back = (event for event in said if not isinstance(event, StillDialling))
         assert isinstance(away, CoordinatorAway) and "none of the bootstrap addresses answers" in away.reason
         assert isinstance(back, CoordinatorBack)
         await host.close()
@@ -79,6 +81,22 @@ async def test_a_first_timer_is_told_at_once_that_nobody_is_there(tmp_path: Path
     with Home.open(tmp_path / "peer") as home, pytest.raises(NobodyAnswers):
         await enter(home, DEFAULT_LISTEN, [nobody], [], None, patience_of(home, 600.0), said.append)
     assert said == []
+
+
+async def test_who_waits_for_an_answer_is_told_so_and_can_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a firewall that drops packets, `join` said nothing for half a minute."""
+    monkeypatch.setattr(entrance, "QUIET_S", 0.5)
+    said: asyncio.Queue[Event] = asyncio.Queue()
+    with socket.create_server(("127.0.0.1", 0)) as mute, Home.open(tmp_path / "peer") as home:
+        there = f"/ip4/127.0.0.1/tcp/{mute.getsockname()[1]}/p2p/12D3KooWR3k1FFDm3WEBwGoazqLctm3NvXFrD37S1jyjJNQ19J4t"
+        entering = enter(home, LOOPBACK, [there], [], None, patience_of(home, 600.0), said.put_nowait)
+        attempt = asyncio.create_task(entering)
+        assert await asyncio.wait_for(said.get(), DEADLINE_S) == StillDialling([there])
+        attempt.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await attempt
 
 
 async def test_a_seat_does_not_wait_for_a_run_that_another_seat_has_seen_end(daemon: DaemonP2P, tmp_path: Path) -> None:
@@ -108,7 +126,7 @@ async def test_a_peer_finds_a_coordinator_that_has_moved_while_it_was_off(tmp_pa
             invite = Invite((old,), coordinator.peer_id, run_hash=RUN, key=key)
             found = await found_again(host, invite)
     assert found.addresses == (old, *new)
-    assert all(isinstance(event, CoordinatorAway | CoordinatorBack) for event in said)
+    assert all(isinstance(event, CoordinatorAway | CoordinatorBack | StillDialling) for event in said)
     for each in (host, coordinator, member):
         await each.close()
 
