@@ -388,7 +388,7 @@ class Stragglers:
 
         allowed = deadline_s(seconds)
         if seconds is None:
+            longest = max(allowed, budget / 2)
             said = None if strikes else member.seconds_per_microbatch
-            longer = allowed * 2.0 ** min(strikes, 16) if said is None else deadline_s(said)
-            allowed = max(allowed, min(longer, budget / 2))
+            allowed = min(longest, allowed * 2.0 ** min(strikes, 16) if said is None else deadline_s(said))
         return allowed if pass_state.kind is PassKind.TRAIN else min(allowed, self._a_while_s(pass_state))
