@@ -63,7 +63,7 @@ class Gate:
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock`: Unix time, for the end of sessions. `steady`: a clock that nobody sets, for pauses after wrong tokens."""
+        """`clock`: Unix time. `steady`: a clock that nobody sets, for the waits after wrong tokens."""
         self._tokens = tokens
         self._opening = opening
         self._sessions = Sessions(tokens, clock)
