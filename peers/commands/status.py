@@ -29,6 +29,8 @@ from swarm.events.wording import amount, printable, rate, replicas
 
 _MARKS = tuple(f'"kind":"{kind}"'.encode() for kind in NOISE)
 _MOST_SHOWN = 200
+_CLOCK_SET_BACK_S = 60.0
+"""An event this number of seconds in the future was logged before the clock was set back."""
 
 
 def command(
@@ -184,7 +186,11 @@ def _show_contributions(state: RunState, facts: RunFacts | None, as_json: bool) 
 
 
 def _ago(at: float) -> str:
-    seconds = max(0.0, time.time() - at)
+    seconds = time.time() - at
+    if seconds < -_CLOCK_SET_BACK_S:
+        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+        return f"at {clock}, which is yet to come: this machine's clock was set back"
+    seconds = max(0.0, seconds)
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit} ago"

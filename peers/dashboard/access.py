@@ -56,11 +56,18 @@ class Opening:
 class Gate:
     """Checks access. Every route calls it first."""
 
-    def __init__(self, tokens: Tokens, opening: Opening, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        tokens: Tokens,
+        opening: Opening,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock`: Unix time. `steady`: a clock that nobody sets, for the waits after wrong tokens."""
         self._tokens = tokens
         self._opening = opening
         self._sessions = Sessions(tokens, clock)
-        self._attempts = Attempts(clock)
+        self._attempts = Attempts(steady)
 
     @property
     def opening(self) -> Opening:

@@ -98,6 +98,14 @@ def test_a_home_on_a_full_disk_is_told_to_free_space(tmp_path: Path, monkeypatch
         Home.open(tmp_path / "home")
 
 
+@pytest.mark.parametrize("mask", [0, 0o022])
+def test_the_home_that_id_makes_is_its_users_alone(mask: int, tmp_path: Path) -> None:
+    """With a umask of 0, everybody could replace the keys in it."""
+    done = started("id", "--home", str(tmp_path / "home"), prepare=lambda: os.umask(mask) and None)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "home").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_very_deep_home_is_one(tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*("d" * 200 for _ in range(8)))
     with Home.open(deep) as home:

@@ -1,6 +1,7 @@
 """status: a home's log, folded."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,14 @@ def test_a_follower_tells_what_was_given_to_the_leader(tmp_path: Path, capsys: p
     (tmp_path / "leader" / "events.jsonl").rename(tmp_path / "follower" / "mirrors" / "abc.jsonl")
     assert exit_code("status", "--home", str(tmp_path / "follower"), "--contributions", "--json") == 0
     assert {each["peer"] for each in json.loads(capsys.readouterr().out)["people"]} == {"abc", "def"}
+
+
+def test_an_event_from_before_the_clock_was_set_back_is_not_of_this_moment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`0 s ago` for a whole day hid that the process had logged nothing since."""
+    log = e.EventLog(Home(tmp_path).events, clock=lambda: time.time() + 86_400.0)
+    log.append(LOG[0])
+    log.close()
+    assert exit_code("status", "--home", str(tmp_path)) == 0
+    assert "which is yet to come: this machine's clock was set back" in " ".join(capsys.readouterr().out.split())

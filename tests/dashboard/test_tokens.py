@@ -3,7 +3,9 @@
 import os
 
 import pytest
+from starlette.requests import Request
 
+from peers.dashboard.access import Denied, Gate, Opening
 from peers.dashboard.tokens import SESSION_S, Access, Attempts, Sessions, TokenError, Tokens
 
 
@@ -77,3 +79,16 @@ def test_guessing_is_slow_and_costs_bounded_memory() -> None:
     for number in range(5_000):
         attempts.failed(str(number))
     assert len(attempts._left) <= 1_024
+
+
+def test_a_clock_that_is_set_back_makes_nobody_wait_for_it() -> None:
+    clock = Clock()
+    gate = Gate(Tokens("o" * 40), Opening(exposed=True, public=False, cookie="c"), clock)
+    wrong = Request(
+        {"type": "http", "headers": [(b"authorization", b"Bearer " + b"x" * 40)], "client": ("192.0.2.7", 1)}
+    )
+    for _ in range(2):
+        with pytest.raises(Denied) as denied:
+            gate.access(wrong)
+        assert denied.value.status == 401
+        clock.now -= 3600.0
