@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 
 import pytest
 from conftest import STEPS, MakeSwarm
 from swarm_processes import Swarm
 
+from peers.run.home import Home
 from swarm.events import (
+    CheckpointRefused,
     Evaluated,
     EvaluationDropped,
     PeerExpelled,
     PeerFenced,
     PeerIdle,
+    PeerJoined,
     RolledBack,
     RunDiverged,
     RunPaused,
@@ -132,4 +136,23 @@ def test_a_peer_that_is_alone_in_its_stage_and_does_nothing_or_fails_is_replaced
     assert not coordinator.of(PeerExpelled) and not coordinator.of(RolledBack)
     assert len(coordinator.of(StepDecided)) == STEPS
     assert swarm.peers["p2"].of(StepApplied, step=2), "it has taken over the work"
+    swarm.assert_equal(reference(swarm))
+
+
+def test_a_run_ends_although_the_only_peer_of_a_stage_saves_no_checkpoint(
+    make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
+) -> None:
+    """Another peer stands by. It takes a place beside that peer, fetches its state, and saves the checkpoint."""
+    budget = ("timing.step_budget_s=5", "checkpoint.every=1000")
+    swarm = make_swarm("int8", "swarm.max_replicas=1", "swarm.replicas=1", *budget)
+    swarm.coordinate()
+    swarm.join_stages(("p0", "p1"), {"p0": ("--seats=1",), "p1": ("--seats=1",)})
+    folder = Home(swarm.peers["p1"].home).checkpoints
+    shutil.rmtree(folder)
+    folder.touch()  # where a folder should be
+    swarm.join("p2", "--seats=1")
+    swarm.finish()
+    coordinator = swarm.coordinator
+    assert swarm.peers["p1"].of(CheckpointRefused) and not coordinator.of(RolledBack)
+    assert [event.stage for event in coordinator.of(PeerJoined) if event.actor == swarm.peers["p2"].actor][-1] == 1
     swarm.assert_equal(reference(swarm))

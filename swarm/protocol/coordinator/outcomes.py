@@ -151,9 +151,13 @@ class Outcomes:
         return Again(reason)
 
     def _note_idle(self, pass_state: PassState, actor: Actor, why: str, now: float) -> None:
-        """It gets no strike: if it only waits for its neighbours, one of these may be at fault."""
+        """It gets no strike: if it only waits for its neighbours, one of these may be at fault. But it gets one if an
+        audit has tried it alone: it could escape each audit, and have the step repeated each time.
+        """
         stage = pass_state.stage_of(actor)
         assert stage is not None
+        if self._audits.comparing and len(self._members.of_stage(stage)) > 1:
+            self._failure_history.probation.strike(actor.peer, pass_state.pass_id)
         times = self._failure_history.idle.add(actor.peer, why, self._settings.step_budget_s, now)
         if worth_telling(times):
             self._out.emit(PeerIdle(str(actor), stage, str(pass_state.pass_id), why, times))
@@ -184,13 +188,13 @@ class Outcomes:
         ruling = self._audits.judge(pass_state, decision, without)
         if ruling.agreed is not None:
             self._out.emit(StepAudited(decision.step, ruling.agreed))
+        for actor in ruling.refused:
+            self._failure_history.probation.strike(actor.peer, pass_state.pass_id)
         if ruling.again:
             self._costs.audited(pass_state)
             self._failure_history.is_audited = not ruling.refused
             if self._audits.searching:
                 self._failure_history.not_finite()  # the search expects such failures: do not delay the next try
-            for actor in ruling.refused:
-                self._failure_history.probation.strike(actor.peer, pass_state.pass_id)
             return Again(ruling.again, ruling.expelled)
         match self._divergence.objection(pass_state, without) if decision.skip else None:
             case None:

@@ -12,12 +12,13 @@ The peers learn only that a step is repeated.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swarm.protocol.coordinator.audit.culprit_search import Accused, CulpritSearch, Tables, same, search
 from swarm.protocol.coordinator.audit.exchange import compare, dealt, dealt_otherwise, exchange
 from swarm.protocol.coordinator.audit.inquiry import Inquiry, StepSums
 from swarm.protocol.coordinator.audit.selection import Selection
+from swarm.protocol.coordinator.audit.vain_audits import VainAudits
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.answer import Answers
@@ -52,7 +53,7 @@ class Ruling:
     expelled: tuple[Accused, ...] = ()
     """Peers to expel from the run."""
     refused: tuple[Actor, ...] = ()
-    """Peers that get no work when the step is repeated."""
+    """Peers that get no work when the step is repeated, or, if it is decided, in some of the next steps."""
 
 
 DECIDE = Ruling()
@@ -72,6 +73,7 @@ class Audits:
         self._selection = Selection(settings, members)
         self._unlike = False
         """True if machines differ in the last bits of the same step. Then parts cannot be compared."""
+        self._vain = VainAudits()
         self._inquiry = Inquiry(-1)
         self.took_part: frozenset[str] = frozenset()
         """Peers that had a part in some attempt at the last decided step, if it was audited."""
@@ -90,6 +92,7 @@ class Audits:
         """The run has gone back to an earlier version: forget what is known about the next step."""
         self._inquiry = Inquiry(-1)
         self._selection.forget()
+        self._vain.rolled_back()
 
     def rosters(
         self,
@@ -167,13 +170,14 @@ class Audits:
             frozenset(actor.peer for actor in pass_state.served),
         )
         tolerance = self._settings.audit_tolerance
+        if not inquiry.attempts:
+            inquiry.opening = found
         inquiry.attempts.append((found.answers, found.served))
         if inquiry.search is not None:
             return self._go_on(found)
         people = self._members.people
         if inquiry.doubted and inquiry.came_to(found, people, tolerance):
-            self._noted(decision)
-            return Ruling(agreed=True)
+            return self._noted(found, decision, agreed=True)
         if inquiry.doubted and (suspects := inquiry.suspects_alone(people, tolerance)):
             inquiry.away.update(suspects)
             self._selection.watch(suspects)
@@ -214,18 +218,34 @@ class Audits:
 
     def _begin(self, found: CulpritSearch, decision: Decision) -> Ruling:
         inquiry = self._inquiry
+        if not inquiry.doubted:
+            found = self._without_vain(found)
         several = inquiry.doubted or any(self._has_siblings(*each) for each in enumerate(found.tables))
         most = MOST_ATTEMPTS if inquiry.likely else LAST_ATTEMPT
         why = ""
         if several and inquiry.failed < most:
             why = self._selection.reason(inquiry, found, decision, self._checkable(found))
+            inquiry.marked |= inquiry.suspects
         if not why:
-            self._noted(decision)
-            return Ruling(agreed=False if inquiry.doubted else None)
+            return self._noted(found, decision, agreed=False if inquiry.doubted else None)
         inquiry.first = found
         if (decision.skip or not found.adds_up) and not inquiry.searches and not self._waits(found):
             return self._search_for(found, found.answers)  # the step has been computed by other peers too
         return Ruling(again=f"audited, because {why}: other replicas compute the step again")
+
+    def _without_vain(self, found: CulpritSearch) -> CulpritSearch:
+        """The same result, as if sketches that may start no audit now added up. Nothing is learned from these."""
+        inquiry = self._inquiry
+        vain = [
+            stage
+            for stage, each in enumerate(found.answers)
+            if not (each.adds_up or self._vain.may_audit(stage, inquiry.step))
+        ]
+        if not vain:
+            return found
+        inquiry.own_sums = [() if stage in vain else sums for stage, sums in enumerate(inquiry.own_sums)]
+        answers = [replace(each, adds_up=each.adds_up or s in vain) for s, each in enumerate(found.answers)]
+        return replace(found, answers=tuple(answers))
 
     def _checkable(self, found: CulpritSearch) -> set[str]:
         """Peers that worked, and whose part a sibling can do in the next attempt."""
@@ -280,8 +300,7 @@ class Audits:
         self._selection.believe(parts.right)
         inquiry.unchecked = inquiry.checkable - parts.right
         if not inquiry.unchecked:
-            self._noted(decision)
-            return Ruling(agreed=True)
+            return self._noted(found, decision, agreed=True)
         inquiry.suspects, inquiry.for_new = set(inquiry.unchecked), False
         what = "a peer's part gave a different result" if parts.wrong else "some parts were divided differently"
         return Ruling(again=f"audited: {what}: half of the replicas compute the step again")
@@ -303,8 +322,7 @@ class Audits:
         if inquiry.for_new and inquiry.drawn:
             inquiry.for_new = False
             return Ruling(again="audited: the step is repeated without peers drawn at random")
-        self._noted(decision)
-        return Ruling(agreed=True)
+        return self._noted(found, decision, agreed=True)
 
     def _differs(self, found: CulpritSearch, first: CulpritSearch) -> Ruling:
         inquiry = self._inquiry
@@ -325,20 +343,36 @@ class Audits:
         """
         inquiry = self._inquiry
         if same(truth, found.answers, self._settings.audit_tolerance):
-            self._noted(decision)
-            return Ruling(agreed=True)
+            return self._noted(found, decision, agreed=True)
         inquiry.failed += 1
         if inquiry.failed >= MOST_ATTEMPTS:
             inquiry.begin_anew()
         return Ruling(again="audited: the result differs again")
 
-    def _noted(self, decision: Decision) -> None:
-        """Take over what was learned from the step, which is decided now, and prepare for the next step."""
+    def _noted(self, found: CulpritSearch, decision: Decision, agreed: bool | None) -> Ruling:
+        """Take over what was learned from the step, which is decided now as `found`, and prepare for the next step."""
+        refused = self._suspects(found)
         self.took_part = frozenset()
         if self.comparing:
             self.took_part = frozenset(peer for _, served in self._inquiry.attempts for peer in served)
         self._selection.decided(self._inquiry, decision, audited=self.comparing)
         self._inquiry = Inquiry(-1)
+        return Ruling(agreed=agreed, refused=refused)
+
+    def _suspects(self, found: CulpritSearch) -> tuple[Actor, ...]:
+        """The only peer with unusual sums in the first attempt, if that was wrong in its stage, and no culprit was
+        found. It may have told the truth whenever the step was repeated.
+        """
+        inquiry, tolerance = self._inquiry, self._settings.audit_tolerance
+        if (opening := inquiry.opening) is None or opening is found:
+            return ()
+        pairs = list(enumerate(zip(opening.answers, found.answers, strict=True)))
+        wrong = [s for s, (one, two) in pairs if not replace(one, adds_up=two.adds_up).is_like(two, tolerance)]
+        if not wrong and not opening.adds_up:
+            self._vain.add([stage for stage, (one, _) in pairs if not one.adds_up], inquiry.step)
+        rosters = [opening.tables[stage].roster for stage in wrong if len(opening.tables[stage].roster) > 2]
+        marked = tuple(actor for roster in rosters for actor in roster if actor.peer in inquiry.marked)
+        return marked if len(marked) == 1 else ()
 
     def _search_for(self, first: CulpritSearch, again: Answers) -> Ruling:
         inquiry = self._inquiry
@@ -368,6 +402,8 @@ class Audits:
             inquiry.begin_anew()
             if accused:
                 inquiry.searches = inquiry.failed = 0
+                inquiry.opening = None
+                self._vain.clear()
                 inquiry.outcomes.clear()
                 inquiry.workers.clear()
                 self._selection.distrust({each.actor.peer for each in accused})

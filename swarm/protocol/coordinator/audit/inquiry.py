@@ -26,6 +26,10 @@ class Inquiry:
     step: int
     first: CulpritSearch | None = None
     """The result of the attempt in which all peers took part."""
+    opening: CulpritSearch | None = None
+    """The result of the very first attempt. None if there was none, or a culprit was found."""
+    marked: set[str] = field(default_factory=set)
+    """Peers whose contributions were unusual in some attempt."""
     truth: Answers | None = None
     """The result that the step gave whichever peer was tried alone. Only this result may be decided. None: not known.
     """

@@ -386,9 +386,10 @@ class Stragglers:
             beat_s, fences = settings.heartbeat_s, pass_state.fences
             return stall_deadline(own_s, pass_state.services, budget, beat_s, fences, probed)
 
-        allowed = deadline_s(seconds)
-        if seconds is None:
-            longest = max(allowed, budget / 2)
-            said = None if strikes else member.seconds_per_microbatch
-            allowed = min(longest, allowed * 2.0 ** min(strikes, 16) if said is None else deadline_s(said))
+        allowed, said = deadline_s(seconds), member.seconds_per_microbatch
+        if seconds is None and said is not None and deadline_s(said) <= allowed:
+            allowed = deadline_s(said)
+        elif seconds is None:
+            longer = allowed * 2.0 ** min(strikes, 16) if strikes or said is None else deadline_s(said)
+            allowed = max(allowed, min(longer, budget / 2))
         return allowed if pass_state.kind is PassKind.TRAIN else min(allowed, self._a_while_s(pass_state))
