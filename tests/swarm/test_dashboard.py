@@ -18,7 +18,7 @@ import psutil
 import pytest
 from conftest import MakeSwarm
 from served_dashboard import Dashboard, dashboard
-from swarm_processes import Process, Swarm
+from swarm_processes import DEADLINE_S, Process, Swarm
 
 from swarm.events import Evaluated, StepDecided
 
@@ -52,7 +52,7 @@ def _child(process: Process) -> psutil.Process | None:
     return None
 
 
-def _wait(done: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+def _wait(done: Callable[[], Any], what: str, seconds: float = DEADLINE_S) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := done()):
         assert time.monotonic() < deadline, what
