@@ -313,7 +313,8 @@ class Watch:
         crew = [m for m in core.members.of_stage(event.source) if str(m.actor) != event.actor and m.lost_at is None]
         everybody = [m for m in core.members if m.lost_at is None]
         mine = next(m for m in everybody if str(m.actor) == event.actor)
-        if not any(m.is_current(version, decision) for m in crew) and self._held_last(event):
+        can_be_made = version == 0 and not self._world.settings.imported  # from the seed, by any peer
+        if not any(m.is_current(version, decision) for m in crew) and not can_be_made and self._held_last(event):
             raise Violation("bounded loss", f"{event.actor} leaves stage {event.source} with no copy of {version}")
         if not crew:
             raise Violation("progress", f"{event.actor} leaves stage {event.source} without a peer")

@@ -92,6 +92,7 @@ def _status(peer: PeerBody, status: Status) -> Status:
     if status.checkpoint_digest and peer.lies("copy"):
         return replace(status, checkpoint_digest="lie")
     if status.version and peer.lies("losing"):
+        peer.disturbed_at = peer.world.now
         return replace(status, version=status.version - 1)
     if status.checkpoint_digest and peer.lies("unsaved"):
         return replace(status, checkpoint_version=-1, checkpoint_digest="")
