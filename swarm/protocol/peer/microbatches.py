@@ -32,6 +32,11 @@ from swarm.protocol.peer.microbatch_work import MicrobatchWork, WorkPhase
 from swarm.protocol.peer.pass_context import PassContext
 from swarm.protocol.slots import unasked
 
+MOST_LATE = 3
+"""For each slot, the number of microbatches that need none because their inputs are not computed yet. There may not be
+more, because a faster neighbour would then send frames for which there is no room. A frame takes far less memory than a
+graph.
+"""
 LOOKAHEAD = 2
 """Number of forwards in the compute queue at once. The others wait here, where they can still be released."""
 
@@ -134,13 +139,8 @@ class Microbatches:
 
     def _busy(self) -> int:
         """Number of microbatches that occupy a slot."""
-        return sum(WorkPhase.NEEDED < work.phase < WorkPhase.FINISHED and not work.late for work in self.work.values())
-
-    def _limit_early_inputs(self, work: MicrobatchWork) -> None:
-        """Keep as many inputs for which there is no slot as there are slots. Another one is wanted again later."""
-        early = sum(each.phase is WorkPhase.NEEDED and each.input is not None for each in self.work.values())
-        if early > self._slots.count and work.phase is WorkPhase.NEEDED:
-            work.input = None
+        begun = sum(WorkPhase.NEEDED < work.phase < WorkPhase.FINISHED for work in self.work.values())
+        return begun - min(MOST_LATE * self._slots.count, sum(work.late for work in self.work.values()))
 
     def on_pending(self, sender: Actor, keys: tuple[FrameKey, ...], now: float) -> None:
         """The holder of overdue frames answers that they are not computed yet."""
@@ -187,8 +187,6 @@ class Microbatches:
             late, work.late = work.late, False
             work.phase = WorkPhase.NEEDED if late else WorkPhase.INPUT
             self.pull(now)
-            if late:
-                self._limit_early_inputs(work)
         elif key.direction is Direction.BACKWARD and key.boundary == self.stage + 1:
             if self.kind is not PassKind.TRAIN or work.gradient is not None or work.phase >= WorkPhase.BACKWARD:
                 return
