@@ -1,4 +1,4 @@
-"""Whole swarms wait more than they compute, so `pytest -n 4 --dist loadgroup` runs up to four at once on two cores.
+"""Whole swarms wait as long as they compute, so `pytest -n 5 --dist loadgroup` runs up to five at once on two cores.
 
 Those of one file run one after the other, on one worker, which starts their nursery and trains their references once.
 So do tests that share a fixture of their file.

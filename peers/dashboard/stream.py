@@ -94,9 +94,13 @@ class Hub:
         return _Stream(viewer.messages(), headers=headers, ping=0, send_timeout=_SEND_TIMEOUT_S)
 
     async def _refresh(self, name: str) -> None:
-        self._stale.discard(name)
+        self._stale.discard(name)  # before the look: what comes during it makes the topic stale again
         topic = self._topics[name]
-        answer, seconds = await self._look(name)
+        try:
+            answer, seconds = await self._look(name)
+        except BaseException:  # also if the viewer that this was for has left
+            self._stale.add(name)
+            raise
         # Garbage collection in one look would otherwise delay the next one by minutes.
         topic.next_look = self._clock() + min(seconds, topic.look_s) / _SHARE
         topic.look_s = seconds

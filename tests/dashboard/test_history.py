@@ -19,9 +19,12 @@ from peers.dashboard.history import tail as tail_module
 from peers.dashboard.history.history import History
 from peers.dashboard.history.store import Store
 from peers.fold import RunState, apply_record
+from swarm.events import EventLog, ProcessStarted, Rotation, StateChanged, parts_of
 
 SHAPE = Shape(peers=6, stages=2, hours=0.05, step_seconds=10, kills_per_hour=120, spans=True, seed=3)
 LINES, LONG = list(generate(SHAPE)), list(generate(dataclasses.replace(SHAPE, hours=0.4)))
+NOON = 1_795_953_600.0
+"""Noon of a day in UTC, in Unix time."""
 SOURCE = f"coordinator/{LINES[0]['actor']}"
 
 
@@ -440,3 +443,23 @@ def test_a_log_that_goes_on_in_new_parts_is_not_read_twice(home: Path, database:
     assert again.at(past).run.step == folded([line for line in whole if line["at"] <= past]).run.step
     fresh = caught_up(History([home], database.with_name("fresh.sqlite")))
     assert rows(fresh)[0] == rows(again)[0] and same(fresh.now, again.now)
+
+
+def test_a_clock_that_is_set_back_a_day_hides_nothing(home: Path, database: Path) -> None:
+    """The parts of the log were ordered by time, and earlier times counted as told already, so that the dashboard stood
+    still for a day.
+    """
+    (home / "events.jsonl").unlink()
+    times = iter([NOON, NOON + 1, NOON + 86_400, NOON + 86_401, *(NOON + 2 + n for n in range(20))])
+    log = EventLog(home / "events.jsonl", lambda: next(times), Rotation(1 << 20, daily=True))
+    log.append(ProcessStarted("coordinator", "C.0", "run", "1", None))
+    log.append(StateChanged("training", "every stage is held"))
+    log.append(StateChanged("paused", "the day after"))
+    log.append(StateChanged("training", "the day after"))
+    live = caught_up(History([home], database))
+    log.append(StateChanged("paused", "on the same day"))
+    assert len(parts_of(home / "events.jsonl")) == 2
+    assert caught_up(live).now.run.reason == "on the same day"
+    log.append(StateChanged("finished", "later"))
+    for history in (live, History([home], database), History([home], database.with_name("fresh.sqlite"))):
+        assert caught_up(history).now.run.reason == "later"

@@ -7,14 +7,15 @@ import json
 import socket
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from served_dashboard import Dashboard, dashboard, generated_home
 
 from benchmarks.generated_log import Shape
-from peers.dashboard.stream import MOST_STREAMS, Hub
+from peers.dashboard.stream import MOST_STREAMS, Hub, _Viewer
+from peers.dashboard.tokens import Access
 
 SHAPE = Shape(peers=8, stages=2, hours=0.1, step_seconds=20)
 
@@ -196,3 +197,40 @@ def test_one_expensive_look_does_not_delay_the_next_one() -> None:
         return found
 
     assert asyncio.run(pauses()) == pytest.approx([1.0, 1.0, 1.0, 1.0, 500.0])
+
+
+def test_a_viewer_that_leaves_during_a_look_takes_no_news_along() -> None:
+    """The news that it would have got comes to the next viewer."""
+    answer = {"step": 1}
+    looking, go_on = asyncio.Event(), asyncio.Event()
+
+    async def look(topic: str) -> tuple[dict[str, object], float]:
+        looking.set()
+        await go_on.wait()
+        return dict(answer), 0.0
+
+    def viewer() -> _Viewer:
+        return _Viewer(hub, ("run",), 0, None, Access.READ)
+
+    async def first_message(messages: AsyncIterator[bytes]) -> bytes:
+        await anext(messages)  # how long to wait before dialling again
+        return await anext(messages)
+
+    hub = Hub(look)
+
+    async def scene() -> tuple[bytes, bytes]:
+        go_on.set()
+        before = await first_message(viewer().messages())
+        answer["step"] = 2
+        hub.invalidate()
+        go_on.clear()
+        looking.clear()
+        leaving = asyncio.create_task(first_message(viewer().messages()))
+        await looking.wait()
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        go_on.set()
+        return before, await first_message(viewer().messages())
+
+    before, after = asyncio.run(scene())
+    assert b'"step":1' in before and b'"step":2' in after

@@ -1,7 +1,8 @@
 """All event logs of some homes as one stream, ordered by time.
 
 In a group, each coordinator may hold copies of the others' logs (`mirrors/`). A line that is in several files is taken
-once. A log may consist of several parts; the newest part has the log's name (swarm/events/parts.py).
+once. A log may consist of several parts; the newest part has the log's name (swarm/events/parts.py). The lines of one
+log keep their order, even if their times decrease because the machine's clock was set back.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Logs:
         self._renamed: list[tuple[str, str]] = []
         self._heard: dict[str, tuple[float, int, str]] = {}
         """For the name of each coordinator's log: the time of the last line taken, its number among the lines of that
-        time, and its file.
+        time, and its log.
         """
 
     def look(self) -> bool:
@@ -65,19 +66,17 @@ class Logs:
                 del self.tails[str(log)]
                 self.tails[str(part)] = tail
                 self._renamed.append((str(log), str(part)))
-                self._heard = {
-                    name: (at, nth, str(part) if path == str(log) else path)
-                    for name, (at, nth, path) in self._heard.items()
-                }
                 return
 
     def take(self, until: float = math.inf) -> Iterator[Line]:
         """New lines of all logs, ordered by time, up to `until`, without the kinds in NOISE."""
         for tail in self.tails.values():
             tail.is_finished = _is_old_part(tail.path) and tail.offset >= tail.size
-        tails = [tail for tail in self.tails.values() if not tail.is_finished]
-        merged = tails[0].lines() if len(tails) == 1 else heapq.merge(*(tail.lines() for tail in tails), key=_time)
-        for line in merged:
+        parts: dict[Path, list[Tail]] = {}
+        for tail in self.tails.values():
+            if not tail.is_finished:
+                parts.setdefault(_log_of(tail.path), []).append(tail)
+        for line in heapq.merge(*map(_lines_in_order, parts.values()), key=_time):
             if line.at > until:
                 return
             tail = line.tail
@@ -92,14 +91,14 @@ class Logs:
                 yield line
 
     def _is_new(self, tail: Tail) -> bool:
-        """True if the last line of a coordinator's log was not yet taken from another file."""
+        """True if the last line of a coordinator's log was not yet taken from a copy of that log."""
         if not tail.source.startswith(COORDINATOR):
             return True
-        path = str(tail.path)
+        log = str(_log_of(tail.path))
         heard = self._heard.get(tail.source)
-        if heard is not None and heard[2] != path and (tail.at, tail.nth) <= heard[:2]:
+        if heard is not None and heard[2] != log and (tail.at, tail.nth) <= heard[:2]:
             return False
-        self._heard[tail.source] = tail.at, tail.nth, path
+        self._heard[tail.source] = tail.at, tail.nth, log
         return True
 
     def progress(self) -> tuple[int, int]:
@@ -121,7 +120,9 @@ class Logs:
             tail.offset, tail.head, tail.at, tail.nth = int(offset), str(head), float(at), int(nth)
             tails[path] = tail
         self.tails = tails
-        self._heard = {name: (float(at), int(nth), str(path)) for name, (at, nth, path) in raw["heard"].items()}
+        self._heard = {
+            name: (float(at), int(nth), str(_log_of(Path(path)))) for name, (at, nth, path) in raw["heard"].items()
+        }
 
 
 def _logs_of(home: Path) -> list[Path]:
@@ -136,6 +137,17 @@ def _logs_of(home: Path) -> list[Path]:
 
 def _is_old_part(path: Path) -> bool:
     return _OLD_PART.fullmatch(path.name) is not None
+
+
+def _log_of(path: Path) -> Path:
+    """The log to which a file belongs: the file itself, unless it is an older part."""
+    return path.with_name("events.jsonl") if _is_old_part(path) else path
+
+
+def _lines_in_order(parts: list[Tail]) -> Iterator[Line]:
+    """The lines of a log. `parts`: the older parts come first."""
+    for tail in parts:
+        yield from tail.lines()
 
 
 def _time(line: Line) -> float:
