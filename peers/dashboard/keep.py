@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
 from pathlib import Path
+
+from swarm.private_folder import PrivateFolder
 
 TOKEN_FILE = "dashboard.token"
 DATABASE = "dashboard.sqlite"
@@ -19,11 +20,19 @@ class Keep:
     """
 
     def __init__(self, home: Path, database: Path | None, token_file: Path | None) -> None:
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._temporary: PrivateFolder | None = None
         writable = os.access(home, os.W_OK)
         self.database = database or (home if writable else self._own_folder()) / DATABASE
         self.token_file = token_file or (home if writable else self._own_folder()) / TOKEN_FILE
         self._lock = self._claim()
+
+    def close(self) -> None:
+        """Remove the temporary folder, if there is one, and release the database."""
+        if self._temporary is not None:
+            self._temporary.remove()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _claim(self) -> int | None:
         """Take a lock, which is held as long as the process lives. Deleting `dashboard.sqlite*` does not release it.
@@ -48,5 +57,5 @@ class Keep:
 
     def _own_folder(self) -> Path:
         if self._temporary is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="swarm-dashboard-")
-        return Path(self._temporary.name)
+            self._temporary = PrivateFolder("swarm-dashboard-")
+        return self._temporary.path

@@ -88,9 +88,13 @@ class Addresses:
 def serve(options: DashboardOptions, on_ready: Callable[[Addresses], None]) -> None:
     """Serve until SIGTERM or Ctrl-C. Raises DashboardError, TokenError, OSError before it serves anything."""
     heap.share()
+    with contextlib.closing(Keep(options.homes[0], options.database, options.token_file)) as keep:
+        _serve(options, keep, on_ready)
+
+
+def _serve(options: DashboardOptions, keep: Keep, on_ready: Callable[[Addresses], None]) -> None:
     place = options.place
     exposed = not place.loopback or bool(options.hosts)
-    keep = Keep(options.homes[0], options.database, options.token_file)
     kept = Tokens.for_observers if options.observed else Tokens.kept
     tokens = kept(keep.token_file, reading=exposed and not options.public)
     listener = listen(place)

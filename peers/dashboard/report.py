@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from peers.dashboard.bundle import bundle
 from peers.dashboard.history.history import History
 from peers.dashboard.query import MOST_LISTED, Query
 from peers.dashboard.topics import MOST_STEPS, Topics
+from swarm.private_folder import PrivateFolder
 
 SERIES = (
     "loss",
@@ -34,8 +34,8 @@ _LINES = 200
 
 def report(homes: Sequence[Path], *, public: bool) -> str:
     """The HTML text. `public`: without addresses. Raises the errors of a History."""
-    with tempfile.TemporaryDirectory(prefix="swarm-report-") as folder:
-        history = History(list(homes), Path(folder) / "history.sqlite")
+    with PrivateFolder("swarm-report-") as folder:
+        history = History(list(homes), folder.path / "history.sqlite")
         try:
             while history.follow():
                 pass

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
@@ -21,6 +19,7 @@ from swarm.net.handshake import Channel, Introduction, Refused, Role, introduce
 from swarm.net.identity import Identity
 from swarm.net.sockets import SocketFolder
 from swarm.net.wire_bounds import WireError
+from swarm.private_folder import PrivateFolder
 from swarm.protocol.ids import Actor
 
 TCP_S = 1.5
@@ -64,8 +63,8 @@ async def _accepts(address: str) -> bool:
 async def _answers(peer_id: str, maddrs: Sequence[str], run_hash: str, within_s: float) -> bool:
     sockets = SocketFolder()
     try:
-        with TemporaryDirectory() as folder:
-            identity = Identity.load(Path(folder) / "identity.key")
+        with PrivateFolder("swarm-knock-") as folder:
+            identity = Identity.load(folder.path / "identity.key")
             p2p = await DaemonP2P.start(
                 sockets,
                 initial_peers=None,

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from swarm.private_folder import PrivateFolder
 
 LOOK_EVERY_S = 2.0
 YOUNG_FOR_S = 3600.0
@@ -32,10 +32,11 @@ class SocketFolder:
 
     def __init__(self) -> None:
         """Make the folder. Raises NoSocketFolder."""
-        self.path = Path(_made())
+        self._folder = _made()
+        self.path = self._folder.path
 
     def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        self._folder.remove()
 
     async def until_cleaned(self, every_s: float = LOOK_EVERY_S) -> str:
         """Touch the sockets regularly. Returns the reason when one of them is gone."""
@@ -55,14 +56,14 @@ class SocketFolder:
             await asyncio.sleep(every_s)
 
 
-def _made() -> str:
+def _made() -> PrivateFolder:
     tried = []
     for parent in _parents():
         if len(os.fsencode(parent)) + _LONGEST_NAME > LONGEST_PATH:
             tried.append(f"{parent} (its path is too long for a socket)")
             continue
         try:
-            return tempfile.mkdtemp(prefix="swarm-peer-", dir=parent)
+            return PrivateFolder("swarm-peer-", parent)
         except OSError as error:
             tried.append(f"{parent} ({error.strerror})")
     raise NoSocketFolder(f"no usable folder for sockets: tried {', '.join(tried)}; set TMPDIR to a writable folder")
