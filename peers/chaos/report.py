@@ -52,6 +52,7 @@ _ANSWERS = (
     e.StateDrifted,
     e.StepAborted,
     e.StepAudited,
+    e.SumsMisreported,
     e.SwarmSplit,
 )
 """The events that are a coordinator's reactions to a fault, and their fields with reasons."""

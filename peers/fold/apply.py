@@ -132,6 +132,7 @@ IGNORED = NOISE | frozenset(
         "RoundsOtherwise",
         "StateCompared",
         "StateDrifted",
+        "SumsMisreported",
         "StageDoubted",
         "PeerIdle",
         "CheckpointsDiffer",

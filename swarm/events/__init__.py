@@ -64,6 +64,7 @@ from swarm.events.membership import (
     SeatLeft,
     SeatTaken,
     ShareChanged,
+    SumsMisreported,
     TableChanged,
 )
 from swarm.events.network import (
@@ -217,6 +218,7 @@ __all__ = [
     "StepMeasured",
     "StillDialling",
     "StreamBroken",
+    "SumsMisreported",
     "SwarmSplit",
     "TableChanged",
     "TrafficMeasured",

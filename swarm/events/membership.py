@@ -347,6 +347,23 @@ class TableChanged(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class SumsMisreported(Event):
+    """A peer has reported something about its stage's sums that is wrong: most replicas report otherwise about the same
+    bytes. Their word counts, and the peer goes on probation.
+    """
+
+    severity: ClassVar[Severity] = "warning"
+
+    actor: str
+    stage: int
+    pass_id: str
+    reason: str
+
+    def sentence(self) -> str:
+        return f"{self.actor} of stage {self.stage} is not believed in {self.pass_id}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class PeerDelays(Event):
     """A peer has held up several steps for longer than its work shortens them. It gets less work: it goes on
     probation.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from swarm.protocol.coordinator.passes.preparation import Preparation
 from swarm.protocol.peer import step_cycle
 from swarm.protocol.peer.all_reduce import AllReduce
 from swarm.protocol.peer.pass_run import PassRun
@@ -76,7 +77,20 @@ def _rounds_at_once() -> list[Patch]:
     return [(AllReduce, "_begin", all_open)]
 
 
+def _one_word_believed() -> list[Patch]:
+    """Of replicas with the same bytes, the one is believed that comes last in the roster."""
+    plain = Preparation._believed
+
+    def last(self: Preparation, stage: int, without: Any) -> Any:
+        believed = plain(self, stage, without)
+        there = [said for actor, said in self.reports[stage].items() if actor not in without]
+        return believed and there[-1]
+
+    return [(Preparation, "_believed", last)]
+
+
 REDUCING = (
+    Mutant("one word believed", "most people's word about the same bytes counts", _one_word_believed, "hindering"),
     Mutant("partner's table unchecked", "stages reduce what they share under both tables", _partner_unchecked, "tied"),
     Mutant("other stage left out", "what is shared is summed over both rosters", _other_stage_left_out, "tied"),
     Mutant("rounds at once", "the second round of a reduce builds on the first", _rounds_at_once, "averaging"),

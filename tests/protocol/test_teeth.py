@@ -38,6 +38,7 @@ KNOWN = {
     "in the roster too early": 2,
     "copied too late": 2,
     "one stage believed": 0,
+    "one word believed": 15,
     "devices come back": 810381,
     "audits left out": 2,
     "checkpoints kept back": 1,

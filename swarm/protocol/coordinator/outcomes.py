@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarm.events import Evaluated, EvaluationDropped, PeerIdle, StageDoubted, StateDrifted, StepAudited
+from swarm.events import (
+    Evaluated,
+    EvaluationDropped,
+    PeerIdle,
+    StageDoubted,
+    StateDrifted,
+    StepAudited,
+    SumsMisreported,
+)
 from swarm.events.wording import worth_telling
 from swarm.protocol.coordinator.audit.audits import Audits
 from swarm.protocol.coordinator.audit.culprit_search import Accused
+from swarm.protocol.coordinator.audit.misreports import Misreports
 from swarm.protocol.coordinator.divergence import Divergence
 from swarm.protocol.coordinator.io import PassClosed
 from swarm.protocol.coordinator.membership.doubts import Doubted
@@ -28,9 +37,10 @@ from swarm.protocol.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Write this decision."""
+    """Write this decision. `expelled`: peers to expel from the run."""
 
     decision: Decision
+    expelled: tuple[Accused, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,7 @@ class Outcomes:
         self._divergence = divergence
         self._costs = costs
         self._out = out
+        self._misreports = Misreports()
 
     def sequel(self, open_pass: OpenPass, now: float) -> Sequel | None:
         """What follows from the outcome of the open pass; None if it has no outcome yet. Call it once for an
@@ -185,6 +196,7 @@ class Outcomes:
     def _record_or_audit(
         self, pass_state: PassState, decision: Decision, without: frozenset[Actor], now: float
     ) -> Sequel:
+        expelled = self._misreported(pass_state, without)
         ruling = self._audits.judge(pass_state, decision, without)
         if ruling.agreed is not None:
             self._out.emit(StepAudited(decision.step, ruling.agreed))
@@ -195,10 +207,11 @@ class Outcomes:
             self._failure_history.is_audited = not ruling.refused
             if self._audits.searching:
                 self._failure_history.not_finite()  # the search expects such failures: do not delay the next try
-            return Again(ruling.again, ruling.expelled)
+            both = {each.actor: each for each in (*expelled, *ruling.expelled)}
+            return Again(ruling.again, tuple(both.values()))
         match self._divergence.objection(pass_state, without) if decision.skip else None:
             case None:
-                return Commit(decision)
+                return Commit(decision, expelled)
             case Doubted() as doubted:
                 self.doubt(doubted)
                 return self._redo(pass_state, doubted.reason)
@@ -206,3 +219,13 @@ class Outcomes:
                 self._failure_history.not_believed()
                 self._failure_history.attempt_failed(reason, now)
                 return self._give_up(pass_state, reason, now)
+
+    def _misreported(self, pass_state: PassState, without: frozenset[Actor]) -> tuple[Accused, ...]:
+        """Give a strike to each replica whose report about its stage's sums is wrong. Return those to expel."""
+        expelled = []
+        for found in pass_state.preparation.contradicted(without):
+            self._failure_history.probation.strike(found.actor.peer, pass_state.pass_id)
+            self._out.emit(SumsMisreported(str(found.actor), found.stage, str(pass_state.pass_id), found.reason))
+            if (accused := self._misreports.add(found)) is not None and self._settings.audit_every:
+                expelled.append(accused)
+        return tuple(expelled)

@@ -275,9 +275,10 @@ class PassCycle:
             return ()
         pass_id = self.open_pass.pass_state.pass_id
         match self._outcomes.sequel(self.open_pass, now):
-            case Commit(decision):
+            case Commit(decision, expelled):
                 self.phase = Phase.DECIDING
                 self._out.add(WriteRecord(decision))
+                return expelled
             case Close():
                 self._close(now)
             case Again(reason, expelled):

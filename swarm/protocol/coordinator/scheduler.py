@@ -157,6 +157,7 @@ class Scheduler:
             rate=self._history.controls.rate,
             since=None if kind is PassKind.TRAIN else self._sample_since,
             partner=self._settings.partner,
+            people=self._members.people,
         )
         pass_state.promotion = frozenset(promotion)
         return pass_state

@@ -83,7 +83,22 @@ def _prepared(peer: PeerBody, prepared: Prepared) -> Prepared:
         return replace(prepared, state=prepared.state ^ 1)
     if peer.lies("digest"):
         return replace(prepared, digest="lie")
-    return prepared
+    return _denied(peer, prepared) if peer.lies("denying") else prepared
+
+
+def _denied(peer: PeerBody, prepared: Prepared) -> Prepared:
+    """The report with a false word about the sums. A peer always says the same."""
+    match mix(9, *peer.actor.peer.encode()) % 5:
+        case 0:
+            return replace(prepared, squared_norm=prepared.squared_norm + 1.0)
+        case 1:
+            return replace(prepared, loss_sum=prepared.loss_sum + 1.0)
+        case 2:
+            return replace(prepared, seal=prepared.seal + 1)
+        case 3:
+            return replace(prepared, finite=not prepared.finite, sketch=b"", seal=0)
+        case _:
+            return replace(prepared, finite=not prepared.finite)
 
 
 def _status(peer: PeerBody, status: Status) -> Status:

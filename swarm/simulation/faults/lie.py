@@ -22,7 +22,9 @@ Meddling = Literal[
     "impostor", "claiming", "accusing", "misjudging", "boasting", "modest", "wavering", "delaying", "grudging"
 ]
 MEDDLING: tuple[Meddling, ...] = get_args(Meddling)
-About = Wrong | Scaled | Disturbance | Said | Claim | Keeping | Meddling | Literal["constant"]
+Hindering = Literal["denying"]
+HINDERING: tuple[Hindering, ...] = get_args(Hindering)
+About = Wrong | Scaled | Disturbance | Said | Claim | Keeping | Meddling | Hindering | Literal["constant"]
 FACTORS: Mapping[About, tuple[int, int]] = {
     "negated": (-1, 1),
     "a quarter more": (5, 4),
@@ -82,6 +84,8 @@ class Lie:
     * `boasting`, `modest`, `wavering`: it reports that it is much faster and larger than it is; much slower and
       smaller; or now this and now that.
     * `delaying`: its data for one sibling, and for no other peer, are late.
+    * `denying`: it reports something false about its stage's sums: that they are not finite, or another norm, loss or
+      sketch.
     * `grudging`: it gives its state to newcomers, but very slowly.
     """
     how_often: float = 1.0
@@ -95,4 +99,4 @@ class Lie:
     @property
     def of_itself(self) -> bool:
         """True if it lies about its own state or sums. Others may then have to do without its state."""
-        return self.about in ("nan", "spoilt", "status", "hoarding", *SAID, *KEEPING)
+        return self.about in ("nan", "spoilt", "status", "hoarding", "denying", *SAID, *KEEPING)

@@ -10,6 +10,7 @@ from swarm.protocol.messages import Means
 from swarm.simulation.faults.false_means import CLAIMS
 from swarm.simulation.faults.lie import (
     DISTURBANCES,
+    HINDERING,
     INSIDERS,
     KEEPING,
     MEDDLING,
@@ -138,3 +139,31 @@ def keeping(seed: int) -> Plan:
     arrivals = (0.5 + 4.0 * rng.random(),) * spares if rng.random() < 0.5 else ()
     speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in range(stages + spares))
     return Plan("keeping", seed, settings, spares, speeds, (), lies=(lie,) * stages, arrivals=arrivals, grows=grows)
+
+
+def hindering(seed: int) -> Plan:
+    """One person hinders a run with all of the person's devices, by messages that cost the others time.
+
+    All other peers belong to different people. Each stage has at least two of them.
+    """
+    rng = Random(f"hindering/{seed}")
+    about = HINDERING[seed % len(HINDERING)]
+    stages = rng.choice((1, 2, 2, 3))
+    replicas, many = rng.choice(((3, 1), (3, 1), (4, 2)))
+    settings = small_settings(
+        stages=stages,
+        microbatches=rng.choice((3, 5)),
+        steps=8,
+        replicas=replicas,
+        checkpoint_every=rng.choice((1, 2)),
+        slots=rng.choice((1, 2, 16)),
+    )
+    if rng.random() < 0.5:
+        settings = replace(settings, audit_every=rng.choice((1, 2, 4)), audit_secret=str(seed).encode(), screened=True)
+    peers = stages * replicas
+    those = set(rng.sample(range(peers), many))
+    lie = Lie(about, rng.choice((1.0, 1.0, 0.5)), since=rng.choice((0, 0, 2)))
+    lies = tuple(lie if peer in those else None for peer in range(peers))
+    people = tuple(0 if peer in those else 1 + peer for peer in range(peers))
+    speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in lies)
+    return Plan("hindering", seed, settings, 0, speeds, (), lies=lies, people=people)

@@ -18,7 +18,7 @@ from swarm.simulation.faults.diverging import Diverging
 from swarm.simulation.faults.faults import CELLS, GROUP_CELLS, KINDS, Cell
 from swarm.simulation.kernel.network import Weather
 from swarm.simulation.runs.fault_draw import FaultDraw
-from swarm.simulation.runs.misbehaviour import alone, insiders, keeping, passes
+from swarm.simulation.runs.misbehaviour import alone, hindering, insiders, keeping, passes
 from swarm.simulation.runs.plan import Pause, Plan, small_settings, unlike_memory
 from swarm.simulation.toy.organiser import Wish
 from swarm.simulation.toy.toy_model import SHARED_BUCKETS
@@ -26,7 +26,7 @@ from swarm.simulation.toy.toy_model import SHARED_BUCKETS
 SCENARIOS = (
     *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "election", "joining"),
     *("moves", "audited", "seats", "controls", "unlike", "insiders", "passes", "alone", "diverging", "pausing"),
-    *("memory", "meddling", "keeping"),
+    *("memory", "meddling", "keeping", "hindering"),
     *(kind.replace(" ", "-") for kind in KINDS),
 )
 """The scenarios. "As mixed" means: with the faults of `mixed`.
@@ -53,6 +53,7 @@ SCENARIOS = (
 * `passes`: no faults, but one person with one or several devices disturbs the others or lies; the seed selects the kind
   of misbehaviour. In some stages, this person has more devices than all others together.
 * `meddling`: as `passes`, but the person sends false words about others, itself or evaluations, or is late on purpose.
+* `hindering`: as `passes`, but the person sends reports that cost the others time.
 * `alone`: no faults, but all replicas of one stage report non-finite results of their stage, and other peers come to
   take their place.
 * `keeping`: no faults, but the only peer of a stage reports no checkpoints, gives them and its state to nobody, or
@@ -106,6 +107,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
         return alone(seed)
     if scenario == "keeping":
         return keeping(seed)
+    if scenario == "hindering":
+        return hindering(seed)
     rng = Random(f"{scenario}/{seed}")
     draw = FaultDraw(rng)
     first = cells[seed % len(cells)] if cells else None
@@ -254,7 +257,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
 
 @lru_cache(maxsize=32)
 def _cells(scenario: str) -> tuple[Cell, ...]:
-    if scenario in ("calm", "insiders", "passes", "meddling", "alone", "keeping"):
+    if scenario in ("calm", "insiders", "passes", "meddling", "alone", "keeping", "hindering"):
         return ()
     if scenario not in SCENARIOS:
         raise ValueError(f"unknown scenario {scenario!r}: choose one of {', '.join(SCENARIOS)}")

@@ -272,7 +272,7 @@ class OpenPass:
             return  # a repetition: every status contains the Prepared again
         self._decide_if_prepared(frozenset())
         if self.outcome is None and (stage := pass_state.preparation.disagreeing()) is not None:
-            self._resolve(self._repair.digests_differ(stage))
+            self._resolve(self._repair.digests_differ(stage, self._failure_history.probation.strikes))
 
     def _decide_if_prepared(self, without: frozenset[Actor]) -> None:
         """Decide if every stage is prepared. `without`: actors that died after all others were prepared."""

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable
 from fractions import Fraction
 
+from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.passes.idle_time import IdleTime, excused
 from swarm.protocol.coordinator.passes.preparation import Preparation
 from swarm.protocol.ids import (
@@ -46,10 +47,12 @@ class PassState:
         rate: float = 1.0,
         since: float | None = None,
         partner: Callable[[int], StageIndex | None] = lambda stage: None,
+        people: People | None = None,
     ) -> None:
         """`opening`: the Open of the pass, with the first tables of all stages and no listeners.
 
-        `partner`: for a stage, the stage that holds some of the same parameters (`Settings.partner`).
+        `partner`: for a stage, the stage that holds some of the same parameters (`Settings.partner`). `people`: who the
+        peers belong to; None: each peer is a person.
         """
         self.opening = opening
         """The Open message that peers get, with the current tables and the current listeners."""
@@ -91,7 +94,7 @@ class PassState:
         """For each actor, the ids of excluded peers whose reduction had waited for it and for few others."""
         self.done_again = 0
         """Number of microbatches that these actors had accumulated and that others do again."""
-        self.preparation = Preparation(opening, tables, rate, partner)
+        self.preparation = Preparation(opening, tables, rate, partner, people or People())
         """The replicas that are prepared under the current tables."""
         self.results: dict[Microbatch, Result] = {}
         self.progress_at: dict[Actor, float] = {}

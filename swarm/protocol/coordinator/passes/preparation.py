@@ -1,14 +1,22 @@
-"""The preparation of a step: which replicas are prepared, with which answers, and the decision that follows."""
+"""The preparation of a step: which replicas are prepared, with which answers, and the decision that follows.
+
+If all replicas of a stage have the same summed bytes, everything else that they report about the sums follows from
+these bytes. So if one of them reports something else than most people (`People`), it is wrong. The word of most people
+counts, and the stage need not add up its gradients once more.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 
 from swarm.protocol import sketch
 from swarm.protocol.clipping import step_scale
 from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.passes.answer import Answer, Answers, OwnSums
 from swarm.protocol.coordinator.passes.drift import Drift, drift_of
 from swarm.protocol.ids import Actor, StageIndex
@@ -17,15 +25,32 @@ from swarm.protocol.messages import Decision, Open, Prepared, StageOutcome, Stag
 from swarm.protocol.update import Update
 
 
+@dataclass(frozen=True, slots=True)
+class Contradicted:
+    """A replica whose report about the summed bytes is wrong: most people report otherwise about the same bytes."""
+
+    actor: Actor
+    stage: StageIndex
+    reason: str
+    plain: bool
+    """True if no difference between machines explains it: it is about whether the sums are finite."""
+
+
 class Preparation:
     """The reports of one pass. Each stage becomes complete on its own."""
 
     def __init__(
-        self, opening: Open, tables: Sequence[StageTable], rate: float, partner: Callable[[int], StageIndex | None]
+        self,
+        opening: Open,
+        tables: Sequence[StageTable],
+        rate: float,
+        partner: Callable[[int], StageIndex | None],
+        people: People,
     ) -> None:
         """`tables`: the current tables; the caller replaces them. `rate`: the `Decision.rate`. `partner`: as for
         `PassState`.
         """
+        self._people = people
         self.reports: dict[int, dict[Actor, Prepared]] = {s: {} for s in range(len(tables))}
         """For each stage, the Prepared of each actor under the current table."""
         self._answers: dict[int, Counter[Hashable]] = {s: Counter() for s in range(len(tables))}
@@ -55,14 +80,54 @@ class Preparation:
         return True
 
     def outcome(self, stage: int, without: frozenset[Actor]) -> StageOutcome | None:
-        """The stage's outcome, if all members of its roster (without `without`) are prepared with equal answers."""
+        """The stage's outcome, if all members of its roster (without `without`) are prepared, and `_believed` knows
+        which answer counts.
+        """
         table = self._tables[stage]
         members = [actor for actor in table.roster if actor not in without]
-        prepared = [self.reports[stage].get(actor) for actor in members]
-        there = [p for p in prepared if p is not None]
-        if not members or len(there) < len(members) or len({p.answer for p in there}) != 1:
+        if not members or any(actor not in self.reports[stage] for actor in members):
             return None
-        return StageOutcome(table.number, there[0].digest, table.contributions())
+        believed = self._believed(stage, without)
+        return None if believed is None else StageOutcome(table.number, believed.digest, table.contributions())
+
+    def _believed(self, stage: int, without: frozenset[Actor]) -> Prepared | None:
+        """The report whose answer counts: the answer of all replicas or, if their bytes are equal, that of most people,
+        who must be at least two. None: there is no such answer.
+        """
+        there = {actor: said for actor, said in self.reports[stage].items() if actor not in without}
+        first = next(iter(there.values()), None)
+        if (
+            first is None
+            or len(self._answers[stage]) == 1
+            or {said.answer for said in there.values()} == {first.answer}
+        ):
+            return first
+        if any((said.digest, said.receipt) != (first.digest, first.receipt) for said in there.values()):
+            return None
+        votes, counts = self._people.votes(actor.peer for actor in there), defaultdict[Hashable, Fraction](Fraction)
+        for actor, said in there.items():
+            counts[said.answer] += votes[actor.peer]
+        answer = max(counts, key=lambda each: counts[each])
+        several = self._people.count(actor.peer for actor, said in there.items() if said.answer == answer) > 1
+        if not several or 2 * counts[answer] <= sum(counts.values()):
+            return None
+        return next(said for said in there.values() if said.answer == answer)
+
+    def contradicted(self, without: frozenset[Actor]) -> list[Contradicted]:
+        """The replicas whose reports are wrong. Call it once there is a decision."""
+        found = []
+        for stage in self.reports:
+            if len(self._answers[stage]) == 1:
+                continue
+            believed = self._one(stage, without)
+            for actor, said in self.reports[stage].items():
+                if actor in without or said.answer == believed.answer:
+                    continue
+                plain = said.finite != believed.finite
+                what = f"that its sums are {'' if said.finite else 'not '}finite" if plain else "another norm or sketch"
+                reason = f"it reports {what}, but most replicas with the same sums do not"
+                found.append(Contradicted(actor, StageIndex(stage), reason, plain))
+        return found
 
     def decide(self, tokens: int, clip_norm: float, update: Update, without: frozenset[Actor]) -> Decision | None:
         """The decision, if every stage has an outcome. Scale 0 (SKIP) if a gradient is not finite."""
@@ -169,7 +234,9 @@ class Preparation:
         return tuple(receipt.fresh & everything for receipt in receipts if receipt is not None)
 
     def _one(self, stage: int, without: frozenset[Actor]) -> Prepared:
-        return next(p for actor, p in self.reports[stage].items() if actor not in without)
+        believed = self._believed(stage, without)
+        assert believed is not None, "there is a decision, or the stage's answers do not differ"
+        return believed
 
     def disagreeing(self) -> int | None:
         """The stage whose roster is completely prepared but gave different answers. None if there is none.
@@ -181,7 +248,7 @@ class Preparation:
         for stage, table in enumerate(self._tables):
             if len(self.reports[stage]) < len(table.roster):
                 everybody = False
-            elif len(self._answers[stage]) > 1:
+            elif len(self._answers[stage]) > 1 and self._believed(stage, frozenset()) is None:
                 return stage
         return len(self._tables) - 1 if everybody and self._copies_differ(frozenset()) else None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from swarm.events import MicrobatchesReleased, PeerFenced, StageAmended
 from swarm.protocol.coordinator.membership.failure_history import FailureHistory
@@ -18,7 +19,7 @@ from swarm.protocol.coordinator.passes.holdups import Holdups
 from swarm.protocol.coordinator.passes.late_reductions import LateReductions
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.promotion import Promotion
-from swarm.protocol.coordinator.passes.stragglers import Stalled, Stragglers
+from swarm.protocol.coordinator.passes.stragglers import Stalled, Stragglers, Strikes
 from swarm.protocol.coordinator.passes.tables_report import TablesReport
 from swarm.protocol.ids import Actor, Microbatch, PassKind, StageIndex
 from swarm.protocol.messages import Amend, Fenced, Open, Release, StageTable
@@ -280,11 +281,11 @@ class Repair:
 
     # ------------------------------------------------------------ replicas that disagree
 
-    def digests_differ(self, stage: int) -> Suspect | None:
+    def digests_differ(self, stage: int, strikes: Strikes) -> Suspect | None:
         """Replicas of a stage have different digests of the sum. Let the stage reduce once more; if the digests differ
         again, exclude the replica whose answer the fewest people have (`People`).
 
-        If several answers are equally rare, exclude the last replica in the roster.
+        If several answers are equally rare, exclude the replica with most strikes; of several, the last in the roster.
         """
         pass_state, table = self._pass_state, self._pass_state.tables[stage]
         held = pass_state.preparation.reports[stage]
@@ -293,7 +294,11 @@ class Repair:
             pass_state.digest_votes[stage, held[actor].answer] += votes[actor.peer]
         if self._try_again(stage, "the replicas' sums differ: the stage adds up its gradients once more"):
             return None
-        rarest = min(reversed(table.roster), key=lambda a: pass_state.digest_votes[stage, held[a].answer])
+
+        def rarity(actor: Actor) -> tuple[Fraction, int]:
+            return pass_state.digest_votes[stage, held[actor].answer], -strikes(actor.peer)
+
+        rarest = min(reversed(table.roster), key=rarity)
         return Suspect(rarest, "its sums differed from its siblings' twice")
 
     def _reduce_stuck(self, stage: int) -> Suspect | None:

@@ -1,0 +1,59 @@
+"""Insiders that cost the others time: each run ends with the answer of one machine, and soon without their doings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from run_events import events_in
+
+from swarm.events import PeerExpelled, StageAmended, SumsMisreported
+from swarm.protocol.coordinator.passes.preparation import Preparation
+from swarm.protocol.messages import Prepared
+from swarm.simulation.faults import false_words
+from swarm.simulation.faults.lie import HINDERING, Lie
+from swarm.simulation.runs.plan import Plan, small_settings
+from swarm.simulation.runs.runner import Run, run_seed
+from swarm.simulation.runs.scenario import plan_of
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_run_ends_with_the_answer_of_one_machine(seed: int) -> None:
+    outcome = run_seed("hindering", seed)
+    assert outcome.ok, f"{outcome.invariant}: {outcome.detail}"
+
+
+def test_a_scenario_draws_each_kind() -> None:
+    plans = [plan_of("hindering", seed) for seed in range(len(HINDERING))]
+    assert {lie.about for plan in plans for lie in plan.lies if lie is not None} == set(HINDERING)
+
+
+def denying(audit_every: int, monkeypatch: pytest.MonkeyPatch, steps: int = 40) -> Counter[type]:
+    """The kinds of events of a run in which one of three replicas reports that finite sums are not."""
+    settings = small_settings(stages=2, microbatches=6, steps=steps, replicas=3, checkpoint_every=1000)
+    settings = replace(settings, audit_every=audit_every, audit_secret=b"x", screened=True)
+    lies = (None, Lie("denying", since=4), *(None,) * 4)
+    monkeypatch.setattr(false_words, "_denied", lambda _, prepared: replace(prepared, finite=False))
+    run = Run(Plan("hindering", 0, settings, 0, (1.0,) * 6, (), lies=lies, people=tuple(range(6))))
+    events = events_in(run)
+    run.finish()
+    return Counter(type(event) for _, event in events)
+
+
+def _old_rule(self: Preparation, stage: int, without: frozenset) -> Prepared | None:
+    there = [said for actor, said in self.reports[stage].items() if actor not in without]
+    return there[0] if there and len({said.answer for said in there}) == 1 else None
+
+
+def test_who_denies_sums_twice_that_others_hold_too_is_expelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = denying(1000, monkeypatch)
+    assert events[PeerExpelled] == 1 and events[SumsMisreported] == 2 and not events[StageAmended]
+    monkeypatch.setattr(Preparation, "_believed", _old_rule)
+    before = denying(1000, monkeypatch)
+    assert not before[PeerExpelled] and before[StageAmended] > 5
+
+
+def test_without_audits_nobody_is_expelled_and_no_stage_adds_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = denying(0, monkeypatch)
+    assert not events[PeerExpelled] and 2 < events[SumsMisreported] < 10 and not events[StageAmended]
