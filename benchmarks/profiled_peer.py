@@ -84,8 +84,8 @@ def _noted(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _measure(version: int, peak_retained_bytes: int) -> ResourcesMeasured:
-    measured = _resources(version, peak_retained_bytes)
+def _measure(version: int, peak_retained_bytes: int, daemon_pid: int | None) -> ResourcesMeasured:
+    measured = _resources(version, peak_retained_bytes, daemon_pid)
     with notes.open("a") as file:
         file.write(json.dumps({"parts": dict(_seconds), **asdict(measured)}) + "\n")
     return measured

@@ -143,10 +143,22 @@ def _with_places(args: Sequence[str]) -> list[str]:
     return ["--dashboard=" if is_alone else word for word, is_alone in zip(args, alone, strict=True)]
 
 
+def prepare(*names: str) -> None:
+    """Import these commands and prepare their options. Processes that are forked after that parse theirs faster."""
+    for name in names:
+        command = _load(name)
+        command.make_context(name, [], resilient_parsing=True)  # each option's parser is made when it is first used
+
+
 def _load(name: str, args: Sequence[str] = ()) -> Any:
-    module = importlib.import_module(f"peers.commands.{name.replace('-', '_')}")
+    command = importlib.import_module(f"peers.commands.{name.replace('-', '_')}").command
+    return _made(name, _without_empty_paths(command) if _says_nothing(args) else command)
+
+
+@functools.cache
+def _made(name: str, command: Callable[..., None]) -> Any:
     single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    single.command(name=name)(_without_empty_paths(module.command) if _says_nothing(args) else module.command)
+    single.command(name=name)(command)
     return typer.main.get_command(single)
 
 

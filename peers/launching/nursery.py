@@ -39,6 +39,7 @@ from swarm.compute.graph_counts import KNOWN
 
 _START_S = 120.0
 """Limit in seconds for a nursery that hangs. Importing everything takes seconds."""
+_COMMANDS = ("coordinate", "join", "reference")
 _WARM = (
     "torch",
     "torch._dynamo",  # imported by computations on tensors without memory
@@ -48,9 +49,9 @@ _WARM = (
     "hivemind.utils.multiaddr.codecs.ip6",
     "hivemind.utils.multiaddr.codecs.uint16be",
     "uvloop",
-    "peers.commands.coordinate",
-    "peers.commands.join",
-    "peers.commands.reference",
+    "encodings.ascii",
+    "importlib.readers",  # finds the libp2p daemon
+    "peers.run.invite_text",
     "peers.dashboard.companion",
     "peers.dashboard.place",
     "peers.runtime.bootstrap",
@@ -175,6 +176,7 @@ def main() -> None:
     clock.install()
     for name in _WARM:
         importlib.import_module(name)
+    importlib.import_module("peers.cli").prepare(*_COMMANDS)
     gc.collect()
     gc.freeze()  # otherwise garbage collection in a child would visit all these objects, and copy their pages
     threads = os.listdir("/proc/self/task")

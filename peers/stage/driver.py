@@ -80,14 +80,17 @@ class StageDriver:
         """The telemetry of this peer."""
         self._network: Post | None = None
         self._keeper: Keeper | None = None
+        self._daemon_pid: int | None = None
         carry_out: Callable[[PeerAction], None] = self._carry_out
         for fault in faults:
             carry_out = fault.watch(carry_out)
         self.loop: CoreLoop[PeerInput, PeerAction] = CoreLoop(core, carry_out)
 
-    def attach(self, network: Post, keeper: Keeper) -> None:
+    def attach(self, network: Post, keeper: Keeper, daemon_pid: int | None = None) -> None:
+        """`daemon_pid`: the process id of the libp2p daemon, whose CPU time is logged with that of this process."""
         self._network = network
         self._keeper = keeper
+        self._daemon_pid = daemon_pid
 
     def computed(self, event: PeerInput) -> None:
         """Called from the compute thread."""
@@ -138,7 +141,7 @@ class StageDriver:
                 if isinstance(event, CatchUpFailed):
                     self._tell_trouble(f"catching up failed at step {event.step + 1}: {event.reason}")
                 if isinstance(event, StepApplied):
-                    self._log.append(measure(event.step + 1, self._retention.peak_bytes))
+                    self._log.append(measure(event.step + 1, self._retention.peak_bytes, self._daemon_pid))
                     self._keeper.applied(event.step)
                     if self.reports is not None:
                         self.reports.applied(event.step)
@@ -214,7 +217,7 @@ class StageDriver:
             self.loop.post(StateFailed(action.stage, action.version, str(error)))
             return
         assert engine.version is not None
-        self._log.append(measure(engine.version, self._retention.peak_bytes))
+        self._log.append(measure(engine.version, self._retention.peak_bytes, self._daemon_pid))
         counts = (engine.buckets, engine.first_round, engine.shared_buckets)
         self.loop.post(StateLoaded(action.stage, engine.version, *counts))
 

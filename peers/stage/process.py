@@ -188,7 +188,7 @@ class PeerProcess:
         self.reports = self.driver.reports = Reports(
             self.core, self._network, self._meter, Usage(options.device), traits, log
         )
-        self.driver.attach(self._network, self._keeper)
+        self.driver.attach(self._network, self._keeper, host.daemon_pid)
         given = {member: known[member.peer] for member in group if member.peer in known}
         self.directory = Directory(
             host,

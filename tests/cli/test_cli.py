@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pydantic
 import pytest
+import typer
 
 from peers import cli
 from peers.commands import COMMANDS
@@ -55,6 +57,21 @@ def test_a_peer_imports_no_optimisers_of_other_packages():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_a_prepared_command_parses_without_making_its_options_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that are forked after `prepare` do: it would be a tenth of the start of each."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("made anew")
+
+    cli.prepare("join")
+    made = cli._load("join")
+    monkeypatch.setattr(pydantic.TypeAdapter, "__init__", refuse)
+    monkeypatch.setattr(typer.main, "get_command", refuse)
+    assert cli._load("join", ["--home", "."]) is made
+    parsed = made.make_context("join", ["an invite", "--threads=2", "--capacity=1.5"]).params
+    assert (parsed["invite"], parsed["threads"], parsed["capacity"]) == ("an invite", 2, 1.5)
 
 
 def test_the_light_modules_stay_light():

@@ -137,6 +137,31 @@ def test_a_log_whose_folder_is_gone_stops_nobody(tmp_path: Path) -> None:
     assert reasons(read_log(tmp_path / "elsewhere" / "events.jsonl")) == ["still written"]
 
 
+def test_a_log_without_news_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests, the demo and the dashboard look at logs up to 200 times a second."""
+    path = tmp_path / "events.jsonl"
+    log, tail = opened(path), EventTail(path)
+    log.append(RunPaused("before"))
+    assert reasons(tail.read()) == ["before"]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("opened although it has no news")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", refuse)
+        assert tail.read() == [] == tail.read()
+    log.append(RunPaused("after"))
+    assert reasons(tail.read()) == ["after"]
+
+
+def test_a_reader_that_stops_halfway_gets_no_line_again_and_misses_none(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"n": 1}\n{"n": 2}\n{"n": 3}\n')
+    tail = LogTail(path)
+    assert next(tail.lines()) == b'{"n": 1}\n'
+    assert list(tail.lines()) == [b'{"n": 2}\n', b'{"n": 3}\n']
+
+
 def test_a_torn_line_waits(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(b'{"at": 1, "kind": "Half')

@@ -19,6 +19,7 @@ from swarm.events import (
     PeerSeen,
     PeerWorked,
     PlannerLooked,
+    ResourcesMeasured,
     StateChanged,
     StepDecided,
     TableChanged,
@@ -49,6 +50,8 @@ def test_the_log_tells_what_everybody_did_and_what_a_death_cost(make_swarm: Make
         (machine,) = [event.machine for event in log.of(PeerDescribed, actor=actor)]
         assert machine["device"] == "cpu" and machine["memory"] == 10**9 and machine["threads"] == 1
         assert swarm.peers[name].of(PeerDescribed)[0].machine == machine
+        measured = swarm.peers[name].of(ResourcesMeasured)
+        assert measured and all(min(each.cpu_seconds, each.daemon_cpu_seconds) > 0 for each in measured)
 
     kinds = [event.pass_kind for event in log.of(PassOpened)]
     assert kinds.count("evaluate") == len(log.of(Evaluated)) == 2 and kinds.count("train") == STEPS
