@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -68,6 +69,21 @@ os.execv(sys.argv[1], sys.argv[1:])
 """Starts the daemon. It counts all cores of the machine, also those that the quota of a container does not give it."""
 
 
+DAEMON_VARIABLE = "SWARM_PEER_P2PD"
+"""Name of the environment variable with the path of the daemon. Unset or empty: hivemind's daemon."""
+
+
+def _named_daemon() -> str:
+    """The path in the environment, empty if there is none. Raises OSError if it is not that of a program."""
+    path = os.environ.get(DAEMON_VARIABLE, "")
+    if path and not (os.path.isfile(path) and os.access(path, os.X_OK)):
+        raise OSError(
+            f"the environment variable {DAEMON_VARIABLE} is {path!r}, which is not a program that this user may run: "
+            "name the file of a libp2p daemon, or unset the variable to use the one that comes with hivemind"
+        )
+    return path
+
+
 class DaemonP2P(P2P):
     """hivemind's P2P with an additional flag, sockets in a private folder, and a daemon that Ctrl-C does not end."""
 
@@ -92,7 +108,8 @@ class DaemonP2P(P2P):
         # Ctrl-C signals the whole process group of the terminal, but a peer that leaves cleanly needs its connections
         # for some more seconds: so the daemon gets its own session
         start = _START.format(cores=math.ceil(usable_cores()))
-        return [sys.executable, "-I", "-S", "-c", start, *P2P._make_process_args(*args, **kwargs)]
+        daemon, *options = P2P._make_process_args(*args, **kwargs)
+        return [sys.executable, "-I", "-S", "-c", start, _named_daemon() or daemon, *options]
 
     @property
     def process(self) -> asyncio.subprocess.Process:

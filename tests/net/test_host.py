@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
 import stat
+import subprocess
 from collections.abc import Awaitable, Callable
+from importlib import resources
 from pathlib import Path
 
+import psutil
 import pytest
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from hivemind.utils.multiaddr import Multiaddr
 from hypothesis import given
 from hypothesis import strategies as st
+from unpacked_daemon import packed_daemon, write_unpacked
 
 from swarm.net import addresses
 from swarm.net.addresses import AddressError
@@ -209,3 +214,48 @@ async def test_who_asked_closes_first(make_host: Callable[..., Awaitable[Host]])
         async with asyncio.timeout(0.3):
             await stream.read_exactly(1)
     stream.abort()
+
+
+async def test_the_environment_names_another_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = Path(str(resources.files("hivemind.hivemind_cli") / "p2pd"))
+    other = Path(shutil.copy(usual, tmp_path / "p2pd"))
+    for named, runs in ((str(other), other), ("", usual), (None, usual)):
+        if named is None:
+            monkeypatch.delenv("SWARM_PEER_P2PD")
+        else:
+            monkeypatch.setenv("SWARM_PEER_P2PD", named)
+        host = await Host.create(tmp_path / "identity", ["/ip4/127.0.0.1/tcp/0"])
+        try:
+            assert Path(psutil.Process(host.daemon_pid).exe()) == runs.resolve()
+        finally:
+            await host.close()
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "text"])
+async def test_a_daemon_that_is_no_program_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    path = tmp_path / "p2pd"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "text":
+        path.write_text("not a program")
+    monkeypatch.setenv("SWARM_PEER_P2PD", str(path))
+    with pytest.raises(HostError, match=rf"SWARM_PEER_P2PD is '{path}', which is not a program.*unset the variable"):
+        await Host.create(tmp_path / "identity", ["/ip4/127.0.0.1/tcp/0"])
+
+
+def test_an_unpacked_daemon_is_the_same_program(tmp_path: Path) -> None:
+    """Which is why tests may use it."""
+    packed = packed_daemon()
+    if packed is None:
+        pytest.skip("hivemind's daemon is not packed here, or cannot be unpacked")
+    try:
+        plain = write_unpacked(packed, tmp_path)
+    except OSError as error:
+        pytest.skip(f"the daemon cannot be unpacked here: {error}")
+    assert packed_daemon() == packed, "it has not been changed"
+    assert plain.stat().st_size > 2 * packed.stat().st_size and b"UPX!" not in plain.read_bytes()[:512]
+    words = [subprocess.run([each, "-help"], capture_output=True, timeout=60).stderr for each in (packed, plain)]
+    assert b"-persistentConnMaxMsgSize" in words[0]
+    assert words[0].replace(bytes(packed), b"p2pd") == words[1].replace(bytes(plain), b"p2pd")

@@ -68,8 +68,9 @@ class AuditedSteps:
             attempts = sorted({at for at, _ in self._tables.newest if at.step == decision.step and at.index == 0})
             for one, two in combinations(map(self._all, attempts), 2):
                 for before, after in zip(one, two, strict=True):
+                    shares = after.shares()
                     for actor, part in before.shares().items():
-                        if part and not any(after.assignee(m) == actor for m in part):
+                        if part and set(shares.get(actor, ())).isdisjoint(part):
                             self._shown.add(actor.peer)
         self._lied.clear()
         self._sealed = False

@@ -134,10 +134,14 @@ def squared_norm_of(stage: int, sums: tuple[int, ...]) -> float:
     return float(mix(17, stage, *sums) % 1_000_003)
 
 
+_PROJECTED = tuple(mix(30, place) | 1 for place in range(PROJECTIONS))
+"""The factors of a sketch."""
+
+
 def sketch_of(sums: Iterable[int]) -> Sketch:
     """A sketch that is linear, modulo 2^64. Its length says nothing about the length of the vector."""
     total, half = sum(sums), 1 << 63
-    return tuple((total * (mix(30, place) | 1) + half) % (2 * half) - half for place in range(PROJECTIONS))
+    return tuple([(total * factor + half) % (2 * half) - half for factor in _PROJECTED])
 
 
 def loss_sum_of(stage: int, stages: int, sums: tuple[int, ...]) -> float:
