@@ -144,16 +144,18 @@ def keeping(seed: int) -> Plan:
 def hindering(seed: int) -> Plan:
     """One person hinders a run with all of the person's devices, by messages that cost the others time.
 
-    All other peers belong to different people. Each stage has at least two of them.
+    All other peers belong to different people. Each stage has at least two of them, or one if the person is only late.
     """
     rng = Random(f"hindering/{seed}")
     about = HINDERING[seed % len(HINDERING)]
     stages = rng.choice((1, 2, 2, 3))
     replicas, many = rng.choice(((3, 1), (3, 1), (4, 2)))
+    if about == "lagging" and rng.random() < 0.5:
+        replicas, many = 2, 1
     settings = small_settings(
         stages=stages,
         microbatches=rng.choice((3, 5)),
-        steps=8,
+        steps=8 if about == "denying" else 16,
         replicas=replicas,
         checkpoint_every=rng.choice((1, 2)),
         slots=rng.choice((1, 2, 16)),

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from swarm.protocol.coordinator.membership.probation import MOST_STRIKES, Probation
 from swarm.protocol.ids import PassId
+from swarm.protocol.timeouts import Observed
 
 TOLERATED = 0.1
 """A peer may hold up a run for this share of the time, in addition to what its work saves."""
 LIMIT_STEPS = 3
-"""The limit, in usual steps."""
+"""The limit, in usual steps. The time for which peers hold up steps does not count: otherwise a peer that is late in
+every step would raise its own limit.
+"""
 LIMIT_BEATS, LIMIT_BUDGET = 10, 1 / 6
 """Lower bounds of the limit, in heartbeats and as a fraction of the step budget. Reports come once per heartbeat, so
 short delays say little. And the first reductions over a link that works in one direction only take so long.
@@ -28,6 +31,13 @@ class Delays:
     def __init__(self, probation: Probation) -> None:
         self._probation = probation
         self._owed: dict[str, float] = {}
+        self._undelayed = Observed()
+
+    def limit_s(self, step_s: float, lost_s: float, heartbeat_s: float, budget_s: float) -> float:
+        """The limit for a step that took `step_s` seconds, in `lost_s` of which some peer held it up."""
+        self._undelayed.add(max(0.0, step_s - lost_s))
+        usual_s = self._undelayed.quantile(0.5) or 0.0
+        return max(LIMIT_STEPS * usual_s, LIMIT_BEATS * heartbeat_s, LIMIT_BUDGET * budget_s)
 
     def decided(
         self, peer: str, pass_id: PassId, held_up_s: float, saved_s: float, step_s: float, limit_s: float

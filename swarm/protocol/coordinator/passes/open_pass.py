@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from swarm.events import PassOpened, PeerDelays, StepDecided, StepMeasured
 from swarm.protocol.coordinator.io import Feed
 from swarm.protocol.coordinator.membership.accusations import Failure
-from swarm.protocol.coordinator.membership.delays import LIMIT_BEATS, LIMIT_BUDGET, LIMIT_STEPS
 from swarm.protocol.coordinator.membership.doubts import Doubted, is_confirmed, what_is_spoilt
 from swarm.protocol.coordinator.membership.failure_detector import FailureDetector
 from swarm.protocol.coordinator.membership.failure_history import FailureHistory
@@ -456,16 +455,11 @@ class OpenPass:
 
     # ------------------------------------------------------------ afterwards
 
-    def held_up(self, usual_s: float, now: float) -> None:
-        """The step is complete. Peers that cost the run more time than their work saves go on probation.
-
-        `usual_s`: the usual duration of a step.
-        """
+    def held_up(self, now: float) -> None:
+        """The step is complete. Peers that cost the run more time than their work saves go on probation."""
         pass_state, delays = self.pass_state, self._failure_history.delays
-        step_s = now - pass_state.opened_at
-        settings = self._settings
-        limit_s = max(LIMIT_STEPS * usual_s, LIMIT_BEATS * settings.heartbeat_s, LIMIT_BUDGET * settings.step_budget_s)
-        holdups = self._repair.holdups
+        step_s, holdups, settings = now - pass_state.opened_at, self._repair.holdups, self._settings
+        limit_s = delays.limit_s(step_s, holdups.lost_s, settings.heartbeat_s, settings.step_budget_s)
         rosters = [(stage, table.roster) for stage, table in enumerate(pass_state.tables) if len(table.roster) > 1]
         accounts = [(a, stage, holdups.saved_s(a, stage)) for stage, roster in rosters for a in roster]
         accounts += [(a, s, 0.0) for a, s in self._lost.items() if pass_state.stage_of(a) is None]
