@@ -109,6 +109,13 @@ def test_one_of_two_holds_up_a_reduction_that_stands_still(
     assert stage.found(beats=7) == found
 
 
+@pytest.mark.parametrize(("beats", "found"), [(3, {}), (4, {"a": 1.0}), (6, {"a": 3.0})])
+def test_who_reduces_alone_holds_up_the_run_if_its_sums_are_late(beats: int, found: dict[str, float]) -> None:
+    stage = Stage("a")
+    stage.report(a="a")
+    assert stage.found(beats) == found
+
+
 def test_a_suspended_coordinator_blames_nobody_for_its_pause() -> None:
     stage = Stage("abc")
     stage.report(busy="c")

@@ -81,12 +81,12 @@ def test_who_is_late_in_every_step_is_soon_hardly_ever_asked(
 
 
 @pytest.mark.parametrize("kind", ["parts", "sums"])
-def test_of_two_replicas_that_wait_for_each_other_one_works_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_few_replicas_that_wait_for_each_other_one_works_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows which of the two is late."""
     usual = Outcome("", 2, 2)
     assert not usual.blamed
     late = Outcome(kind, 2, 2)
-    monkeypatch.setattr(Holdups, "_of_two", lambda *_: {})
+    monkeypatch.setattr(Holdups, "_of_few", lambda *_: {})
     before = Outcome(kind, 2, 2)
     assert late.seconds - usual.seconds < 0.55 * (before.seconds - usual.seconds)
 

@@ -32,6 +32,8 @@ LAGS = (0.05, 0.16, 0.33)
 """By how much a peer is late with all that it sends of a kind, as fractions of the step budget. A reduction that stands
 still for a third of it is begun anew.
 """
+DAWDLES = 0.9
+"""The same for a peer that is alone in its stage: no limit for these is shorter than a step budget."""
 KINDS = tuple(kind for kind in ComputeKind if not kind.name.startswith("OFFLOAD"))
 """The kinds of peers in simulated runs. Coordinators only look a kind up, so these stand for all of them."""
 
@@ -60,22 +62,24 @@ def held_back_s(peer: PeerBody, to: Actor, message: Message) -> float:
     """Return for how many seconds an insider keeps a message back. 0: it sends the message at once."""
     whom, inner = _unwrapped(to, message)
     if _lags(peer) and isinstance(inner, (ReducePart | ReducedPart, WithPayload, Prepared)[_lagging_kind(peer)]):
-        return _lag_s(peer) if peer.lies("lagging") else 0.0
+        return _lag_s(peer) if peer.lies("lagging") or peer.lies("dawdling") else 0.0
     if not isinstance(inner, WithPayload) or whom != _victim(peer) or not peer.lies("delaying"):
         return 0.0
     return LATE_S[mix(8, *peer.actor.peer.encode()) % len(LATE_S)]
 
 
 def _lags(peer: PeerBody) -> bool:
-    return peer.lie is not None and peer.lie.about == "lagging"
+    return peer.lie is not None and peer.lie.about in ("lagging", "dawdling")
 
 
 def _lagging_kind(peer: PeerBody) -> int:
     """What the peer sends late: its part in reductions, all its data, or its reports about sums."""
-    return mix(10, *peer.actor.peer.encode()) % 3
+    return mix(10, *peer.actor.peer.encode()) % 3 if peer.lie is not None and peer.lie.about == "lagging" else 2
 
 
 def _lag_s(peer: PeerBody) -> float:
+    if peer.lie is not None and peer.lie.about == "dawdling":
+        return DAWDLES * peer.world.settings.step_budget_s
     return LAGS[mix(11, *peer.actor.peer.encode()) % len(LAGS)] * peer.world.settings.step_budget_s
 
 
