@@ -366,7 +366,7 @@ class SumsMisreported(Event):
 @dataclass(frozen=True, slots=True)
 class PeerDelays(Event):
     """A peer has held up several steps for longer than its work shortens them. It gets less work: it goes on
-    probation.
+    probation. If it is alone in its stage, another peer may take a place beside it.
     """
 
     severity: ClassVar[Severity] = "warning"
@@ -380,8 +380,13 @@ class PeerDelays(Event):
     """Seconds by which its work shortened this step."""
     strikes: int
     """It is left out of 2 to the power of `strikes` − 1 steps, less one, and then tried with one microbatch."""
+    alone: bool = False
+    """True if its stage has no other peer. Then it is not left out, but another peer may take a place beside it."""
 
     def sentence(self) -> str:
+        if self.alone:
+            held = f"{self.actor}, which is alone in its stage, held up {self.pass_id} for {self.seconds:.3g} s"
+            return f"{held}; another peer may take a place beside it"
         saved = f"its work saved {self.saved:.3g} s"
         left_out = 2 ** (self.strikes - 1) - 1
         then = f"it is left out of {left_out} steps and then gets" if left_out else "it gets"

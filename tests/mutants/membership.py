@@ -8,6 +8,7 @@ from swarm.protocol.coordinator import divergence as divergence_module
 from swarm.protocol.coordinator.audit.selection import Selection
 from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.departures import Departures
+from swarm.protocol.coordinator.membership.delays import Delays
 from swarm.protocol.coordinator.membership.doubts import Doubts
 from swarm.protocol.coordinator.membership.halves import Halves
 from swarm.protocol.coordinator.membership.kept_back import KeptBack
@@ -215,7 +216,13 @@ def _kinds_alike() -> list[Patch]:
     return [(StageCosts, "need", on_a_cpu)]
 
 
+def _late_alone() -> list[Patch]:
+    """Nobody takes a place beside a late peer."""
+    return [(Delays, "was_alone", lambda self, peer: False)]
+
+
 MEMBERSHIP = (
+    Mutant("late alone", "who is late alone gets another peer beside it", _late_alone, "hindering"),
     Mutant("devices come back", "a person's devices are in one half", _devices_come_back, "passes", 810_000),
     Mutant("audits left out", "one step in each period is audited", _audits_left_out, "audited"),
     Mutant("one stage believed", "what ends a run is seen by two stages", _one_stage_believed, "alone"),

@@ -62,3 +62,27 @@ def test_the_accounts_are_bounded() -> None:
         delays.decided(f"peer{number}", PassId(Term(1), StepNumber(0)), 1e9, 0.0, 1.0, LIMIT_S)
     assert len(delays._owed) == REMEMBERED
     assert max(delays._owed.values()) == MOST_STRIKES * LIMIT_S
+
+
+def test_who_is_late_in_every_step_does_not_raise_its_own_limit() -> None:
+    delays = Delays(Probation(People()))
+    assert delays.limit_s(4.0, 0.0, 0.1, 1.0) == 12.0
+    for _ in range(100):
+        limit_s = delays.limit_s(40.0, 36.0, 0.1, 1.0)
+    assert limit_s == 12.0
+    assert delays.limit_s(1.0, 0.0, 3.0, 1.0) == 30.0
+    assert Delays(Probation(People())).limit_s(1.0, 0.0, 0.1, 60.0) == 10.0
+
+
+def test_who_delayed_the_run_alone_is_remembered_until_it_owes_nothing() -> None:
+    delays = Delays(Probation(People()))
+    assert delays.decided("peer", PassId(Term(1), StepNumber(0)), 9.0, 0.0, 1.0, LIMIT_S, alone=True) == 0
+    assert not delays.was_alone("peer"), "it owes less than the limit"
+    assert delays.decided("peer", PassId(Term(1), StepNumber(1)), 9.0, 0.0, 1.0, LIMIT_S, alone=True) == 1
+    assert delays.was_alone("peer")
+    delays.passed(100.0, frozenset())
+    assert delays.was_alone("peer")
+    delays.passed(100.0, frozenset())
+    assert not delays.was_alone("peer")
+    delays.decided("other", PassId(Term(1), StepNumber(2)), 19.0, 0.0, 1.0, LIMIT_S)
+    assert not delays.was_alone("other")

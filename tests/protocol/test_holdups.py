@@ -9,7 +9,7 @@ from swarm.protocol.coordinator.passes.holdups import Holdups
 from swarm.protocol.coordinator.passes.late_reductions import LateReductions
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber, Term
-from swarm.protocol.messages import Open, StageTable, Status
+from swarm.protocol.messages import Open, Prepared, StageTable, Status
 from swarm.simulation.runs.plan import small_settings
 
 PASS = PassId(Term(1), StepNumber(0))
@@ -82,6 +82,38 @@ def test_whom_a_reduction_waits_for(names: str, awaited: dict[str, str], found: 
     stage = Stage(names)
     stage.report(**awaited)
     assert stage.found() == found
+
+
+@pytest.mark.parametrize(
+    ("awaited", "prepared", "found"),
+    [
+        ({"a": "b", "b": "a"}, "", {"a": 4.0, "b": 8.0}),
+        ({"b": "b"}, "a", {"b": 4.0}),
+        ({"b": ""}, "a", {"b": 4.0}),
+        ({"b": "a"}, "a", {"a": 4.0, "b": 8.0}),
+        ({"a": "b", "b": "b"}, "", {"a": 4.0, "b": 8.0}),
+        ({"a": "a", "b": "b"}, "", {}),
+        ({}, "ab", {}),
+    ],
+    ids=["each waits", "its own sums", "says nothing", "two words", "one waits", "both compute", "none is left"],
+)
+def test_one_of_two_holds_up_a_reduction_that_stands_still(
+    awaited: dict[str, str], prepared: str, found: dict[str, float]
+) -> None:
+    """The first three heartbeats do not count: on a slow line, a bucket may take as long."""
+    stage = Stage("ab")
+    stage.report(**awaited)
+    for name in prepared:
+        actor = stage.actors[name]
+        stage.record.preparation.prepare(actor, 0, Prepared(stage.record.attempt(0), "", 1.0, 0.0))
+    assert stage.found(beats=7) == found
+
+
+@pytest.mark.parametrize(("beats", "found"), [(3, {}), (4, {"a": 1.0}), (6, {"a": 3.0})])
+def test_who_reduces_alone_holds_up_the_run_if_its_sums_are_late(beats: int, found: dict[str, float]) -> None:
+    stage = Stage("a")
+    stage.report(a="a")
+    assert stage.found(beats) == found
 
 
 def test_a_suspended_coordinator_blames_nobody_for_its_pause() -> None:

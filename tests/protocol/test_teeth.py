@@ -39,6 +39,7 @@ KNOWN = {
     "copied too late": 2,
     "one stage believed": 0,
     "one word believed": 15,
+    "late alone": 2,
     "devices come back": 810381,
     "audits left out": 2,
     "checkpoints kept back": 1,

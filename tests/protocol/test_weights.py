@@ -256,3 +256,12 @@ def test_whose_share_changes_is_said_once_with_the_step_that_it_changes_in() -> 
     assert (changed.actor, changed.stage, changed.before, changed.seconds) == (str(B), 0, 0.1, 0.4)
     assert 1 < changed.microbatches < 6
     assert step() == []
+
+
+def test_neighbours_that_are_tried_get_different_microbatches() -> None:
+    rosters, weights = [(A, B), (C, D)], dict.fromkeys((A, B, C, D), 1.0)
+    first, second = wire(rosters, weights, 6, probed=frozenset((A, D)))
+    assert [m for m in range(6) if first.assignee(m) == A] == [0]
+    assert [m for m in range(6) if second.assignee(m) == D] == [1]
+    first, second = wire([(A,), (C, D)], weights, 6, probed=frozenset((A, D)))
+    assert [m for m in range(6) if second.assignee(m) == D] == [0], "A is alone, so there is no other neighbour"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from run_events import events_in
 
-from swarm.events import PeerExpelled, StageAmended, SumsMisreported
+from swarm.events import PeerDelays, PeerExpelled, RolledBack, StageAmended, StepAborted, SumsMisreported
 from swarm.protocol.coordinator.passes.preparation import Preparation
 from swarm.protocol.messages import Prepared
 from swarm.simulation.faults import false_words
@@ -57,3 +57,17 @@ def test_who_denies_sums_twice_that_others_hold_too_is_expelled(monkeypatch: pyt
 def test_without_audits_nobody_is_expelled_and_no_stage_adds_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
     events = denying(0, monkeypatch)
     assert not events[PeerExpelled] and 2 < events[SumsMisreported] < 10 and not events[StageAmended]
+
+
+def test_a_standby_takes_a_place_beside_who_is_late_alone() -> None:
+    """Its reports come just before the end of a step budget, in each step."""
+    plan = plan_of("hindering", HINDERING.index("dawdling"))
+    run = Run(plan)
+    events = events_in(run)
+    run.finish()
+    late = [event for _, event in events if isinstance(event, PeerDelays)]
+    assert late and late[0].alone and "may take a place beside it" in late[0].sentence()
+    assert not any(isinstance(event, StepAborted | RolledBack) for _, event in events)
+    usual = Run(replace(plan, lies=()))
+    usual.finish()
+    assert run.world.now - usual.world.now < 6 * plan.settings.step_budget_s

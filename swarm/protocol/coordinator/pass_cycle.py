@@ -179,7 +179,7 @@ class PassCycle:
         self._rosters.decided(decision, pass_state.tables, without)
         self._failure_history.decided()
         self._divergence.decided()
-        self.open_pass.held_up(self._placement.rebalancing.step_s, now)
+        self.open_pass.held_up(now)
         there = [actor for actor in pass_state.actors if actor not in without]
         self._failure_history.settle([actor for actor in there if pass_state.has_work(actor)], pass_state.pass_id)
         sealed = max(pass_state.sealed_at.values()) if pass_state.sealed_at else None
@@ -283,7 +283,7 @@ class PassCycle:
                 self._close(now)
             case Again(reason, expelled):
                 if isinstance(self.open_pass.outcome, Decided):  # the step is audited: delays count in each attempt
-                    self.open_pass.held_up(self._placement.rebalancing.step_s, now)
+                    self.open_pass.held_up(now)
                 self._out.emit(StepAborted(str(pass_id), self._members.next_term(self._history.term), reason))
                 self._new_term(NewTerm(), reason)
                 return expelled

@@ -28,6 +28,12 @@ from swarm.simulation.toy.toy_model import mix
 _MANY = 10**6
 LATE_S = (0.3, 1.0, 3.0)
 """For how long a peer keeps back its data for one sibling, in seconds."""
+LAGS = (0.05, 0.16, 0.33)
+"""By how much a peer is late with all that it sends of a kind, as fractions of the step budget. A reduction that stands
+still for a third of it is begun anew.
+"""
+DAWDLES = 0.9
+"""The same for a peer that is alone in its stage: no limit for these is shorter than a step budget."""
 KINDS = tuple(kind for kind in ComputeKind if not kind.name.startswith("OFFLOAD"))
 """The kinds of peers in simulated runs. Coordinators only look a kind up, so these stand for all of them."""
 
@@ -55,9 +61,26 @@ def said(peer: PeerBody, to: Actor, message: Message) -> Message | None:
 def held_back_s(peer: PeerBody, to: Actor, message: Message) -> float:
     """Return for how many seconds an insider keeps a message back. 0: it sends the message at once."""
     whom, inner = _unwrapped(to, message)
+    if _lags(peer) and isinstance(inner, (ReducePart | ReducedPart, WithPayload, Prepared)[_lagging_kind(peer)]):
+        return _lag_s(peer) if peer.lies("lagging") or peer.lies("dawdling") else 0.0
     if not isinstance(inner, WithPayload) or whom != _victim(peer) or not peer.lies("delaying"):
         return 0.0
     return LATE_S[mix(8, *peer.actor.peer.encode()) % len(LATE_S)]
+
+
+def _lags(peer: PeerBody) -> bool:
+    return peer.lie is not None and peer.lie.about in ("lagging", "dawdling")
+
+
+def _lagging_kind(peer: PeerBody) -> int:
+    """What the peer sends late: its part in reductions, all its data, or its reports about sums."""
+    return mix(10, *peer.actor.peer.encode()) % 3 if peer.lie is not None and peer.lie.about == "lagging" else 2
+
+
+def _lag_s(peer: PeerBody) -> float:
+    if peer.lie is not None and peer.lie.about == "dawdling":
+        return DAWDLES * peer.world.settings.step_budget_s
+    return LAGS[mix(11, *peer.actor.peer.encode()) % len(LAGS)] * peer.world.settings.step_budget_s
 
 
 def _unwrapped(to: Actor, message: Message) -> tuple[Actor, Message]:
@@ -102,6 +125,12 @@ def _denied(peer: PeerBody, prepared: Prepared) -> Prepared:
 
 
 def _status(peer: PeerBody, status: Status) -> Status:
+    if status.prepared is not None and _lags(peer) and _lagging_kind(peer) == 2:
+        attempt, since = peer.prepared
+        if attempt != status.prepared.attempt:
+            peer.prepared = status.prepared.attempt, peer.world.now
+            return replace(status, prepared=None)
+        return replace(status, prepared=None) if peer.world.now < since + _lag_s(peer) else status
     if status.prepared is not None:
         status = replace(status, prepared=_prepared(peer, status.prepared))
     if status.checkpoint_digest and peer.lies("copy"):

@@ -22,7 +22,7 @@ Meddling = Literal[
     "impostor", "claiming", "accusing", "misjudging", "boasting", "modest", "wavering", "delaying", "grudging"
 ]
 MEDDLING: tuple[Meddling, ...] = get_args(Meddling)
-Hindering = Literal["denying"]
+Hindering = Literal["denying", "lagging", "dawdling"]
 HINDERING: tuple[Hindering, ...] = get_args(Hindering)
 About = Wrong | Scaled | Disturbance | Said | Claim | Keeping | Meddling | Hindering | Literal["constant"]
 FACTORS: Mapping[About, tuple[int, int]] = {
@@ -86,6 +86,8 @@ class Lie:
     * `delaying`: its data for one sibling, and for no other peer, are late.
     * `denying`: it reports something false about its stage's sums: that they are not finite, or another norm, loss or
       sketch.
+    * `lagging`: its data for others, those of reductions only, or its reports about sums are late, to all and always.
+    * `dawdling`: it is alone in its stage, and its reports about sums are very late.
     * `grudging`: it gives its state to newcomers, but very slowly.
     """
     how_often: float = 1.0

@@ -144,16 +144,20 @@ def keeping(seed: int) -> Plan:
 def hindering(seed: int) -> Plan:
     """One person hinders a run with all of the person's devices, by messages that cost the others time.
 
-    All other peers belong to different people. Each stage has at least two of them.
+    All other peers belong to different people. Each stage has at least two of them, unless the person is only late.
     """
     rng = Random(f"hindering/{seed}")
     about = HINDERING[seed % len(HINDERING)]
+    if about == "dawdling":
+        return _dawdling(seed, rng)
     stages = rng.choice((1, 2, 2, 3))
     replicas, many = rng.choice(((3, 1), (3, 1), (4, 2)))
+    if about == "lagging" and rng.random() < 0.5:
+        replicas, many = 2, 1
     settings = small_settings(
         stages=stages,
         microbatches=rng.choice((3, 5)),
-        steps=8,
+        steps=8 if about == "denying" else 16,
         replicas=replicas,
         checkpoint_every=rng.choice((1, 2)),
         slots=rng.choice((1, 2, 16)),
@@ -167,3 +171,21 @@ def hindering(seed: int) -> Plan:
     people = tuple(0 if peer in those else 1 + peer for peer in range(peers))
     speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in lies)
     return Plan("hindering", seed, settings, 0, speeds, (), lies=lies, people=people)
+
+
+def _dawdling(seed: int, rng: Random) -> Plan:
+    """The only peer of a stage is late in each step. Another peer stands by. If it could not help, the run would take
+    longer than any run may.
+    """
+    stages = rng.choice((1, 2, 2, 3))
+    settings = small_settings(
+        stages=stages,
+        microbatches=rng.choice((2, 3, 4)),
+        steps=64,
+        replicas=1,
+        checkpoint_every=rng.choice((1, 2)),
+        slots=rng.choice((1, 2, 16)),
+    )
+    lie = Lie("dawdling", stage=rng.randrange(stages), since=rng.choice((0, 1, 3)))
+    speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in range(stages + 1))
+    return Plan("hindering", seed, settings, 1, speeds, (), lies=(lie,) * stages, people=tuple(range(stages + 1)))

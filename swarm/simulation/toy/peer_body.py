@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from swarm.protocol.ids import Actor
+from swarm.protocol.ids import Actor, Attempt
 from swarm.simulation.faults.lie import Lie
 from swarm.simulation.kernel.compute_queue import ComputeQueue
 from swarm.simulation.kernel.timeline import Process
@@ -35,6 +35,8 @@ class PeerBody(Process):
         self.has_lied = False
         self.deceived = False
         """True if the state that it loaded is false. It is not blamed for what follows."""
+        self.prepared: tuple[Attempt | None, float] = (None, 0.0)
+        """The attempt whose sums a peer reports late, and when it had them."""
         self._swallows: tuple[str, float] = ("", 0.0)
         """The kind of input that it swallows (work, frames), and until when."""
 

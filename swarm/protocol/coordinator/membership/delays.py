@@ -4,18 +4,22 @@ A peer that is slow, or whose line is slow, may hold up its siblings in every st
 before each deadline. This class keeps an account of each peer. In each decided step, the account grows by the time for
 which the peer held up the step. It shrinks by the time that the peer's work saved its siblings, and by a tenth of the
 step's duration. From a limit on, the peer goes on probation for longer the more it owes. In the long run, no peer makes
-a run more than about a tenth slower than it would be without the peer.
+a run more than about a tenth slower than it would be without the peer. If the peer is alone in its stage, another one
+may take a place beside it.
 """
 
 from __future__ import annotations
 
 from swarm.protocol.coordinator.membership.probation import MOST_STRIKES, Probation
 from swarm.protocol.ids import PassId
+from swarm.protocol.timeouts import Observed
 
 TOLERATED = 0.1
 """A peer may hold up a run for this share of the time, in addition to what its work saves."""
 LIMIT_STEPS = 3
-"""The limit, in usual steps."""
+"""The limit, in usual steps. The time for which peers hold up steps does not count: otherwise a peer that is late in
+every step would raise its own limit.
+"""
 LIMIT_BEATS, LIMIT_BUDGET = 10, 1 / 6
 """Lower bounds of the limit, in heartbeats and as a fraction of the step budget. Reports come once per heartbeat, so
 short delays say little. And the first reductions over a link that works in one direction only take so long.
@@ -28,33 +32,63 @@ class Delays:
     def __init__(self, probation: Probation) -> None:
         self._probation = probation
         self._owed: dict[str, float] = {}
+        self._undelayed = Observed()
+        self._alone: set[str] = set()
+        """Peers that owe more than the limit, or did, and were alone in their stage then. They still owe something."""
+
+    def limit_s(self, step_s: float, lost_s: float, heartbeat_s: float, budget_s: float) -> float:
+        """The limit for a step that took `step_s` seconds, in `lost_s` of which some peer held it up."""
+        self._undelayed.add(max(0.0, step_s - lost_s))
+        usual_s = self._undelayed.quantile(0.5) or 0.0
+        return max(LIMIT_STEPS * usual_s, LIMIT_BEATS * heartbeat_s, LIMIT_BUDGET * budget_s)
 
     def decided(
-        self, peer: str, pass_id: PassId, held_up_s: float, saved_s: float, step_s: float, limit_s: float
+        self,
+        peer: str,
+        pass_id: PassId,
+        held_up_s: float,
+        saved_s: float,
+        step_s: float,
+        limit_s: float,
+        *,
+        alone: bool = False,
     ) -> int:
         """A step is decided. Return the strikes that the peer has now if it goes on probation for its delays, otherwise
         0.
 
         `held_up_s`: seconds for which the peer held up the step. `saved_s`: seconds by which its work shortened the
-        step. `step_s`: the step's duration.
+        step. `step_s`: the step's duration. `alone`: True if the stage has no other peer.
         """
         most = MOST_STRIKES * limit_s
         before = self._owed.pop(peer, 0.0)
         owed = min(most, before + held_up_s - min(saved_s, step_s) - TOLERATED * step_s)
         if owed <= 0.0:
+            self._alone.discard(peer)
             return 0
         self._owed[peer] = owed
         if len(self._owed) > REMEMBERED:
-            del self._owed[next(iter(self._owed))]
+            self._forget(next(iter(self._owed)))
         level = int(owed / limit_s)
         if not level or owed <= before:
             return 0
         self._probation.hold(peer, pass_id, level)
+        if alone:
+            self._alone.add(peer)
         return level
+
+    def was_alone(self, peer: str) -> bool:
+        """Return True if the peer delayed the run alone, and still owes for it: others should take a place beside
+        it.
+        """
+        return peer in self._alone
+
+    def _forget(self, peer: str) -> None:
+        del self._owed[peer]
+        self._alone.discard(peer)
 
     def passed(self, step_s: float, workers: frozenset[str]) -> None:
         """A step of this duration is decided. Peers other than `workers` owe less from now on."""
         for peer in [peer for peer in self._owed if peer not in workers]:
             self._owed[peer] -= TOLERATED * step_s
             if self._owed[peer] <= 0.0:
-                del self._owed[peer]
+                self._forget(peer)

@@ -29,7 +29,8 @@ def wire(
     `weights`: relative speeds, > 0. `blocked`: pairs that cannot reach each other. They become neighbours for a
     microbatch only if there is no other choice. `offset`: rotates the rosters, so that a repeated step gives each
     microbatch to another replica; from 2 on, the replica also gets its inputs from another one. `probed`: actors that
-    get one microbatch at most, if their stage has other actors.
+    get one microbatch at most, if their stage has other actors. Those of neighbouring stages get different ones: if one
+    of them were late, both would be suspected again.
     """
     tables: list[StageTable] = []
     before: list[Actor] | None = None
@@ -37,6 +38,8 @@ def wire(
         by = offset + offset // 2 * stage
         turned = [roster[(i + by) % len(roster)] for i in range(len(roster))]
         queue = _turns(turned, weights, microbatches, probed)
+        if before is not None and not probed.isdisjoint(turned):
+            queue = _apart(queue, before, probed)
         chosen: list[Actor] = []
         if before is None or not blocked:
             chosen, queue = queue, []
@@ -88,6 +91,16 @@ def _turns(
         for k in range(count)
     ]
     return tried + [actor for _, _, _, actor in sorted(starts)]
+
+
+def _apart(queue: Sequence[Actor], before: Sequence[Actor], probed: frozenset[Actor]) -> list[Actor]:
+    """The same queue, but probed actors get the first microbatches that no probed actor has in the stage before."""
+    tried, rest = ([actor for actor in queue if (actor in probed) is those] for those in (True, False))
+    if not rest:
+        return tried
+    free = sorted(range(len(queue)), key=lambda m: (before[m] in probed, m))
+    turns, places = iter(rest), dict(zip(free, tried, strict=False))
+    return [places[m] if m in places else next(turns) for m in range(len(queue))]
 
 
 def amend(

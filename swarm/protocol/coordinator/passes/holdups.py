@@ -20,6 +20,12 @@ SILENT_BEATS = 3
 """A silence counts if it is longer than this number of heartbeats, or if it does not end."""
 
 
+STILL_BEATS = 3
+"""So long may a reduction of one or two replicas stand still, in heartbeats: reports come once per heartbeat, and a
+bucket takes time on a slow line.
+"""
+
+
 class Holdups:
     def __init__(
         self, pass_state: PassState, members: Members, late_reductions: LateReductions, heartbeat_s: float
@@ -29,6 +35,8 @@ class Holdups:
         for another one, either of the two may be at fault. Then the time counts for both, and twice for the latter, so
         that they do not come back from probation together.
         """
+        self.lost_s = 0.0
+        """For how many seconds any actor has held up the pass."""
         self._pass_state = pass_state
         self._members = members
         self._late_reductions = late_reductions
@@ -47,13 +55,15 @@ class Holdups:
         """
         since = self._since = min(now - self._looked_at, 2 * self._heartbeat_s)
         self._looked_at = now
-        pass_state = self._pass_state
+        pass_state, before = self._pass_state, sum(self.seconds.values())
         for stage in range(len(pass_state.tables)):
             found = self._still_computing(stage)
             if stage == min(pass_state.reduces_with(stage)) and pass_state.sealed_since(stage) is not None:
                 found = self._in_reduction(stage)
             for actor, times in found.items():
                 self.seconds[actor] += times * since
+        if sum(self.seconds.values()) > before:
+            self.lost_s += since
 
     def skip(self, now: float) -> None:
         """Do not count the time since the last call."""
@@ -117,6 +127,8 @@ class Holdups:
         """The actors that hold up a sealed reduction, and how often its time counts for each."""
         members, pass_state = self._members, self._pass_state
         late = self._late_reductions.most_awaited(members, pass_state, stage)
+        if not late:
+            return self._of_few(stage)
         found = dict.fromkeys(late, 1)
         kept_by = {actor: self._late_reductions.kept_waiting_by(members, pass_state, actor) for actor in late}
         for accused in {each for named in kept_by.values() for each in named if each not in late}:
@@ -126,6 +138,34 @@ class Holdups:
                 for actor in kept:
                     found.pop(actor, None)
         return found
+
+    def _of_few(self, stage: int) -> dict[Actor, int]:
+        """The actors that hold up a reduction of one or two replicas, and how often its time counts for each.
+
+        If a reduction of two stands still, each of the two waits for the other, or says so, and nobody else can tell
+        which is at fault. Together, they cost the run more time than each of them alone.
+        """
+        pass_state = self._pass_state
+        roster = pass_state.tables[stage].roster
+        if len(roster) > 2 or len(pass_state.reduces_with(stage)) > 1:
+            return {}
+        left = [actor for actor in roster if actor not in pass_state.preparation.reports[stage]]
+        since = pass_state.sealed_since(stage)
+        if len(left) == 2:
+            since = min(pass_state.reduces_since(actor) or self._looked_at for actor in left)
+        if not left or since is None or self._looked_at - since <= STILL_BEATS * self._heartbeat_s:
+            return {}
+        if len(roster) == 1:
+            return {left[0]: 1} if self._only_waits_for(stage) else {}
+        if not any(self._late_reductions.kept_waiting_by(self._members, pass_state, actor) for actor in left):
+            return dict.fromkeys(left, 1) if len(left) == 1 else {}  # two that compute would do so alone too
+        one, other = sorted(roster, key=lambda actor: (self._members.standing(actor), actor))
+        return {one: 1, other: 2}
+
+    def _only_waits_for(self, stage: int) -> bool:
+        """Return True if all other stages are prepared."""
+        reports = self._pass_state.preparation.reports
+        return all(len(reports[s]) == len(t.roster) for s, t in enumerate(self._pass_state.tables) if s != stage)
 
     def _are_several(self, actors: Collection[Actor]) -> bool:
         return self._members.people.count(actor.peer for actor in actors) > 1

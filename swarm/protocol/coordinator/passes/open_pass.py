@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from swarm.events import PassOpened, PeerDelays, StepDecided, StepMeasured
 from swarm.protocol.coordinator.io import Feed
 from swarm.protocol.coordinator.membership.accusations import Failure
-from swarm.protocol.coordinator.membership.delays import LIMIT_BEATS, LIMIT_BUDGET, LIMIT_STEPS
 from swarm.protocol.coordinator.membership.doubts import Doubted, is_confirmed, what_is_spoilt
 from swarm.protocol.coordinator.membership.failure_detector import FailureDetector
 from swarm.protocol.coordinator.membership.failure_history import FailureHistory
@@ -456,24 +455,18 @@ class OpenPass:
 
     # ------------------------------------------------------------ afterwards
 
-    def held_up(self, usual_s: float, now: float) -> None:
-        """The step is complete. Peers that cost the run more time than their work saves go on probation.
-
-        `usual_s`: the usual duration of a step.
-        """
+    def held_up(self, now: float) -> None:
+        """The step is complete. Peers that cost the run more time than their work saves go on probation."""
         pass_state, delays = self.pass_state, self._failure_history.delays
-        step_s = now - pass_state.opened_at
-        settings = self._settings
-        limit_s = max(LIMIT_STEPS * usual_s, LIMIT_BEATS * settings.heartbeat_s, LIMIT_BUDGET * settings.step_budget_s)
-        holdups = self._repair.holdups
-        rosters = [(stage, table.roster) for stage, table in enumerate(pass_state.tables) if len(table.roster) > 1]
-        accounts = [(a, stage, holdups.saved_s(a, stage)) for stage, roster in rosters for a in roster]
+        step_s, holdups, settings = now - pass_state.opened_at, self._repair.holdups, self._settings
+        limit_s = delays.limit_s(step_s, holdups.lost_s, settings.heartbeat_s, settings.step_budget_s)
+        accounts = [(a, s, holdups.saved_s(a, s)) for s, table in enumerate(pass_state.tables) for a in table.roster]
         accounts += [(a, s, 0.0) for a, s in self._lost.items() if pass_state.stage_of(a) is None]
         for actor, stage, saved_s in accounts:
-            held_s = holdups.seconds.get(actor, 0.0)
-            strikes = delays.decided(actor.peer, pass_state.pass_id, held_s, saved_s, step_s, limit_s)
+            held_s, alone = holdups.seconds.get(actor, 0.0), pass_state.is_alone(actor)
+            strikes = delays.decided(actor.peer, pass_state.pass_id, held_s, saved_s, step_s, limit_s, alone=alone)
             if strikes:
-                self._out.emit(PeerDelays(str(actor), stage, str(pass_state.pass_id), held_s, saved_s, strikes))
+                self._out.emit(PeerDelays(str(actor), stage, str(pass_state.pass_id), held_s, saved_s, strikes, alone))
         delays.passed(step_s, frozenset(actor.peer for actor in (*pass_state.actors, *self._lost)))
 
     def report(self, decided: Decided, now: float) -> None:

@@ -71,7 +71,9 @@ class Bench:
             spared = spared and any(m.actor not in late | idle for m in there)
             for member in crew:
                 peer = member.actor.peer
-                member.note_idle(self._failure_history.idle.has(peer) or self._failure_history.kept_back.has(peer))
+                failures = self._failure_history
+                beside = failures.idle.has(peer) or failures.kept_back.has(peer) or failures.delays.was_alone(peer)
+                member.note_idle(beside)
                 member.bench(member.actor in doubted | idle or (spared and member.actor in late))
 
     def _least_struck(self, late: set[Actor], there: list[Member]) -> set[Actor]:
