@@ -81,7 +81,7 @@ def loaded(peer: Process) -> int | None:
 
 LONG = (
     *("model.dim=256", "model.layers=8", "model.cuts=[4]", "model.heads=8", "model.kv_heads=8", "model.ffn_dim=704"),
-    *("batch.sequences=2", "batch.sequence_length=512", "batch.microbatches=4", "model.context=512"),
+    *("batch.sequences=2", "batch.sequence_length=512", "batch.microbatches=2", "model.context=512"),
 )
 
 
