@@ -265,7 +265,7 @@ class _Flow:
         """Let a node die, with its share of the open step."""
         node = self._nodes.pop(number)
         self._members.remove(node.actor)
-        self._rebalancing.lost(None if node.stage is None else StageIndex(node.stage), self._now)
+        self._rebalancing.lost(node.member, self._now)
         if not node.works:
             return
         assert node.stage is not None

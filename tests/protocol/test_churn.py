@@ -11,8 +11,10 @@ from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.stage_costs import StageCosts
 from swarm.protocol.coordinator.placement.churn import (
+    AGAIN_S,
     DEATH_IN_A_REDUCE,
     PRIOR_PER_S,
+    REMEMBERED,
     Churn,
     expected_quiet_s,
     replica_cap,
@@ -30,8 +32,8 @@ def test_what_is_seen_outweighs_what_is_usual() -> None:
     churn.present(100, 0.0)
     churn.present(100, 36_000.0)
     assert churn.departures_per_s == pytest.approx(PRIOR_PER_S / 101), "a thousand peer-hours, and nobody left"
-    for _ in range(2000):
-        churn.left()
+    for number in range(2000):
+        churn.left(f"peer{number}", 36_000.0)
     assert churn.departures_per_s == pytest.approx(2006 / 1010 / 3600)
 
 
@@ -64,3 +66,15 @@ def test_who_plans_more_replicas_than_reduces_bear_is_told_so_once() -> None:
         told: list[Event] = [action.event for action in out.take() if isinstance(action, Emit)]
         expected = [] if advised is None else [ManyReplicas(8, advised, reduce_s, pytest.approx(0.6))]
         assert told == expected
+
+
+def test_a_device_that_comes_and_goes_all_the_time_does_not_make_all_look_unreliable() -> None:
+    churn = Churn()
+    churn.present(10, 0.0)
+    churn.present(10, 3600.0)
+    for second in range(3600):
+        churn.left("roaming", float(second))
+    assert churn.departures_per_s == pytest.approx((3600 / AGAIN_S + 6) / 72_000)
+    for number in range(REMEMBERED + 10):
+        churn.left(f"peer{number}", 3600.0)
+    assert len(churn._left_at) == REMEMBERED

@@ -2,6 +2,7 @@
 
 import pytest
 
+from swarm.protocol.controls import Device
 from swarm.protocol.coordinator.membership.delays import REMEMBERED, TOLERATED, Delays
 from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.membership.probation import MOST_STRIKES, Probation
@@ -15,7 +16,7 @@ class Swarm:
 
     def __init__(self) -> None:
         self.probation = Probation(People())
-        self.delays = Delays(self.probation)
+        self.delays = Delays(self.probation, People())
         self.lost = 0.0
 
     def step(self, step: int, held_up_s: float, saved_s: float = 0.0) -> bool:
@@ -57,7 +58,7 @@ def test_one_long_delay_is_forgiven() -> None:
 
 
 def test_the_accounts_are_bounded() -> None:
-    delays = Delays(Probation(People()))
+    delays = Delays(Probation(People()), People())
     for number in range(REMEMBERED + 10):
         delays.decided(f"peer{number}", PassId(Term(1), StepNumber(0)), 1e9, 0.0, 1.0, LIMIT_S)
     assert len(delays._owed) == REMEMBERED
@@ -65,17 +66,17 @@ def test_the_accounts_are_bounded() -> None:
 
 
 def test_who_is_late_in_every_step_does_not_raise_its_own_limit() -> None:
-    delays = Delays(Probation(People()))
+    delays = Delays(Probation(People()), People())
     assert delays.limit_s(4.0, 0.0, 0.1, 1.0) == 12.0
     for _ in range(100):
         limit_s = delays.limit_s(40.0, 36.0, 0.1, 1.0)
     assert limit_s == 12.0
     assert delays.limit_s(1.0, 0.0, 3.0, 1.0) == 30.0
-    assert Delays(Probation(People())).limit_s(1.0, 0.0, 0.1, 60.0) == 10.0
+    assert Delays(Probation(People()), People()).limit_s(1.0, 0.0, 0.1, 60.0) == 10.0
 
 
 def test_who_delayed_the_run_alone_is_remembered_until_it_owes_nothing() -> None:
-    delays = Delays(Probation(People()))
+    delays = Delays(Probation(People()), People())
     assert delays.decided("peer", PassId(Term(1), StepNumber(0)), 9.0, 0.0, 1.0, LIMIT_S, alone=True) == 0
     assert not delays.was_alone("peer"), "it owes less than the limit"
     assert delays.decided("peer", PassId(Term(1), StepNumber(1)), 9.0, 0.0, 1.0, LIMIT_S, alone=True) == 1
@@ -86,3 +87,18 @@ def test_who_delayed_the_run_alone_is_remembered_until_it_owes_nothing() -> None
     assert not delays.was_alone("peer")
     delays.decided("other", PassId(Term(1), StepNumber(2)), 19.0, 0.0, 1.0, LIMIT_S)
     assert not delays.was_alone("other")
+
+
+def test_devices_of_one_person_share_what_is_tolerated() -> None:
+    people = People()
+    people.learn([Device("a" * 32, 4, "one"), Device("a" * 32, 4, "two"), Device("b" * 32, 4, "other")])
+    for peer in ("one", "two", "other"):
+        people.came(peer)
+    delays = Delays(Probation(people), people)
+    for peer in ("one", "two", "other"):
+        delays.decided(peer, PassId(Term(1), StepNumber(0)), 9.0, 0.0, 1.0, LIMIT_S)
+    owed = dict(delays._owed)
+    delays.passed(10.0, frozenset())
+    assert {peer: owed[peer] - delays._owed[peer] for peer in owed} == pytest.approx(
+        {"one": 0.5, "two": 0.5, "other": 1}
+    )

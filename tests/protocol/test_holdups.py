@@ -146,3 +146,15 @@ def test_a_silence_counts_from_its_beginning_if_it_is_long_or_does_not_end(
     assert stage.found(beats) == found
     stage.holdups.lost(c)
     assert stage.holdups.seconds[c] == if_lost
+
+
+def test_who_is_lost_cost_the_others_what_they_do_again() -> None:
+    stage = Stage("abc")
+    stage.report(busy="c")
+    a, c = stage.actors["a"], stage.actors["c"]
+    assert stage.holdups.again_s(a, 0, 12.0) == stage.holdups.saved_s(a, 0) > 0
+    assert stage.holdups.again_s(c, 0, 12.0) == 0.0, "it has finished nothing"
+    stage = Stage("abc")
+    stage.report()
+    a = stage.actors["a"]
+    assert stage.holdups.again_s(a, 0, 12.0) == stage.holdups.saved_s(a, 0) + 2.0, "and the reduction had begun"

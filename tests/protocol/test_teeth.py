@@ -38,7 +38,7 @@ KNOWN = {
     "in the roster too early": 2,
     "copied too late": 2,
     "one stage believed": 0,
-    "one word believed": 15,
+    "one word believed": 36,
     "late alone": 2,
     "devices come back": 810381,
     "audits left out": 2,

@@ -71,3 +71,13 @@ def test_a_standby_takes_a_place_beside_who_is_late_alone() -> None:
     usual = Run(replace(plan, lies=()))
     usual.finish()
     assert run.world.now - usual.world.now < 6 * plan.settings.step_budget_s
+
+
+def test_devices_that_come_and_go_all_the_time_delay_a_run_little() -> None:
+    plan = plan_of("hindering", HINDERING.index("roaming"))
+    run = Run(plan)
+    run.finish()
+    usual = Run(replace(plan, lies=()))
+    usual.finish()
+    assert max(process.actor.incarnation for process in run.world.processes) > 3
+    assert run.world.now < 1.5 * usual.world.now

@@ -331,9 +331,9 @@ class CoordinatorCore:
             self._out.emit(PeerLost(str(member.actor), member.stage, reason))
             if self.open_pass is None and member.stage is not None and not reason.startswith("left: "):
                 self._cycle.costs.lost(member.actor, reason, now)
-            self._placement.rebalancing.lost(member.stage, now)
+            self._placement.rebalancing.lost(member, now)
         if self.open_pass is not None:
-            self.open_pass.lost(member.actor, reason)
+            self.open_pass.lost(member.actor, reason, now)
             self._settle(now)
 
     def _settle(self, now: float) -> None:

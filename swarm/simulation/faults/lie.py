@@ -22,7 +22,7 @@ Meddling = Literal[
     "impostor", "claiming", "accusing", "misjudging", "boasting", "modest", "wavering", "delaying", "grudging"
 ]
 MEDDLING: tuple[Meddling, ...] = get_args(Meddling)
-Hindering = Literal["denying", "lagging", "dawdling"]
+Hindering = Literal["denying", "lagging", "dawdling", "roaming"]
 HINDERING: tuple[Hindering, ...] = get_args(Hindering)
 About = Wrong | Scaled | Disturbance | Said | Claim | Keeping | Meddling | Hindering | Literal["constant"]
 FACTORS: Mapping[About, tuple[int, int]] = {
@@ -88,6 +88,7 @@ class Lie:
       sketch.
     * `lagging`: its data for others, those of reductions only, or its reports about sums are late, to all and always.
     * `dawdling`: it is alone in its stage, and its reports about sums are very late.
+    * `roaming`: it joins, leaves or is killed while its stage adds up, and comes back at once.
     * `grudging`: it gives its state to newcomers, but very slowly.
     """
     how_often: float = 1.0

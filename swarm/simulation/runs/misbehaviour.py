@@ -159,6 +159,7 @@ def hindering(seed: int) -> Plan:
         microbatches=rng.choice((3, 5)),
         steps=8 if about == "denying" else 16,
         replicas=replicas,
+        max_replicas=replicas + 1,
         checkpoint_every=rng.choice((1, 2)),
         slots=rng.choice((1, 2, 16)),
     )

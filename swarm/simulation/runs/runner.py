@@ -16,10 +16,12 @@ from typing import NamedTuple
 from swarm.protocol.controls import ADMIT, Controls, Device
 from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.ids import Actor
+from swarm.protocol.io import LeaveRequested
 from swarm.protocol.messages import Command, Means
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.io import PauseChanged
 from swarm.protocol.raft.member import GroupMember
+from swarm.simulation.checks.watch import GOODBYE
 from swarm.simulation.faults.faults import Cell, Injector
 from swarm.simulation.faults.lie import SLOW, Lie
 from swarm.simulation.kernel.timeline import Process
@@ -41,6 +43,7 @@ MAX_EVENTS = 60_000
 TRACE_TAIL = 60
 _PATIENCE_S = 240.0
 """Virtual seconds that a run may take after the last fault has ended."""
+_ROAMS_EVERY_S = 0.01
 _COORDINATOR = Actor("coord", 0)
 
 
@@ -175,6 +178,25 @@ class Run:
         world.network.flap(process, rng.choice(others), rng.choice((0.02, 0.1, 0.5)))
         world.at(world.now + rng.random(), None, (self._flap, process))
 
+    def _roam(self, process: SimPeer) -> None:
+        """An insider's device leaves, or is killed as soon as it takes part in a reduction, and comes back."""
+        world, rng = self.world, self.world.random
+        if world.finished_at <= world.now or process.replaced:
+            return
+        if not process.alive:
+            self.respawn(process, rng.choice((0.02, 0.1)))
+            return
+        process.disturbed_at = world.now
+        if process.leaving:
+            pass  # it comes back once it has left
+        elif rng.random() < 0.02:
+            process.leaving = True
+            process.accept(LeaveRequested(GOODBYE))
+        elif process.reduces:
+            self.injector.kill(process, rng.choice((0.02, 0.1)))
+            return
+        world.at(world.now + _ROAMS_EVERY_S, None, (self._roam, process))
+
     def crash_at(self, point: CrashPoint) -> None:
         """Kill a process at an exact point of the run. If the victim's name is empty, kill the process that acts
         there.
@@ -273,6 +295,8 @@ class Run:
             process.slowness *= SLOW
         if lie is not None and lie.about == "flapping":
             world.at(world.now + 0.2 + world.random.random(), None, (self._flap, process))
+        if lie is not None and lie.about == "roaming":
+            world.at(world.now + world.random.random(), None, (self._roam, process))
         core.offers(means)
         if self.plan.grows:
             process.house = host.house if host is not None and host.house is not None else ProcessGroup(self._open_seat)

@@ -105,6 +105,14 @@ class SimPeer(Lender):
     def mates(self) -> list[Process]:
         return [self] if self.house is None else list(self.house.peers)
 
+    @property
+    def reduces(self) -> bool:
+        """True if it takes part in a reduction with microbatches of its own."""
+        pass_run = self.core.pass_run
+        if pass_run is None or pass_run.reduction is None or pass_run.prepared is not None:
+            return False
+        return bool(pass_run.microbatches.table.assigned_to(self.actor))
+
     def start(self) -> None:
         super().start()
         if self.alive:

@@ -10,12 +10,13 @@ may take a place beside it.
 
 from __future__ import annotations
 
+from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.membership.probation import MOST_STRIKES, Probation
 from swarm.protocol.ids import PassId
 from swarm.protocol.timeouts import Observed
 
 TOLERATED = 0.1
-"""A peer may hold up a run for this share of the time, in addition to what its work saves."""
+"""A person's peers may hold up a run for this share of the time, in addition to what their work saves."""
 LIMIT_STEPS = 3
 """The limit, in usual steps. The time for which peers hold up steps does not count: otherwise a peer that is late in
 every step would raise its own limit.
@@ -29,8 +30,9 @@ REMEMBERED = 4096
 
 
 class Delays:
-    def __init__(self, probation: Probation) -> None:
+    def __init__(self, probation: Probation, people: People) -> None:
         self._probation = probation
+        self._people = people
         self._owed: dict[str, float] = {}
         self._undelayed = Observed()
         self._alone: set[str] = set()
@@ -61,7 +63,7 @@ class Delays:
         """
         most = MOST_STRIKES * limit_s
         before = self._owed.pop(peer, 0.0)
-        owed = min(most, before + held_up_s - min(saved_s, step_s) - TOLERATED * step_s)
+        owed = min(most, before + held_up_s - min(saved_s, step_s) - self._tolerated(peer) * step_s)
         if owed <= 0.0:
             self._alone.discard(peer)
             return 0
@@ -82,6 +84,13 @@ class Delays:
         """
         return peer in self._alone
 
+    def _tolerated(self, peer: str) -> float:
+        """The share of the time for which the peer may hold up a run. All devices of a person that owe something share
+        it.
+        """
+        person = self._people.of(peer)
+        return TOLERATED / len({peer, *(each for each in self._owed if self._people.of(each) == person)})
+
     def _forget(self, peer: str) -> None:
         del self._owed[peer]
         self._alone.discard(peer)
@@ -89,6 +98,6 @@ class Delays:
     def passed(self, step_s: float, workers: frozenset[str]) -> None:
         """A step of this duration is decided. Peers other than `workers` owe less from now on."""
         for peer in [peer for peer in self._owed if peer not in workers]:
-            self._owed[peer] -= TOLERATED * step_s
+            self._owed[peer] -= self._tolerated(peer) * step_s
             if self._owed[peer] <= 0.0:
                 self._forget(peer)

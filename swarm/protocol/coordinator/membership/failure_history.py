@@ -44,7 +44,7 @@ class FailureHistory:
         self.nonfinite = 0
         """1 if an attempt at this step was not finite. The next attempt may then skip the step."""
         self.probation = Probation(people)
-        self.delays = Delays(self.probation)
+        self.delays = Delays(self.probation, people)
         self.accusations = Accusations(people)
         self.halves = Halves(people)
         self.doubts = Doubts()

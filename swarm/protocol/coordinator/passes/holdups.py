@@ -74,6 +74,15 @@ class Holdups:
         """The actor is gone."""
         self.seconds[actor] += self._silent.pop(actor, 0.0)
 
+    def again_s(self, actor: Actor, stage: int, now: float) -> float:
+        """Seconds that the actor's siblings need to do again what is lost with it: the microbatches that it has
+        finished, and the reduction, if that has begun.
+        """
+        pass_state = self._pass_state
+        mine, sealed = pass_state.assigned_to(actor), pass_state.sealed_since(stage)
+        again = 1.0 - len(pass_state.unfinished(actor)) / len(mine) if mine else 0.0
+        return again * self.saved_s(actor, stage) + (0.0 if sealed is None else now - sealed)
+
     def saved_s(self, actor: Actor, stage: int) -> float:
         """By how many seconds the actor's work in its stage has shortened the pass: the time that its siblings would
         have needed for it, at the usual pace that they have shown in this pass.

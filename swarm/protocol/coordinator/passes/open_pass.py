@@ -175,14 +175,19 @@ class OpenPass:
             return []
         return [stage for stage in range(len(pass_state.tables)) if pass_state.sealed_since(stage) is not None]
 
-    def lost(self, actor: Actor, reason: str) -> None:
+    def lost(self, actor: Actor, reason: str, now: float) -> None:
         """An actor is gone. This is no fault, but if it held up the pass before, that counts as for any other actor.
-        Otherwise it could do so in every step, and fall silent each time before its deadline.
+        Otherwise it could do so in every step, and fall silent each time before its deadline. The time that others need
+        to do its work again counts too.
         """
         if self.outcome is None and (stage := self.pass_state.stage_of(actor)) is not None:
             self._lost[actor] = StageIndex(stage)
-            self._repair.holdups.lost(actor)
+            holdups = self._repair.holdups
+            again_s = holdups.again_s(actor, stage, now)
+            holdups.lost(actor)
             self.exclude(actor, reason)
+            if not isinstance(self.outcome, Decided):
+                holdups.seconds[actor] += again_s
 
     def exclude(self, actor: Actor, reason: str) -> None:
         """If all other actors are prepared, decide without `actor`. Otherwise fence it, so that its microbatches are

@@ -12,6 +12,12 @@ per hour).
 """
 PRIOR_WEIGHT_S = 10 * 3600.0
 """Weight of this assumption, in peer-seconds: as if ten peers had been observed for an hour."""
+AGAIN_S = 900.0
+"""A device counts at most once in this number of seconds. Otherwise, one device that comes and goes all the time would
+make all peers look unreliable, and stages would get fewer replicas.
+"""
+REMEMBERED = 4096
+"""Number of devices whose last departure is remembered."""
 DEATH_IN_A_REDUCE = 0.1
 """The probability that a peer dies during a reduction should stay below this, because the survivors must then reduce
 again.
@@ -25,6 +31,8 @@ class Churn:
 
     def __init__(self) -> None:
         self._departures = 0
+        self._left_at: dict[str, float] = {}
+        """For each device (peer id), when its last departure that counts took place."""
         self._presence_s = 0.0
         self._present = 0
         self._since = 0.0
@@ -35,7 +43,15 @@ class Churn:
             self._presence_s += self._present * max(0.0, now - self._since)
         self._present, self._since = peers, now
 
-    def left(self) -> None:
+    def left(self, peer: str, now: float) -> None:
+        """A device is gone, perhaps because it was restarted."""
+        before = self._left_at.get(peer)
+        if before is not None and now - before < AGAIN_S:
+            return
+        self._left_at.pop(peer, None)
+        self._left_at[peer] = now
+        if len(self._left_at) > REMEMBERED:
+            del self._left_at[next(iter(self._left_at))]
         self._departures += 1
 
     @property

@@ -95,12 +95,12 @@ class Rebalancing:
             self._warned = True
             self._out.emit(ManyReplicas(planned, most, reduce_s, 3600.0 * self._churn.departures_per_s))
 
-    def lost(self, stage: StageIndex | None, now: float) -> None:
-        """A member of this stage is gone."""
-        if stage is not None:
-            self._hysteresis.changed(stage)
+    def lost(self, member: Member, now: float) -> None:
+        """A member is gone."""
+        if member.stage is not None:
+            self._hysteresis.changed(member.stage)
         self._churn.present(len(self._members), now)
-        self._churn.left()
+        self._churn.left(member.actor.peer, now)
 
     @property
     def most(self) -> int:
