@@ -131,8 +131,9 @@ def _encode(
     try:
         for batch in _batches(_portions(source.documents(), heldout_fraction)):
             encoded = tokenizer.encode([portion.text for portion in batch])
-            for (text, held, is_last), ids in zip(batch, encoded, strict=True):
-                tokens = np.asarray([*ids, tokenizer.end_of_text] if is_last else ids, dtype=np.int64)
+            for (text, held, is_first, is_last), ids in zip(batch, encoded, strict=True):
+                begin = tokenizer.separators if is_first else ()
+                tokens = np.asarray([*begin, *ids, *((tokenizer.end_of_text,) if is_last else ())], dtype=np.int64)
                 writers[held].write(tokens)
                 counts[held] += np.bincount(tokens, minlength=tokenizer.vocab_size)
                 heldout_bytes += len(text.encode("utf-8")) if held else 0
@@ -187,6 +188,7 @@ class _Portion(NamedTuple):
     text: str
     held: bool
     """Whether the text belongs to the held-out split."""
+    is_first: bool
     is_last: bool
 
 
@@ -195,8 +197,9 @@ def _portions(texts: Iterable[str], heldout_fraction: float) -> Iterator[_Portio
         held = is_heldout(text.encode("utf-8"), heldout_fraction)
         left = len(text)
         for part in parts(text):
+            is_first = left == len(text)
             left -= len(part)
-            yield _Portion(part, held, is_last=not left)
+            yield _Portion(part, held, is_first, is_last=not left)
 
 
 def _batches(portions: Iterable[_Portion]) -> Iterator[list[_Portion]]:

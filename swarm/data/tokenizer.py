@@ -1,5 +1,6 @@
 """The tokenizer: byte-level BPE, trained here or read from a `tokenizer.json`. The manifest contains its SHA-256.
 
+A document is the tokens that begin a text, if the model has such tokens, then its text, then the end-of-text token.
 Training is deterministic: the same texts in the same order give the same bytes.
 """
 
@@ -29,7 +30,8 @@ _MAX_TOKENS = 1 << 24
 class Tokenizer:
     """Converts text to token ids and back.
 
-    `raw`: the tokenizer.json; `sha256`: its hash, hex; `end_of_text`: the id between documents.
+    `raw`: the tokenizer.json; `sha256`: its hash, hex; `end_of_text`: the id between documents; `begin`: the ids before
+    a text, such as that of `<s>`, if the model was trained with them. Otherwise empty.
     """
 
     def __init__(self, raw: bytes, origin: str = "tokenizer.json") -> None:
@@ -64,6 +66,9 @@ class Tokenizer:
         self.sha256 = hashlib.sha256(raw).hexdigest()
         self.vocab_size = highest + 1
         self.end_of_text = vocabulary[ends[0]] if end is None else end
+        self.begin = _beginning(inner)
+        if self.begin and (first := max(self.begin)) > highest:
+            raise CorpusError(f"{origin} begins texts with token {first}, but has tokens up to {highest}: correct it")
         self.guesses = () if end is not None or len(ends) < 2 else tuple(ends)
         """Tokens that may end a text, if it is not known which of them does. Otherwise empty."""
         unknown = json.loads(raw)["model"].get("unk_token")
@@ -115,6 +120,18 @@ class Tokenizer:
         inner.train_from_iterator(texts, trainer)
         return cls(inner.to_str().encode("utf-8"), "the trained tokenizer")
 
+    def prompt(self, text: str) -> list[int]:
+        """Token ids of a text that a model continues. An empty one begins after the end of another text.
+
+        Raises CorpusError.
+        """
+        return [*self.begin, *self.encode([text])[0]] or [self.end_of_text]
+
+    @property
+    def separators(self) -> tuple[int, ...]:
+        """The ids before a document that follows another one. A token that ends and begins texts is not repeated."""
+        return () if self.begin == (self.end_of_text,) else self.begin
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, without special tokens. Raises CorpusError for a text that cannot be encoded."""
         try:
@@ -127,6 +144,13 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, without end-of-text tokens; bytes that are not UTF-8 become U+FFFD."""
         return self._inner.decode(list(ids), skip_special_tokens=True)
+
+
+def _beginning(inner: tokenizers.Tokenizer) -> tuple[int, ...]:
+    """The ids that the post-processor puts before a text. So the model was trained, and programs that use it do so."""
+    found = inner.encode("a", add_special_tokens=True)
+    first = next((at for at, sequence in enumerate(found.sequence_ids) if sequence is not None), 0)
+    return tuple(found.ids[:first])
 
 
 def is_of_library(error: BaseException) -> bool:
