@@ -154,11 +154,18 @@ def _report(
 
 
 def _show_losses(sight: Sight) -> None:
-    print(f"  unknown tokens: {100 * sight.unknown:.2f} %")
-    if sight.lost >= _MUCH:
-        print(f"  {100 * sight.lost:.1f} % of the characters are lost: this tokenizer has no tokens for them")
+    print(f"  unknown tokens: {_percent(sight.unknown)}")
+    if sight.lost:
+        examples = ", ".join(map(repr, sight.lost_characters))
+        print(
+            f"  {_percent(sight.lost)} of the characters are lost or changed by this tokenizer, most often {examples}"
+        )
     if sight.unknown >= _MUCH or sight.lost >= _MUCH:
         print("  is this the right tokenizer for this text? Without --tokenizer, `prepare` trains one for this text")
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.2f} %" if not 0 < fraction < 1e-4 else "less than 0.01 %"
 
 
 def _show_images(section: DataSection, out: Path) -> None:

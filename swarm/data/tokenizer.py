@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -71,9 +72,16 @@ class Tokenizer:
             raise CorpusError(f"{origin} begins texts with token {first}, but has tokens up to {highest}: correct it")
         self.guesses = () if end is not None or len(ends) < 2 else tuple(ends)
         """Tokens that may end a text, if it is not known which of them does. Otherwise empty."""
-        unknown = json.loads(raw)["model"].get("unk_token")
-        self.unknown = vocabulary.get(unknown) if isinstance(unknown, str) else None
+        model = json.loads(raw)["model"]
+        named = model.get("unk_token")
+        self.unknown: int | None = vocabulary.get(named) if isinstance(named, str) else _number(model.get("unk_id"))
         """The id of the unknown token, which replaces text without a token; None if there is none."""
+        self._marks = {
+            number: name
+            for number in (self.end_of_text, *self.begin)
+            if number != self.unknown and (name := inner.id_to_token(number)) is not None and len(name.strip()) > 1
+        }
+        """The tokens that end and begin texts, by id. A text must not contain them."""
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -134,6 +142,13 @@ class Tokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, without special tokens. Raises CorpusError for a text that cannot be encoded."""
+        encoded = self._encode(texts)
+        for at, ids in enumerate(encoded):
+            if not self._marks.keys().isdisjoint(ids):
+                encoded[at] = self._without_marks(texts[at])
+        return encoded
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         try:
             return [found.ids for found in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
         except BaseException as error:
@@ -141,9 +156,30 @@ class Tokenizer:
                 raise
             raise CorpusError(f"{self._origin} cannot encode the text: {error}") from None
 
+    def _without_marks(self, text: str) -> list[int]:
+        """The token ids of a text that has the name of an end-of-text token, such as `</s>`, in it.
+
+        The vocabulary of a Unigram or word model contains this name like a word, so the model itself finds the token,
+        and the document would end in its middle. The name is cut after its first character.
+        """
+        begin, parts = 0, []
+        for found in re.finditer("|".join(map(re.escape, self._marks.values())), text):
+            parts.append(text[begin : found.start() + 1])
+            begin = found.start() + 1
+        parts.append(text[begin:])
+        return [number for ids in self._encode(parts) for number in ids if number not in self._marks]
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, without end-of-text tokens; bytes that are not UTF-8 become U+FFFD."""
         return self._inner.decode(list(ids), skip_special_tokens=True)
+
+    def decode_all(self, texts: Sequence[Sequence[int]]) -> list[str]:
+        """The texts of several lists of token ids, as `decode` makes them."""
+        return self._inner.decode_batch([list(ids) for ids in texts], skip_special_tokens=True)
+
+
+def _number(value: object) -> int | None:
+    return value if type(value) is int else None
 
 
 def _beginning(inner: tokenizers.Tokenizer) -> tuple[int, ...]:
