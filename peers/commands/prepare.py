@@ -18,6 +18,7 @@ from swarm.events.wording import amount, printable
 from swarm.manifest import DataSection, ManifestError
 
 if TYPE_CHECKING:
+    from swarm.data.images import Images
     from swarm.data.prepare import Sight
 
 _SHOWN = 100
@@ -109,7 +110,7 @@ def command(
     if images is not None:
         found = digits() if images == "digits" else read_images(Path(images), name, licence)
         section = prepare_images(found, out, heldout_fraction=0.2 if heldout is None else heldout, force=force)
-        _report(section, out, as_json)
+        _report(section, out, as_json, images=found)
         return
     if inputs:
         source = open_source(inputs, field=field or "text", name=name, licence=licence, exclude=exclude or ())
@@ -141,31 +142,52 @@ def _refuse(why: str, options: Mapping[str, object]) -> None:
 
 
 def _report(
-    section: DataSection, out: Path, as_json: bool, sight: Sight | None = None, passed_over: Sequence[Path] = ()
+    section: DataSection,
+    out: Path,
+    as_json: bool,
+    sight: Sight | None = None,
+    passed_over: Sequence[Path] = (),
+    images: Images | None = None,
 ) -> None:
     if as_json:
-        seen = {} if sight is None else {"sight": asdict(sight), "passed_over": [str(path) for path in passed_over]}
+        seen: dict[str, object] = {}
+        if sight is not None:
+            seen = {"sight": asdict(sight), "passed_over": [str(path) for path in passed_over]}
+        if images is not None:
+            seen = {"classes_without_images": images.absent, "class_seems_first": images.class_seems_first}
         print(json.dumps({"directory": str(out), **section.model_dump(mode="json"), **seen}))
-    elif section.kind == "images":
-        _show_images(section, out)
+    elif images is not None:
+        _show_images(section, out, images)
     else:
         assert sight is not None
         _show(section, out, sight, passed_over)
 
 
 def _show_losses(sight: Sight) -> None:
-    print(f"  unknown tokens: {100 * sight.unknown:.2f} %")
-    if sight.lost >= _MUCH:
-        print(f"  {100 * sight.lost:.1f} % of the characters are lost: this tokenizer has no tokens for them")
+    print(f"  unknown tokens: {_percent(sight.unknown)}")
+    if sight.lost:
+        examples = ", ".join(map(repr, sight.lost_characters))
+        print(
+            f"  {_percent(sight.lost)} of the characters are lost or changed by this tokenizer, most often {examples}"
+        )
     if sight.unknown >= _MUCH or sight.lost >= _MUCH:
         print("  is this the right tokenizer for this text? Without --tokenizer, `prepare` trains one for this text")
 
 
-def _show_images(section: DataSection, out: Path) -> None:
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.2f} %" if not 0 < fraction < 1e-4 else "less than 0.01 %"
+
+
+def _show_images(section: DataSection, out: Path, images: Images) -> None:
     row = section.pixels + 1
     train, heldout = (sum(shard.tokens for shard in split) // row for split in (section.train, section.heldout))
     print(f"corpus {section.name} in {out}")
     print(f"  {train:,} training and {heldout:,} held-out images of {section.pixels} pixels, {section.classes} classes")
+    if absent := images.absent:
+        more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+        print(f"  no image has class {absent[0]}{more}: classes count from 0, and are the last number of each line")
+    if images.class_seems_first:
+        print("  is the class the last number of each line? The first numbers look like classes")
     print(f"  entropy of the classes {section.unigram_entropy:.4f} nats per image: a model must get below it")
     print(f"  licence: {section.licence or 'not stated (--licence)'}")
     print("next: swarm-peer init --preset digits, then swarm-peer coordinate RUN.toml --dry-run")

@@ -22,7 +22,7 @@ class Feeder:
         self._reader = reader
         self._tokenizer = tokenizer
         self._context = manifest.model.context
-        self._prompt = [] if tokenizer is None else _prompt(tokenizer, manifest.evaluation.prompt)
+        self._prompt = [] if tokenizer is None else tokenizer.prompt(manifest.evaluation.prompt)
         self._sample: list[int] = []
         self._sampled_at = -1
         """The version whose model generates the current sample."""
@@ -50,7 +50,3 @@ class Feeder:
         text = self._tokenizer.decode(self._sample)
         self._sample = []
         return text
-
-
-def _prompt(tokenizer: Tokenizer, text: str) -> list[int]:
-    return tokenizer.encode([text])[0] or [tokenizer.end_of_text]

@@ -85,11 +85,9 @@ def open_source(
     """
     passed_over: list[Path] = []
     unused = set(exclude)
-    files = [
-        (path, file, formats.kind_of(file), _state(file))
-        for path in inputs
-        for file in _files(path, passed_over, exclude, unused)
-    ]
+    found = [(path, file) for path in inputs for file in _files(path, passed_over, exclude, unused)]
+    _refuse_same(found)
+    files = [(path, file, formats.kind_of(file), _state(file)) for path, file in found]
     if unused:
         raise CorpusError(f"--exclude {min(unused)}: matches no file of the folders that --input names")
     if not files:
@@ -107,6 +105,19 @@ def open_source(
 
     named = name or "+".join(path.stem or path.resolve().name for path in inputs)
     return Source(named, licence, documents, tuple(passed_over))
+
+
+def _refuse_same(files: Sequence[tuple[Path, Path]]) -> None:
+    """Raise CorpusError for a file that is named twice, such as by itself and by its folder."""
+    seen: dict[Path, Path] = {}
+    for path, file in files:
+        first = seen.setdefault(file.parent.resolve() / file.name, file)
+        if first is not file:
+            inside = glob.escape(file.relative_to(path).as_posix()) if file != path else ""
+            fix = f"; --exclude '{inside}' leaves it out of the folder" if inside else ""
+            raise CorpusError(
+                f"{file} is the same file as {first}: name it once, or its text would be trained on twice{fix}"
+            )
 
 
 def _state(file: Path) -> tuple[int, int]:
@@ -255,12 +266,27 @@ def _jsonl(path: Path, field: str) -> Iterator[str]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise CorpusError(f"{path}, line {number}: not JSON ({error})") from None
+            raise CorpusError(f"{path}, line {number}: not JSON ({error}){_rewrite(path, line, error)}") from None
+        if isinstance(record, list):
+            raise CorpusError(
+                f"{path}, line {number}: expected an object with {field!r}, got a list{_rewrite(path, line)}"
+            )
         yield from _of_record(record, field, f"{path}, line {number}")
 
 
+def _rewrite(path: Path, line: str, error: Exception | None = None) -> str:
+    """What to do about a line that is not one JSON object: the file may be JSON in another layout."""
+    if line.lstrip().startswith("["):
+        return f": if the whole file is one list, rename it to {path.stem}.json"
+    if line.strip() == "{" or "Extra data" in str(error):
+        return "; write each object on one line, such as with `jq -c . FILE`"
+    return ""
+
+
 def _of_record(record: Any, field: str, place: str) -> Iterator[str]:
-    """Yield the text of an object, unless the text is empty."""
+    """Yield a text, or that of an object, unless the text is empty."""
+    if isinstance(record, str):
+        record = {field: record}
     if not isinstance(record, dict):
         raise CorpusError(f"{place}: expected an object with {field!r}, got {json.dumps(record)[:40]}")
     if field not in record:
@@ -295,21 +321,23 @@ def _json(path: Path, field: str) -> Iterator[str]:
             + (f"the list {lists[0]!r} to a separate file" if lists else "an object for each document")
         )
     for number, record in enumerate(tree if isinstance(tree, list) else [tree], 1):
-        place = f"{path}, entry {number}"
-        if isinstance(record, str):
-            if _string(record, place).strip():
-                yield record
-        else:
-            yield from _of_record(record, field, place)
+        yield from _of_record(record, field, f"{path}, entry {number}")
 
 
 def _table(path: Path, column: str, delimiter: str) -> Iterator[str]:
     """The texts of a CSV or TSV file whose first line contains the column names."""
     csv.field_size_limit(MAX_CELL)
     with formats.opened(path) as file:
-        rows = csv.reader(formats.text_of(file), delimiter=delimiter, strict=True)
         begin = 1
+        rows = csv.reader((), delimiter=delimiter)
         try:
+            plain = delimiter == "\t" and _is_unquoted(path)
+            rows = csv.reader(
+                formats.text_of(file),
+                delimiter=delimiter,
+                strict=True,
+                quoting=csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL,
+            )
             if fix := _separator(path, column, delimiter):
                 raise CorpusError(f"{path}: no column {column!r} in its first line{fix}")
             names = next(rows, [])
@@ -342,6 +370,29 @@ def _table(path: Path, column: str, delimiter: str) -> Iterator[str]:
             raise CorpusError(
                 f"{path}, near line {rows.line_num}: not UTF-8 ({error.reason}); convert the file to UTF-8"
             ) from None
+
+
+def _is_unquoted(path: Path) -> bool:
+    """Whether the quotes in a TSV file are part of its texts, as in most published ones, and do not enclose cells.
+
+    Then a text that begins with a quote would take in the lines after it, up to the next quote. It is so if every line
+    is a whole row, but not with quotes that enclose cells.
+    """
+    with formats.opened(path) as file:
+        widths = {line.count("\t") for line in formats.text_of(file) if line.strip("\r\n")}
+    if len(widths) > 1:
+        return False
+    with formats.opened(path) as file:
+        rows = csv.reader(formats.text_of(file), delimiter="\t", strict=True)
+        ended = 0
+        try:
+            for _ in rows:
+                if rows.line_num > ended + 1:
+                    return True
+                ended = rows.line_num
+        except csv.Error:
+            return True
+    return False
 
 
 def _refuse_twins(path: Path, names: Sequence[str], column: str) -> None:

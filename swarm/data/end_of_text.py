@@ -18,6 +18,10 @@ from swarm.data.lfs_pointer import pointer_advice
 
 MARK = "end_of_text"
 _MAX_JSON_BYTES = 64 << 20
+_MAKE = (
+    "transformers' `AutoTokenizer.from_pretrained(folder).save_pretrained(folder)` makes a tokenizer.json from the "
+    "files of older tokenizers"
+)
 _BY_ID = ("config.json", "generation_config.json")
 _BY_NAME = "tokenizer_config.json"
 
@@ -124,9 +128,9 @@ def _tree(raw: bytes, origin: str) -> dict[str, Any]:
     try:
         tree = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise CorpusError(f"{origin} is not a tokenizer.json: {pointer_advice(raw) or error}") from None
-    if not isinstance(tree, dict):
-        raise CorpusError(f"{origin} is not a tokenizer.json: it is not a JSON object")
+        raise CorpusError(f"{origin} is not a tokenizer.json: {pointer_advice(raw) or f'{error}; {_MAKE}'}") from None
+    if not isinstance(tree, dict) or "model" not in tree:
+        raise CorpusError(f"{origin} is not a tokenizer.json: it has no 'model'; {_MAKE}")
     return tree
 
 

@@ -14,6 +14,7 @@ import warnings
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO, cast
 
 import numpy as np
 
@@ -25,6 +26,12 @@ from swarm.manifest import DataSection
 
 SHARD_IDS = 1 << 27
 MAX_ID = (1 << 16) - 1
+
+
+_FORMAT = (
+    "each line is one image: the whole numbers of its pixels and then its class, separated by commas, without a line "
+    "of names at the top"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,18 @@ class Images:
     @property
     def classes(self) -> int:
         return int(self.rows[:, -1].max()) + 1
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """The classes that no image has."""
+        return tuple(np.flatnonzero(np.bincount(self.rows[:, -1]) == 0).tolist())
+
+    @property
+    def class_seems_first(self) -> bool:
+        """Whether the first numbers look like classes and the last ones like levels: many files have that order."""
+        first = self.rows[:, 0]
+        few = 2 <= len(np.unique(first)) < self.classes and 2 * int(first.max()) < self.levels - 1
+        return few and 2 * self.classes > self.levels
 
     @property
     def levels(self) -> int:
@@ -66,27 +85,38 @@ def read_images(path: Path, name: str = "", licence: str = "") -> Images:
     """
     try:
         with (
-            gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file,
+            _opened(path) as file,
             warnings.catch_warnings(action="ignore", category=UserWarning),  # of an empty file, refused below
         ):
             values = np.loadtxt(file, delimiter=",", ndmin=2)
     except FileNotFoundError:
         raise CorpusError(f"{path} does not exist") from None
     except (ValueError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise CorpusError(f"{path} is not a CSV file of numbers: {error}") from None
+        told = str(error).partition("; use")[0].rstrip(".")  # what follows is advice about a function of numpy
+        raise CorpusError(f"{path} is not a CSV file of numbers: {told}; {_FORMAT}") from None
     with np.errstate(invalid="ignore"):  # nan, inf and huge numbers become others, and are refused below
         rows = values.astype(np.int64)
     if rows.size == 0 or math.isqrt(rows.shape[1] - 1) ** 2 != rows.shape[1] - 1 or rows.shape[1] < 2:
         count = rows.shape[1] - 1 if rows.size else 0
-        raise CorpusError(f"{path}: each line has {count} pixels and a class; the number of pixels must be a square")
+        raise CorpusError(
+            f"{path}: each line has {count} pixels and a class; the number of pixels must be a square; {_FORMAT}"
+        )
     if (rows != values).any() or rows.min() < 0 or rows.max() > MAX_ID:
-        raise CorpusError(f"{path} contains numbers that are not integers from 0 to {MAX_ID}")
+        raise CorpusError(f"{path} contains numbers that are not integers from 0 to {MAX_ID}; {_FORMAT}")
     found = Images(name or path.name.split(".")[0], licence, rows)
     if found.classes < 2 or found.levels < 2:
         raise CorpusError(
-            f"{path}: number of classes {found.classes}, of levels {found.levels}: at least two of each are needed"
+            f"{path}: number of classes {found.classes}, of levels {found.levels}: at least two of each are needed; "
+            f"{_FORMAT}"
         )
     return found
+
+
+def _opened(path: Path) -> TextIO:
+    """A text file, with or without a BOM, which spreadsheets write."""
+    if path.suffix == ".gz":
+        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8-sig"))
+    return path.open(encoding="utf-8-sig")
 
 
 def prepare_images(images: Images, out_dir: Path, *, heldout_fraction: float = 0.2, force: bool = False) -> DataSection:

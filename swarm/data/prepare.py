@@ -6,6 +6,7 @@ The same input always gives the same bytes.
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ TRAINING_CHARACTERS = 1 << 28
 """Largest number of characters on which the tokenizer is trained, from the start of the training split."""
 
 _BATCH_CHARACTERS = 1 << 20
-_LOOKED_AT_CHARACTERS = 1 << 20
+_LOST_SHOWN = 8
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (activity, documents done, total number of documents if known)."""
@@ -43,7 +44,9 @@ class Sight:
     unknown: float
     """Fraction of ids that are the unknown token, which replaces text without a token."""
     lost: float
-    """Fraction of the first documents' characters that are lost by encoding and decoding."""
+    """Fraction of the characters that encoding and decoding loses or changes."""
+    lost_characters: tuple[str, ...]
+    """The most frequent of these characters."""
     first_line: str
     """The start of the first training text, decoded from its ids."""
 
@@ -127,20 +130,23 @@ def _encode(
     heldout_bytes = 0
     done = 0
     first_line = ""
-    looked_at = came_back = 0
+    read = 0
+    lost: Counter[str] = Counter()
     try:
         for batch in _batches(_portions(source.documents(), heldout_fraction)):
             encoded = tokenizer.encode([portion.text for portion in batch])
-            for (text, held, is_last), ids in zip(batch, encoded, strict=True):
-                tokens = np.asarray([*ids, tokenizer.end_of_text] if is_last else ids, dtype=np.int64)
+            decoded = tokenizer.decode_all(encoded)
+            for (text, held, is_first, is_last), ids, again in zip(batch, encoded, decoded, strict=True):
+                begin = tokenizer.separators if is_first else ()
+                tokens = np.asarray([*begin, *ids, *((tokenizer.end_of_text,) if is_last else ())], dtype=np.int64)
                 writers[held].write(tokens)
                 counts[held] += np.bincount(tokens, minlength=tokenizer.vocab_size)
                 heldout_bytes += len(text.encode("utf-8")) if held else 0
-                if looked_at < _LOOKED_AT_CHARACTERS:
-                    again = tokenizer.decode(ids)
-                    looked_at += len(text)
-                    came_back += min(len(text), len(again))
-                    first_line = first_line or ("" if held else next((x for x in again.splitlines() if x.strip()), ""))
+                read += len(text)
+                if again != text:
+                    lost += Counter(text) - Counter(again)
+                if not (held or first_line):
+                    first_line = next((line for line in again.splitlines() if line.strip()), "")
                 done += is_last
             on_progress("encoding", done, total)
         train, heldout = writers[False].close(), writers[True].close()
@@ -155,8 +161,8 @@ def _encode(
             )
     seen = counts[False] + counts[True]
     unknown = 0 if tokenizer.unknown is None else int(seen[tokenizer.unknown])
-    lost = 1 - came_back / max(looked_at, 1)
-    on_sight(Sight(done, unknown / int(seen.sum()), lost, first_line))
+    characters = tuple(character for character, _ in lost.most_common(_LOST_SHOWN))
+    on_sight(Sight(done, unknown / int(seen.sum()), lost.total() / max(read, 1), characters, first_line))
     return DataSection(
         name=source.name,
         licence=source.licence,
@@ -187,6 +193,7 @@ class _Portion(NamedTuple):
     text: str
     held: bool
     """Whether the text belongs to the held-out split."""
+    is_first: bool
     is_last: bool
 
 
@@ -195,8 +202,9 @@ def _portions(texts: Iterable[str], heldout_fraction: float) -> Iterator[_Portio
         held = is_heldout(text.encode("utf-8"), heldout_fraction)
         left = len(text)
         for part in parts(text):
+            is_first = left == len(text)
             left -= len(part)
-            yield _Portion(part, held, is_last=not left)
+            yield _Portion(part, held, is_first, is_last=not left)
 
 
 def _batches(portions: Iterable[_Portion]) -> Iterator[list[_Portion]]:

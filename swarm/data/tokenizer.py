@@ -1,5 +1,6 @@
 """The tokenizer: byte-level BPE, trained here or read from a `tokenizer.json`. The manifest contains its SHA-256.
 
+A document is the tokens that begin a text, if the model has such tokens, then its text, then the end-of-text token.
 Training is deterministic: the same texts in the same order give the same bytes.
 """
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -29,7 +31,8 @@ _MAX_TOKENS = 1 << 24
 class Tokenizer:
     """Converts text to token ids and back.
 
-    `raw`: the tokenizer.json; `sha256`: its hash, hex; `end_of_text`: the id between documents.
+    `raw`: the tokenizer.json; `sha256`: its hash, hex; `end_of_text`: the id between documents; `begin`: the ids before
+    a text, such as that of `<s>`, if the model was trained with them. Otherwise empty.
     """
 
     def __init__(self, raw: bytes, origin: str = "tokenizer.json") -> None:
@@ -64,11 +67,21 @@ class Tokenizer:
         self.sha256 = hashlib.sha256(raw).hexdigest()
         self.vocab_size = highest + 1
         self.end_of_text = vocabulary[ends[0]] if end is None else end
+        self.begin = _beginning(inner)
+        if self.begin and (first := max(self.begin)) > highest:
+            raise CorpusError(f"{origin} begins texts with token {first}, but has tokens up to {highest}: correct it")
         self.guesses = () if end is not None or len(ends) < 2 else tuple(ends)
         """Tokens that may end a text, if it is not known which of them does. Otherwise empty."""
-        unknown = json.loads(raw)["model"].get("unk_token")
-        self.unknown = vocabulary.get(unknown) if isinstance(unknown, str) else None
+        model = json.loads(raw)["model"]
+        named = model.get("unk_token")
+        self.unknown: int | None = vocabulary.get(named) if isinstance(named, str) else _number(model.get("unk_id"))
         """The id of the unknown token, which replaces text without a token; None if there is none."""
+        self._marks = {
+            number: name
+            for number in (self.end_of_text, *self.begin)
+            if number != self.unknown and (name := inner.id_to_token(number)) is not None and len(name.strip()) > 1
+        }
+        """The tokens that end and begin texts, by id. A text must not contain them."""
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -115,8 +128,27 @@ class Tokenizer:
         inner.train_from_iterator(texts, trainer)
         return cls(inner.to_str().encode("utf-8"), "the trained tokenizer")
 
+    def prompt(self, text: str) -> list[int]:
+        """Token ids of a text that a model continues. An empty one begins after the end of another text.
+
+        Raises CorpusError.
+        """
+        return [*self.begin, *self.encode([text])[0]] or [self.end_of_text]
+
+    @property
+    def separators(self) -> tuple[int, ...]:
+        """The ids before a document that follows another one. A token that ends and begins texts is not repeated."""
+        return () if self.begin == (self.end_of_text,) else self.begin
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, without special tokens. Raises CorpusError for a text that cannot be encoded."""
+        encoded = self._encode(texts)
+        for at, ids in enumerate(encoded):
+            if not self._marks.keys().isdisjoint(ids):
+                encoded[at] = self._without_marks(texts[at])
+        return encoded
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         try:
             return [found.ids for found in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
         except BaseException as error:
@@ -124,9 +156,37 @@ class Tokenizer:
                 raise
             raise CorpusError(f"{self._origin} cannot encode the text: {error}") from None
 
+    def _without_marks(self, text: str) -> list[int]:
+        """The token ids of a text that has the name of an end-of-text token, such as `</s>`, in it.
+
+        The vocabulary of a Unigram or word model contains this name like a word, so the model itself finds the token,
+        and the document would end in its middle. The name is cut after its first character.
+        """
+        begin, parts = 0, []
+        for found in re.finditer("|".join(map(re.escape, self._marks.values())), text):
+            parts.append(text[begin : found.start() + 1])
+            begin = found.start() + 1
+        parts.append(text[begin:])
+        return [number for ids in self._encode(parts) for number in ids if number not in self._marks]
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, without end-of-text tokens; bytes that are not UTF-8 become U+FFFD."""
         return self._inner.decode(list(ids), skip_special_tokens=True)
+
+    def decode_all(self, texts: Sequence[Sequence[int]]) -> list[str]:
+        """The texts of several lists of token ids, as `decode` makes them."""
+        return self._inner.decode_batch([list(ids) for ids in texts], skip_special_tokens=True)
+
+
+def _number(value: object) -> int | None:
+    return value if type(value) is int else None
+
+
+def _beginning(inner: tokenizers.Tokenizer) -> tuple[int, ...]:
+    """The ids that the post-processor puts before a text. So the model was trained, and programs that use it do so."""
+    found = inner.encode("a", add_special_tokens=True)
+    first = next((at for at, sequence in enumerate(found.sequence_ids) if sequence is not None), 0)
+    return tuple(found.ids[:first])
 
 
 def is_of_library(error: BaseException) -> bool:

@@ -78,9 +78,10 @@ def export_hf(
     with atomic_file(out_dir / TOKENIZER_FILE) as file:
         write_whole(file, unmarked(tokenizer.raw))
     end = tokenizer.end_of_text
+    begin = tokenizer.begin[0] if tokenizer.begin else end
     _write_json(out_dir / "tokenizer_config.json", _tokenizer_config(tokenizer, manifest))
-    _write_json(out_dir / "generation_config.json", {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end})
-    _write_json(out_dir / "config.json", _config(manifest, end))
+    _write_json(out_dir / "generation_config.json", {"bos_token_id": begin, "eos_token_id": end, "pad_token_id": end})
+    _write_json(out_dir / "config.json", _config(manifest, begin, end))
     return written
 
 
@@ -140,7 +141,7 @@ def _tokenizer(path: Path, manifest: RunManifest) -> Tokenizer:
     return Tokenizer(raw, str(path))
 
 
-def _config(manifest: RunManifest, end_of_text: int) -> dict[str, object]:
+def _config(manifest: RunManifest, begin_of_text: int, end_of_text: int) -> dict[str, object]:
     model = manifest.model
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -161,7 +162,7 @@ def _config(manifest: RunManifest, end_of_text: int) -> dict[str, object]:
         "mlp_bias": False,
         "attention_dropout": 0.0,
         "tie_word_embeddings": model.tie_embeddings,
-        "bos_token_id": end_of_text,
+        "bos_token_id": begin_of_text,
         "eos_token_id": end_of_text,
         "torch_dtype": "float32",
     }
@@ -177,6 +178,8 @@ def _tokenizer_config(tokenizer: Tokenizer, manifest: RunManifest) -> dict[str, 
     }
     if (end := names.get(tokenizer.end_of_text)) is not None:
         config |= {"bos_token": end, "eos_token": end, "pad_token": end}
+    if tokenizer.begin and (begin := names.get(tokenizer.begin[0])) is not None:
+        config["bos_token"] = begin
     return config
 
 

@@ -39,7 +39,7 @@ def generate(
         raise StateError("generate", f"the prompt {prompt!r:.80} is not text in UTF-8: give it in that encoding")
     codec = None if manifest.codec.forward == AUTO else codecs.get(manifest.codec.forward)
     model = WholeModel(whole_parameters(source, manifest, version), manifest.model, codec)
-    ids = tokenizer.encode([prompt])[0] or [tokenizer.end_of_text]
+    ids = tokenizer.prompt(prompt)
     if max(ids) >= manifest.model.vocab_size:
         raise StateError(
             "generate",

@@ -1,5 +1,6 @@
 """Sources: what is read, in which order, and how bad content is named."""
 
+import csv
 import errno
 import json
 import os
@@ -91,6 +92,56 @@ def test_jsonl_errors_name_file_line_and_field(tmp_path: Path):
     assert "line 2: no field 'body'" in message and "nearest one is 'bodi'" in message and "--field" in message
     assert "line 2, field 'body': expected text, got int" in failure(json.dumps({"body": 3}))
     assert "not valid Unicode" in failure('{"body": "\\ud83d"}')
+
+
+def test_json_lines_in_another_layout_say_what_to_do(tmp_path: Path):
+    def failure(content: str) -> str:
+        (tmp_path / "a.jsonl").write_text(content)
+        with pytest.raises(CorpusError) as caught:
+            list(open_source([tmp_path / "a.jsonl"]).documents())
+        return str(caught.value)
+
+    rows = [{"text": "one"}, {"text": "two"}]
+    assert "rename it to a.json" in failure(json.dumps(rows))
+    assert "rename it to a.json" in failure(json.dumps(rows, indent=1))
+    assert "`jq -c . FILE`" in failure("".join(map(json.dumps, rows)))
+    assert "`jq -c . FILE`" in failure("\n".join(json.dumps(row, indent=1) for row in rows))
+    (tmp_path / "a.jsonl").write_text('"one"\n"two"\n')
+    assert list(open_source([tmp_path / "a.jsonl"]).documents()) == ["one", "two"]
+
+
+def test_a_file_that_is_named_twice_is_refused(tmp_path: Path):
+    """Its text would be trained on twice as often as the rest."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.txt").write_text("one")
+    (folder / "b.txt").write_text("two")
+    for inputs in ([folder, folder / "a.txt"], [folder / "a.txt", folder], [folder / "a.txt", folder / "." / "a.txt"]):
+        with pytest.raises(CorpusError, match=r"a\.txt is the same file as .*a\.txt: name it once"):
+            open_source(inputs)
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(CorpusError, match=r"name it once.*; --exclude 'a\.txt' leaves it out of the folder"):
+        open_source([folder / "a.txt", tmp_path / "link"])
+    assert list(open_source([folder, folder / "b.txt"], exclude=["b.txt"]).documents()) == ["one", "two"]
+
+
+def test_quotes_in_a_tsv_file_without_quoting_are_text(tmp_path: Path):
+    """Otherwise, the lines from one quote at a cell's beginning to the next one are one text, and their other cells
+    are trained on.
+    """
+    texts = ["first", '"Stop, he said', "third", 'they went"', '"all of it"', 'a "word"', "last"]
+    (tmp_path / "a.tsv").write_text("id\ttext\tlabel\n" + "".join(f"{i}\t{t}\t7\n" for i, t in enumerate(texts)))
+    assert list(open_source([tmp_path / "a.tsv"]).documents()) == texts
+    with (tmp_path / "b.tsv").open("w", newline="") as file:  # as spreadsheets and pandas write them
+        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+        writer.writerows([["id", "text"], *enumerate([*texts, "two\nlines and no tab"])])
+    assert list(open_source([tmp_path / "b.tsv"]).documents()) == [*texts, "two\nlines and no tab"]
+    (tmp_path / "c.tsv").write_text('id\ttext\n1\t"open\n2\ttoo\tmany\n')
+    with pytest.raises(CorpusError, match=r"c\.tsv, line 3: not valid CSV or TSV"):
+        list(open_source([tmp_path / "c.tsv"]).documents())
+    (tmp_path / "d.tsv").write_bytes(b"id\ttext\n1\tcaf\xe9\n")
+    with pytest.raises(CorpusError, match="not UTF-8"):
+        list(open_source([tmp_path / "d.tsv"]).documents())
 
 
 @pytest.mark.parametrize("word", ["stone ", "ä", "界", "🌍", "x"])

@@ -76,3 +76,13 @@ def test_odd_configurations_say_nothing(text: str, tmp_path: Path) -> None:
     path = write(tmp_path, ("<unk>", "</s>"))
     (tmp_path / "config.json").write_text(text)
     assert Tokenizer.of_model(path).end_of_text == 1
+
+
+def test_files_of_older_tokenizers_are_told_apart(tmp_path: Path) -> None:
+    """vocab.json is a JSON object too, and tokenizer.model is none."""
+    write(tmp_path, tokenizer_config={"eos_token": "</s>"})
+    (tmp_path / "vocab.json").write_text('{"a": 0, "</s>": 1}')
+    (tmp_path / "tokenizer.model").write_bytes(b"\x0a\x0d\x0a\x05<unk>\x15\x00\x00")
+    for name in ("vocab.json", "tokenizer.model"):
+        with pytest.raises(CorpusError, match=rf"{name} is not a tokenizer\.json: .*save_pretrained\(folder\)` makes"):
+            Tokenizer.of_model(tmp_path / name)

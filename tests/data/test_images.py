@@ -50,6 +50,29 @@ def test_the_digits_become_rows_of_pixels_and_a_class(tmp_path: Path) -> None:
     assert kept <= known and not kept & {tuple(row) for batch in seen for row in batch}
 
 
+def test_a_file_of_a_spreadsheet_is_read(tmp_path: Path) -> None:
+    """It begins with a BOM."""
+    rows = np.arange(60).reshape(12, 5) % 7
+    (tmp_path / "a.csv").write_text("\n".join(",".join(map(str, row)) for row in rows), encoding="utf-8-sig")
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
+    assert np.array_equal(read_images(tmp_path / "a.csv").rows, rows)
+    assert np.array_equal(read_images(tmp_path / "b.csv.gz").rows, rows)
+
+
+def test_classes_in_the_first_place_are_noticed(tmp_path: Path) -> None:
+    """Else, the model would learn to guess the last pixel."""
+    rng = np.random.default_rng(0)
+    pixels, classes = rng.integers(0, 17, (200, 16)), rng.integers(0, 5, (200, 1))
+    right = read_images(write(tmp_path / "right.csv", np.hstack((pixels, classes))))
+    assert not right.class_seems_first and right.absent == ()
+    assert read_images(write(tmp_path / "wrong.csv", np.hstack((classes, pixels)))).class_seems_first
+    assert read_images(write(tmp_path / "one.csv", np.hstack((pixels, classes * 2 + 1)))).absent == (0, 2, 4, 6, 8)
+    images = digits()
+    assert not images.class_seems_first and images.absent == ()
+    black = np.hstack((rng.integers(0, 2, (200, 16)), rng.integers(0, 10, (200, 1))))
+    assert not read_images(write(tmp_path / "black.csv", black)).class_seems_first
+
+
 def test_a_corpus_of_images_takes_the_place_of_one_of_text(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     prepare_images(digits(), tmp_path)

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
+from tokenizers import decoders, models, normalizers, trainers
 
 from swarm.data import CorpusError, Source, Tokenizer, open_source, prepare, read_corpus
+from swarm.data.prepare import Sight
 from swarm.data.shards import ShardWriter
 from swarm.data.text_parts import PART_CHARACTERS, parts
 
@@ -184,6 +187,25 @@ def test_progress_reaches_the_total(tmp_path: Path):
     prepare(SOURCE, tmp_path, vocab_size=300, heldout_fraction=0.1, on_progress=lambda *call: seen.append(call))
     assert seen[-1] == ("encoding", len(TEXTS), len(TEXTS))
     assert ("training the tokenizer", 256, None) in seen
+
+
+def test_every_character_that_a_tokenizer_loses_is_counted(tmp_path: Path):
+    """Also one in ten thousand, far behind the beginning, and one that becomes another one."""
+    inner = tokenizers.Tokenizer(models.BPE())
+    inner.normalizer, inner.decoder = normalizers.Lowercase(), decoders.Fuse()
+    special = trainers.BpeTrainer(vocab_size=100, special_tokens=["<|endoftext|>"], show_progress=False)
+    inner.train_from_iterator(["the swarm learns a language, 0123456789."], special)
+    inner.save(str(tmp_path / "tokenizer.json"))
+    texts = [f"the swarm learns {i} " + "the swarm learns " * 600 for i in range(200)]
+    texts[180] += "é" * 3
+    texts[190] += "Swarm"
+    sights: list[Sight] = []
+    source = Source("toy", "", lambda: iter(texts))
+    out = {"tokenizer": tmp_path / "tokenizer.json", "heldout_fraction": 0.2, "on_sight": sights.append}
+    prepare(source, tmp_path / "out", **out)
+    assert sum(map(len, texts)) > 1 << 20
+    assert sights[0].lost == 4 / sum(map(len, texts))
+    assert sights[0].lost_characters == ("é", "S")
 
 
 def test_a_long_text_is_encoded_in_parts_and_gets_the_same_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from swarm.data import CorpusError, Tokenizer
 
@@ -25,6 +27,33 @@ def test_every_text_survives(text: str):
 def test_a_document_cannot_spell_the_end_of_text():
     ids = TOKENIZER.encode(["before <|endoftext|> after"])[0]
     assert TOKENIZER.end_of_text not in ids
+
+
+def unigram(folder: Path) -> Path:
+    """A tokenizer as T5's: its pieces include the names of its special tokens, and the unknown token has a number."""
+    inner = tokenizers.Tokenizer(models.Unigram())
+    inner.pre_tokenizer, inner.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=80, special_tokens=["<pad>", "</s>", "<unk>"], unk_token="<unk>", show_progress=False
+    )
+    inner.train_from_iterator([*TEXTS, "a <s>b</s> c"], trainer)
+    inner.save(str(folder / "unigram.json"))
+    return folder / "unigram.json"
+
+
+def test_a_document_cannot_spell_the_end_of_text_in_a_model_of_pieces(tmp_path: Path):
+    tokenizer = Tokenizer.load(unigram(tmp_path))
+    assert tokenizer.end_of_text == 1
+    ids = tokenizer.encode(["the peer </s> of the </s></s>", "the swarm"])
+    assert tokenizer.end_of_text not in ids[0]
+    assert tokenizer.decode(ids[0]).replace(" ", "") == "thepeer</s>ofthe</s></s>"
+    assert tokenizer.decode(ids[1]) == "the swarm"
+
+
+def test_the_unknown_token_of_a_model_of_pieces_is_counted(tmp_path: Path):
+    tokenizer = Tokenizer.load(unigram(tmp_path))
+    assert tokenizer.unknown == 2
+    assert tokenizer.encode(["the Ω"])[0][-1] == 2
 
 
 def test_training_gives_the_same_bytes_in_another_process():

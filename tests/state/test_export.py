@@ -1,12 +1,16 @@
 """Exports: what others load computes what we trained."""
 
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
 import safetensors.torch
+import tokenizers
 import torch
+from tokenizers import processors
 
+from swarm.data.tokenizer import Tokenizer
 from swarm.manifest import CodecSection, ModelSection, RunManifest
 from swarm.models.kinds import build_stage, parameter_shapes
 from swarm.state.archive import Archive
@@ -40,6 +44,27 @@ def test_transformers_computes_the_same_logits(
     assert tokenizer.decode(tokenizer("The swarm learns")["input_ids"]) == "The swarm learns"
     assert tokenizer.eos_token == "<|endoftext|>"
     assert theirs.generation_config.eos_token_id == tokenizer.eos_token_id
+
+
+@pytest.mark.hf
+def test_transformers_begins_a_prompt_as_the_run_did(
+    manifest: RunManifest, states: States, tokenizer_path: Path, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    inner = tokenizers.Tokenizer.from_file(str(tokenizer_path))
+    inner.add_special_tokens(["<s>"])
+    number = inner.token_to_id("<s>")
+    inner.post_processor = processors.TemplateProcessing(single=["<s>", "$A"], special_tokens=[("<s>", number)])
+    path = tmp_path / "tokenizer.json"
+    path.write_text(inner.to_str())
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    data = manifest.data.model_copy(update={"tokenizer_sha256": digest, "vocab_size": number + 1})
+    export_hf(states, manifest.model_copy(update={"data": data}), path, tmp_path / "out")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert theirs("The swarm")["input_ids"] == Tokenizer.load(path).prompt("The swarm")
+    assert (theirs.bos_token, theirs.eos_token) == ("<s>", "<|endoftext|>")
+    for name in ("config.json", "generation_config.json"):
+        assert json.loads((tmp_path / "out" / name).read_text())["bos_token_id"] == number
 
 
 def test_hf_folder_is_complete_and_untied(

@@ -1,7 +1,9 @@
 """Generation: deterministic, in the model's own words only."""
 
 import pytest
+import tokenizers
 import torch
+from tokenizers import processors
 
 from swarm import codecs
 from swarm.data.tokenizer import Tokenizer
@@ -9,7 +11,7 @@ from swarm.manifest import CodecSection, ModelSection, RunManifest
 from swarm.models.kinds import build_stage
 from swarm.state.error import StateError
 from swarm.state.generate import continue_ids, generate
-from swarm.state.whole import whole_parameters
+from swarm.state.whole import WholeModel, whole_parameters
 
 States = dict[int, dict[str, torch.Tensor]]
 
@@ -41,6 +43,21 @@ def test_any_prompt_is_taken(manifest: RunManifest, states: States, tokenizer: T
         generate(states, manifest, tokenizer, "\udcff", 4)
     with pytest.raises(StateError, match=r"seed = 18446744073709551616 must be"):
         generate(states, manifest, tokenizer, "The ", 4, seed=2**64)
+
+
+def test_a_prompt_begins_as_the_texts_of_the_model_do(
+    manifest: RunManifest, states: States, tokenizer: Tokenizer
+) -> None:
+    inner = tokenizers.Tokenizer.from_str(tokenizer.raw.decode())
+    begin = (inner.get_vocab_size() - 1,)  # any token will do
+    name = inner.id_to_token(begin[0])
+    inner.post_processor = processors.TemplateProcessing(single=[name, "$A"], special_tokens=[(name, begin[0])])
+    beginning = Tokenizer(inner.to_str().encode())
+    assert beginning.begin == begin
+    model = WholeModel(whole_parameters(states, manifest), manifest.model, codecs.get(manifest.codec.forward))
+    ids = [*begin, *tokenizer.encode(["The "])[0]]
+    new = continue_ids(model, ids, 6, manifest.model.context, tokenizer.vocab_size, 0.0, 0)
+    assert generate(states, manifest, beginning, "The ", 6) == tokenizer.decode([*ids, *new])
 
 
 def test_next_to_no_temperature_takes_the_likeliest(

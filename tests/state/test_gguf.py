@@ -223,6 +223,7 @@ def test_a_quantised_model_is_what_its_blocks_stand_for(
         ({"llama.embedding_length": "wide"}, "llama.embedding_length must be a number above 0, it is 'wide'"),
         ({"llama.attention.head_count_kv": [2, 1]}, r"head_count_kv = \[2, 1\]"),
         ({"llama.rope.scaling.type": "yarn"}, "llama.rope.scaling.type = 'yarn'"),
+        ({"llama.rope.scaling.factor": 2.0}, "llama.rope.scaling.factor = 2.0"),
         ({"llama.rope.dimension_count": 4}, "llama.rope.dimension_count = 4: expected 8"),
         ({"llama.attention.key_length": 16}, "llama.attention.key_length = 16"),
         ({"llama.expert_count": 8}, "llama.expert_count = 8"),
@@ -318,6 +319,15 @@ def test_a_byte_level_tokenizer_is_built_from_the_metadata(tokenizer_path: Path,
     assert built.decode(built.encode([TEXT])[0]) == TEXT
     digits = Tokenizer(byte_level_bpe(metadata_of(tokenizer_path, "smollm"), tmp_path))
     assert digits.decode(digits.encode([TEXT])[0]) == TEXT
+
+
+def test_the_metadata_say_whether_a_text_begins_with_a_token(tokenizer_path: Path, tmp_path: Path) -> None:
+    metadata = metadata_of(tokenizer_path, "gpt-2")
+    told = {**metadata, "tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": 0}
+    assert Tokenizer(byte_level_bpe(told, tmp_path)).begin == (0,)
+    assert Tokenizer(byte_level_bpe({**told, "tokenizer.ggml.add_bos_token": False}, tmp_path)).begin == ()
+    with pytest.raises(StateError, match="bos_token_id = 90000, which is not one of its tokens"):
+        byte_level_bpe({**told, "tokenizer.ggml.bos_token_id": 90_000}, tmp_path)
 
 
 def test_bytes_that_text_does_not_have_may_lack(tokenizer_path: Path, tmp_path: Path) -> None:

@@ -183,6 +183,10 @@ def test_tensors_of_another_class_are_named(prefix: str, folder: Path, values: d
         ({"mlp_bias": True}, "mlp_bias = true"),
         ({"attention_dropout": 0.1}, "attention_dropout = 0.1: there is no dropout"),
         ({"sliding_window": 32}, "sliding_window = 32: attention sees the whole"),
+        (
+            {"layer_types": ["full_attention", "sliding_attention"]},
+            'layer_types has "sliding_attention": att',
+        ),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"head_dim": 16}, "head_dim = 16: a head is hidden_size ÷ num_attention_heads = 32/4"),
@@ -244,6 +248,9 @@ def test_tensors_that_are_wrong_are_named(folder: Path, values: dict[str, torch.
     name = f"model.layers.{'9' * 5000}.mlp.up_proj.weight"
     refused("says that it has 3 layers, but has tensors of 4", **{name: torch.ones(32)})
     refused(f"{Q}.weight has dtype .*I64.*; supported are F32, F16, BF16", **{f"{Q}.weight": torch.ones(32, 32).long()})
+    head = values.pop("lm_head.weight")
+    refused("lm_head.weight is missing; if the model has one matrix for both, set tie_word_embeddings = true")
+    values["lm_head.weight"] = head
     del values[f"{Q}.weight"]
     refused(f"tensor {Q}.weight is missing")
     whole = path.read_bytes()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
 from swarm.data.tokenizer import is_of_library
 from swarm.state.error import StateError
@@ -65,6 +65,14 @@ def byte_level_bpe(metadata: Mapping[str, Any], path: Path) -> bytes:
     inner.decoder = decoders.ByteLevel()
     inner.add_special_tokens(_added(tokens, kinds, _CONTROL))
     inner.add_tokens(_added(tokens, kinds, _USER_DEFINED))
+    if metadata.get("tokenizer.ggml.add_bos_token") is True:
+        number = metadata.get("tokenizer.ggml.bos_token_id")
+        if type(number) is not int or not 0 <= number < len(tokens):
+            raise StateError(
+                path, f"tokenizer.ggml.bos_token_id = {number!r:.40}, which is not one of its tokens: {_ADVICE}"
+            )
+        first = tokens[number]
+        inner.post_processor = processors.TemplateProcessing(single=[first, "$A"], special_tokens=[(first, number)])
     return inner.to_str().encode("utf-8")
 
 

@@ -89,6 +89,9 @@ def _shape(config: Mapping[str, Any], path: Path) -> dict[str, object]:
         value = config.get(key, default)
         if value not in allowed or isinstance(value, bool) != isinstance(allowed[0], bool):
             raise StateError(path, f"{key} = {json.dumps(value)}: {why}")
+    kinds = config.get("layer_types")
+    if other := [kind for kind in kinds if kind != "full_attention"] if isinstance(kinds, list) else []:
+        raise StateError(path, f"layer_types has {json.dumps(other[0])}: attention sees the whole sequence")
     missing = [key for key in _SHAPE if type(config.get(key)) is not int]
     if missing:
         raise StateError(path, f"{missing[0]} must be a number, it is {json.dumps(config.get(missing[0]))}")

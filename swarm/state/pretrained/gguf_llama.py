@@ -116,6 +116,9 @@ def _shape(file: Gguf, path: Path) -> dict[str, Any]:
     ):
         if get(key) not in allowed:
             raise StateError(path, f"llama.{key} = {get(key)!r:.80} is not supported by this program's Llama")
+    factor = get("rope.scaling.factor")
+    if get("rope.scaling.type") is None and factor not in (None, 0.0, 1.0):  # without a type, it is linear scaling
+        raise StateError(path, f"llama.rope.scaling.factor = {factor!r:.80}: scaling of positions is not supported")
     return shape
 
 

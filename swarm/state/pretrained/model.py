@@ -92,7 +92,8 @@ def assemble(
     wanted = parameter_shapes(section, 0)
     for name in sorted(wanted.keys() | tensors.keys()):
         if name not in tensors:
-            raise StateError(where, f"tensor {name} is missing")
+            fix = "; if the model has one matrix for both, set tie_word_embeddings = true in config.json"
+            raise StateError(where, f"tensor {name} is missing{fix if name == HEAD else ''}")
         if name not in wanted:
             raise StateError(
                 where, f"tensor {name} is not supported: this program's Llama has no biases and no additional tensors"
