@@ -8,7 +8,7 @@ others.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from statistics import median
 
 from swarm.protocol.coordinator.membership.members import Members
@@ -21,8 +21,8 @@ SILENT_BEATS = 3
 
 
 STILL_BEATS = 3
-"""A standstill of a reduction of one or two replicas counts if it is longer than this number of heartbeats. Reports
-come once per heartbeat, and a bucket takes time on a slow line.
+"""So long may a reduction of one or two replicas stand still, in heartbeats: reports come once per heartbeat, and a
+bucket takes time on a slow line.
 """
 
 
@@ -48,8 +48,6 @@ class Holdups:
         """For each actor that holds up its stage if it is not waiting for others: the seconds of its present silence
         that do not count yet.
         """
-        self._counted: dict[int, float] = {}
-        """For each stage, the beginning of the last standstill of its reduction that counts."""
 
     def tick(self, now: float) -> None:
         """Call it once a heartbeat. What is the case now counts for the time since the last call, two heartbeats at
@@ -166,26 +164,12 @@ class Holdups:
             since = min(pass_state.reduces_since(actor) or self._looked_at for actor in left)
         if not left or since is None or self._looked_at - since <= STILL_BEATS * self._heartbeat_s:
             return {}
-        if len(roster) == 1 and not self._only_waits_for(stage):
-            return {}
-        found: dict[Actor, int] = {}
-        if any(self._late_reductions.kept_waiting_by(self._members, pass_state, actor) for actor in left):
-            one, other = sorted(roster, key=lambda actor: (self._members.standing(actor), actor))
-            found = {one: 1, other: 2}
-        elif len(left) == 1:  # two that compute would do so alone too
-            found = {left[0]: 1}
-        self._count_from_the_beginning(stage, since, found)
-        return found
-
-    def _count_from_the_beginning(self, stage: int, since: float, found: Mapping[Actor, int]) -> None:
-        """A reduction has stood still since `since`, for so long that its first heartbeats count too, once."""
-        if not found or self._counted.get(stage) == since:
-            return
-        self._counted[stage] = since
-        before = min(self._looked_at - since - self._since, STILL_BEATS * self._heartbeat_s)
-        for actor, times in found.items():
-            self.seconds[actor] += times * before
-        self.lost_s += before
+        if len(roster) == 1:
+            return {left[0]: 1} if self._only_waits_for(stage) else {}
+        if not any(self._late_reductions.kept_waiting_by(self._members, pass_state, actor) for actor in left):
+            return dict.fromkeys(left, 1) if len(left) == 1 else {}  # two that compute would do so alone too
+        one, other = sorted(roster, key=lambda actor: (self._members.standing(actor), actor))
+        return {one: 1, other: 2}
 
     def _only_waits_for(self, stage: int) -> bool:
         """Return True if all other stages are prepared."""
