@@ -105,7 +105,7 @@ class IndexInquiry:
             self.donors.troubles[actor] = str(error) or type(error).__name__
             return actor, None
         raw, self._failures[actor] = bytes(whole), 0
-        if raw != NOT_KEPT:  # whose copy has failed says so once, and then that it keeps none
+        if raw != NOT_KEPT:  # whose copy has failed says so a few times, and then that it keeps none
             self.donors.troubles.pop(actor, None)
         if raw not in (NOT_YET, NOT_KEPT):
             try:

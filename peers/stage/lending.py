@@ -30,6 +30,10 @@ MAX_SUMS_BYTES = 16 << 30
 """Bytes of sums on disk. The oldest are removed first: a listener that still needs them must load a newer version."""
 
 _MOST_TOLD = 1024
+_TOLD_TIMES = 3
+"""How many times a requester is told why its content cannot be had. One answer may be lost: a requester that has waited
+for too long cancels the request, and asks again.
+"""
 
 
 class Lending:
@@ -55,8 +59,8 @@ class Lending:
         """Reduced buckets of attempts that are not yet applied, if there are listeners."""
         self._in_memory: asyncio.Future[LentFile] | None = None
         """The latest sums that were written from memory."""
-        self._told: set[tuple[str, PieceKind, int]] = set()
-        """The peers that were told of a full disk, and what they had requested."""
+        self._told: dict[tuple[str, PieceKind, int], int] = {}
+        """How many times a peer was told of a full disk, and for which request."""
 
     @property
     def copies(self) -> list[int]:
@@ -151,13 +155,16 @@ class Lending:
         return await asyncio.to_thread(found.read, request)
 
     def _tell_trouble(self, request: PieceRequest, peer: str) -> None:
-        """Raise StateError if the disk did not take what is requested, once to each peer: afterwards, the answer says
-        whether the peer should ask again.
+        """Raise StateError if the disk did not take what is requested, a few times to each peer: afterwards, the answer
+        says whether the peer should ask again.
         """
         files: StateCopies | LentFiles = self._copies if request.kind is PieceKind.STATE else self._sums
         asked = (peer, request.kind, request.version)
-        if (trouble := files.trouble(request.version)) and asked not in self._told:
-            self._told = {*self._told, asked} if len(self._told) < _MOST_TOLD else {asked}
+        times = self._told.get(asked, 0)
+        if (trouble := files.trouble(request.version)) and times < _TOLD_TIMES:
+            if len(self._told) >= _MOST_TOLD:
+                self._told.clear()
+            self._told[asked] = times + 1
             raise StateError("the donor's disk", trouble)
 
     def _holds(self, stage: int) -> None:

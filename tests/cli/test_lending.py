@@ -177,8 +177,9 @@ async def test_a_full_disk_is_told_and_does_not_stay_full_of_half_a_file(
     engine = Engine()
     engine.version = 6
     for peer in ("a peer", "another"):
-        with pytest.raises(StateError, match="the donor's disk: No space left on device"):
-            await lending.answer(PieceRequest(PieceKind.SUMS, 0, 5), peer, 0, engine)
+        for _ in range(3):  # an answer may be lost
+            with pytest.raises(StateError, match="the donor's disk: No space left on device"):
+                await lending.answer(PieceRequest(PieceKind.SUMS, 0, 5), peer, 0, engine)
         answer = await lending.answer(PieceRequest(PieceKind.SUMS, 0, 5), peer, 0, engine)
         assert answer == lending_module.NOT_KEPT
 
