@@ -9,6 +9,7 @@ stop a coordinator by a false refusal.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -23,7 +24,7 @@ MAX_BYTES = 1024
 """Largest size of a signed card, bytes."""
 MAX_ADDRESSES = 4
 MAX_ADDRESS = 128
-_NONCE_BYTES = 8
+_TIME_BYTES, _NONCE_BYTES = 6, 8
 _CARD = b"swarm-peer process card v1\n"
 
 
@@ -35,8 +36,9 @@ class CardError(ValueError):
 class ProcessCard:
     """The content of a card. `run_hash`: hex. `number`: it grows with each start from the same home (`incarnation`).
 
-    `nonce`: random bytes, so that no two processes have equal cards. `addresses`: where the process listens, without
-    its peer id.
+    `nonce`: when the process was started (unix milliseconds, 6 bytes), then random bytes, so that no two processes have
+    equal cards. Of two starts with the same number, from a home and its copy, the later one is newer: it may be the
+    next process of the original, after the copy has ended. `addresses`: where the process listens, without its peer id.
     """
 
     run_hash: str
@@ -49,7 +51,8 @@ class ProcessCard:
         """The card of this process."""
         told = (split_peer(address)[0] for address in addresses)
         short = tuple(address for address in told if len(address) <= MAX_ADDRESS)[:MAX_ADDRESSES]
-        return cls(run_hash, number, secrets.token_bytes(_NONCE_BYTES), short)
+        started = max(0, round(1000 * time.time())).to_bytes(_TIME_BYTES, "big")
+        return cls(run_hash, number, started + secrets.token_bytes(_NONCE_BYTES - _TIME_BYTES), short)
 
     def newer_than(self, other: ProcessCard) -> bool:
         """Whether this process counts and `other` must leave. Of two processes, exactly one is newer."""

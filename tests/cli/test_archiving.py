@@ -236,7 +236,7 @@ def test_a_sample_that_was_given_up_leaves_nothing_to_the_next(monkeypatch: pyte
     manifest: Any = SimpleNamespace(
         model=SimpleNamespace(context=8), evaluation=SimpleNamespace(prompt="x", sample_tokens=4)
     )
-    tokenizer: Any = SimpleNamespace(encode=lambda texts: [[1, 2]], end_of_text=0)
+    tokenizer: Any = SimpleNamespace(prompt=lambda text: [1, 2])
     unused: Any = None
     feeder = Feeder(manifest, unused, tokenizer)
     for step, index in ((9, 2), (9, 3), (19, 2)):

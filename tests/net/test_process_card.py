@@ -51,6 +51,19 @@ def test_a_card_keeps_what_it_says_and_of_two_exactly_one_is_newer(coordinator: 
     assert same.newer_than(made) is not made.newer_than(same), "started in the same second"
 
 
+def test_of_a_home_and_its_copy_the_later_start_is_newer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy may have ended when the original starts again, with the same number as the copy had. Members that know the
+    copy's card must follow the original.
+    """
+    now = 1_800_000_000.0
+    monkeypatch.setattr("swarm.net.process_card.time.time", lambda: now)
+    for _ in range(20):  # else chance would decide
+        copy = card(6)
+        now += 0.5
+        original = card(6)
+        assert original.newer_than(copy) and not copy.newer_than(original)
+
+
 def test_only_the_coordinators_own_card_of_this_run_counts(coordinator: Identity, tmp_path: Path) -> None:
     me, sealed = coordinator.peer_id, card(5).sealed(coordinator)
     other = Identity.load(tmp_path / "other.key")
