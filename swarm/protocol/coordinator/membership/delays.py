@@ -10,6 +10,8 @@ may take a place beside it.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.membership.probation import MOST_STRIKES, Probation
 from swarm.protocol.ids import PassId
@@ -97,7 +99,10 @@ class Delays:
 
     def passed(self, step_s: float, workers: frozenset[str]) -> None:
         """A step of this duration is decided. Peers other than `workers` owe less from now on."""
+        owing = Counter(self._people.of(peer) for peer in self._owed)
         for peer in [peer for peer in self._owed if peer not in workers]:
-            self._owed[peer] -= self._tolerated(peer) * step_s
+            person = self._people.of(peer)
+            self._owed[peer] -= TOLERATED / owing[person] * step_s
             if self._owed[peer] <= 0.0:
                 self._forget(peer)
+                owing[person] -= 1
