@@ -33,10 +33,6 @@ class LentFile:
         return b"".join(part for view in views for part in framed(view))
 
 
-_TROUBLES = 4
-"""Number of files whose trouble is kept."""
-
-
 class LentFiles:
     """The files that a peer lends, by number (a version or a step). Some are still being written. Used in one event
     loop.
@@ -45,8 +41,8 @@ class LentFiles:
     def __init__(self, emit: Callable[[Event], None]) -> None:
         self._emit = emit
         self._files: dict[int, asyncio.Future[LentFile]] = {}
-        self._troubles: dict[int, str] = {}
-        """Why the disk has not taken the newest files that could not be written."""
+        self.trouble = ""
+        """Why the disk did not take the newest file, without the names of folders. Empty: it did, or there was none."""
 
     def __contains__(self, number: int) -> bool:
         return number in self._files
@@ -59,22 +55,21 @@ class LentFiles:
         """A file, which may still be being written. The future raises the error that occurred while it was written."""
         return self._files.get(number)
 
-    def trouble(self, number: int) -> str:
-        """Why the disk did not take this file, without the names of folders; empty: it has not failed lately."""
-        return self._troubles.get(number, "")
-
     def keep(self, number: int, path: Path, writing: Awaitable[object]) -> asyncio.Future[LentFile]:
         """Lend the file at `path` once it is written. If writing fails, report the error and forget the file."""
         task = asyncio.create_task(_indexed(path, writing))
 
         def ended(done: asyncio.Future[LentFile]) -> None:
-            if done.cancelled() or (error := done.exception()) is None:
+            if done.cancelled():
+                return
+            if (error := done.exception()) is None:
+                self.trouble = ""
                 return
             self._emit(CheckpointRefused(f"the copy or sums of version {number} for others", str(error)))
             if self._files.get(number) is done:
                 del self._files[number]
             if isinstance(error, OSError):
-                self._troubles = dict([*self._troubles.items(), (number, error.strerror or "")][-_TROUBLES:])
+                self.trouble = error.strerror or ""
 
         task.add_done_callback(ended)
         self._files[number] = task

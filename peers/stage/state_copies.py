@@ -87,9 +87,10 @@ class StateCopies:
             self._take(version, stage, engine).add_done_callback(lambda _: self._taken(version, use))
         return self._files.get(version)
 
-    def trouble(self, version: int) -> str:
-        """Why the disk did not take the copy of this version; empty: it has not failed lately."""
-        return self._files.trouble(version)
+    @property
+    def trouble(self) -> str:
+        """Why the disk did not take the newest copy; empty: it did, or there was none."""
+        return self._files.trouble
 
     def clear(self) -> None:
         """Forget all copies: another state is loaded, and the same version numbers may occur again."""

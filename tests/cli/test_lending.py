@@ -182,6 +182,8 @@ async def test_a_full_disk_is_told_and_does_not_stay_full_of_half_a_file(
                 await lending.answer(PieceRequest(PieceKind.SUMS, 0, 5), peer, 0, engine)
         answer = await lending.answer(PieceRequest(PieceKind.SUMS, 0, 5), peer, 0, engine)
         assert answer == lending_module.NOT_KEPT
+    with pytest.raises(StateError, match="the donor's disk: No space left on device"):  # this step was not even tried
+        await lending.answer(PieceRequest(PieceKind.SUMS, 0, 4), "a peer", 0, engine)
 
 
 async def copies_of(lending: Lending, request: PieceRequest, engine: Engine) -> int:
