@@ -155,9 +155,10 @@ class Lending:
         return await asyncio.to_thread(found.read, request)
 
     def _tell_trouble(self, request: PieceRequest, peer: str) -> None:
-        """Raise StateError if the disk did not take the newest file, a few times to each peer: afterwards, the answer
-        says whether the peer should ask again. After a failed copy, the next one is not tried at once. So the disk may have
-        refused an earlier version than the requested one.
+        """Raise StateError if the disk did not take the newest file, a few times to each peer.
+
+        Afterwards, the answer says whether the peer should ask again. After a failed copy, the next one is not tried at
+        once. So the disk may have refused an earlier version than the requested one.
         """
         files: StateCopies | LentFiles = self._copies if request.kind is PieceKind.STATE else self._sums
         asked = (peer, request.kind, request.version)
