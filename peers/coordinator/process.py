@@ -204,6 +204,7 @@ class CoordinatorProcess:
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
+            await self._network.until_read(self._others)
             await self._network.close()
             self.log.close()
 

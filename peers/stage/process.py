@@ -239,6 +239,7 @@ class PeerProcess:
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
+            await self._network.until_read(self._group)
             await self._network.close()
             await self._keeper.close()
 

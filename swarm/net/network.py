@@ -9,6 +9,7 @@ before they are delivered. A refused message is counted against its sender, and 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -45,6 +46,8 @@ MAX_STREAMS_PER_PEER = 64
 """Largest number of streams that a peer may have open to us: five channels, and some simultaneous bulk transfers."""
 MAX_PONGS = 16
 """A ping is answered only while fewer messages than this are queued for its sender."""
+LAST_WORD_S = 3.0
+"""Longest time that a process waits at its end until its last messages are read."""
 
 
 class Network:
@@ -102,6 +105,8 @@ class Network:
         """For each actor whose control channel to us is open: when its last message came, by time.monotonic."""
         incumbents = Incumbents(self._last_heard, self._ask_for_a_sign, time.monotonic)
         self.admission.is_at_work = incumbents.at_work
+        self._pong = asyncio.Event()
+        """Set when a ping is answered, or a stream breaks."""
         self._lobby = Lobby()
         self._showing_out = ShowingOut(host.disconnect, self._is_known)
         self._unfinished = UnfinishedFrames(max_payload)
@@ -229,6 +234,24 @@ class Network:
             for stream in self._admitted.get(peer, ()):
                 stream.abort()
 
+    async def until_read(self, actors: Collection[Actor], within_s: float = LAST_WORD_S) -> None:
+        """Wait until these actors have read what was sent to them on the control channel, for `within_s` seconds at
+        most. Actors that are not connected are not waited for.
+
+        Call it before `close`, which drops what is still queued or on its way through the libp2p daemon.
+        """
+        pings = {}
+        for actor in actors:
+            link = self._links.get(actor)
+            if link is not None and link.open:
+                link.send(ping := self.round_trips.ping(actor))
+                pings[link] = ping.number
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while any(link.open and self.round_trips.is_open(number) for link, number in pings.items()):
+                    self._pong.clear()
+                    await self._pong.wait()
+
     async def close(self) -> None:
         """Close every stream and refuse further Hellos. The host stays open."""
         self.admission.closing = True
@@ -251,7 +274,7 @@ class Network:
             events = LinkEvents(
                 up=self._observer.link_up,
                 lost=self._observer.link_lost,
-                broke=self._observer.stream_broken,
+                broke=self._broke,
                 unsendable=lambda to, message, error: self._refuse(self.me, f"to {to}: {error}"),
                 sent=partial(self.traffic.sent, actor),
                 dropped=self._drop,
@@ -268,6 +291,10 @@ class Network:
     def _is_known(self, peer_id: str) -> bool:
         """Whether a peer has any business with us: we have accepted it, or it has accepted us, or we dial it."""
         return peer_id in self._admitted or any(actor.peer == peer_id for actor in self._links)
+
+    def _broke(self, actor: Actor, channel: Channel, reason: str) -> None:
+        self._pong.set()  # no answer will come
+        self._observer.stream_broken(actor, channel, reason)
 
     def _drop(self, actor: Actor, count: int, reason: str) -> None:
         self.dropped[actor] += count
@@ -408,6 +435,7 @@ class Network:
     def _on_ping(self, sender: Actor, message: m.Ping | m.Pong) -> None:
         if isinstance(message, m.Pong):
             self.round_trips.answered(sender, message.number)
+            self._pong.set()
             return
         link, pong = self._links.get(sender), m.Pong(message.number)
         if link is not None and link.open and link.waiting(pong) < MAX_PONGS:

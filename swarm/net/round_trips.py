@@ -44,6 +44,10 @@ class RoundTrips:
         self._seconds.setdefault(actor, deque(maxlen=KEPT)).append(self._clock() - asked[1])
         _forget_first(self._seconds)
 
+    def is_open(self, number: int) -> bool:
+        """Whether a ping is not answered yet."""
+        return number in self._asked
+
     def get(self, actor: Actor) -> float | None:
         """The round-trip time to an actor in seconds; None: unknown."""
         seconds = self._seconds.get(actor)
