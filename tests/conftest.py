@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -76,6 +76,10 @@ SLOW = (
     "test_tied_run.py",
 )
 """Where tests are that take long together. These and other whole swarms are left out by `-m "not slow"`."""
+_SLOW_TAKES = 6
+"""How many times longer a slow test takes than another one: 1.2 s and 0.2 s on average."""
+_LAST_WAITING = 0.9
+"""The part of the run after which no whole swarm begins."""
 NOT_SLOW = ("net/test_wire.py", "net/test_handshake.py", "net/test_invite.py", "net/test_links.py")
 
 
@@ -87,6 +91,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """A shell that starts this in the background makes it ignore Ctrl-C; what tests start must not inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # `_spread` gives the order
     _unpack_daemon(config)
 
 
@@ -130,6 +136,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.xdist_group(item.path.stem))
             elif _shares_with_its_file(item):
                 item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(TESTS))))
+    if hasattr(config, "workerinput"):  # several at once
+        items[:] = _spread(items)
+
+
+def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The tests in an order that keeps the processors busy: whole swarms, which wait for half of their time, evenly
+    among the tests that only compute. Tests of one group stay together. The last tests are short, so that all workers
+    end together.
+    """
+    groups: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        group = item.get_closest_marker("xdist_group")
+        groups.setdefault(f"@{group.args[0]}" if group else item.nodeid, []).append(item)
+    waiting = [group for group in groups.values() if _waits(group[0])]
+    computing = [group for group in groups.values() if not _waits(group[0])]
+    for each in (waiting, computing):
+        each.sort(key=lambda group: -len(group))  # those that share fixtures take longest, so they come first
+    placed = [(_LAST_WAITING * at, group) for at, group in _places(waiting)] + list(_places(computing))
+    return [item for _, group in sorted(placed, key=lambda place: place[0]) for item in group]
+
+
+def _waits(item: pytest.Item) -> bool:
+    return item.get_closest_marker("swarm") is not None or TESTS / "swarm" in item.path.parents
+
+
+def _places(groups: list[list[pytest.Item]]) -> Iterator[tuple[float, list[pytest.Item]]]:
+    """Where each group begins in the run if these groups take all of it: 0 to 1. A slow test counts six times."""
+    takes = [sum(_SLOW_TAKES if item.get_closest_marker("slow") else 1 for item in group) for group in groups]
+    at = 0.0
+    for group, each in zip(groups, takes, strict=True):
+        yield at / sum(takes), group
+        at += each
 
 
 def pytest_collection_finish() -> None:
