@@ -93,6 +93,8 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # `_spread` gives the order
+        if config.option.maxworkerrestart is None:
+            config.option.maxworkerrestart = "0"  # a worker that replaces one that died waits for its tests for ever
     _unpack_daemon(config)
 
 
@@ -174,6 +176,16 @@ def pytest_collection_finish() -> None:
     """Garbage collection in a test need not visit all modules and tests again: that takes half a second each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """What a signal does in one test must not be what another test has left behind."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    ended = yield
+    for number, does in before.items():
+        signal.signal(number, does)
+    return ended
 
 
 @pytest.hookimpl(wrapper=True)

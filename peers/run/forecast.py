@@ -47,7 +47,8 @@ class Line:
         """Additional seconds for a frame on a connection that was idle for `rest_s`.
 
         TCP sends a few packets at first, and twice as many after each round trip, until the link is full. During an
-        idle period, each timeout halves that amount.
+        idle period, each timeout halves that amount (RFC 2861; Linux does so with CUBIC and Reno, not with BBR, and not
+        with `net.ipv4.tcp_slow_start_after_idle = 0`).
         """
         trip = 2 * self.delay_s
         most = min(nbytes, self.rate * trip)
@@ -89,6 +90,8 @@ class Forecast:
     wire_s: float
     """Time in which all peers wait for frames and messages."""
     reduce_s: float
+    restarts_s: float = 0.0
+    """The part of the two before in which connections that were idle send slowly at first (`Line.warming_s`)."""
 
     @property
     def step_s(self) -> float:
@@ -105,21 +108,28 @@ def forecast(load: Load, microbatches: int, replicas: int, line: Line | None) ->
     pipeline = Pipeline(load.forward_s, load.backward_s, load.zero_bubble)
     without = step_time(pipeline, microbatches)
     compute = microbatches * max(f + b for f, b in zip(load.forward_s, load.backward_s, strict=True))
-    wire, reduce = 0.0, load.reduce_s
+    wire, reduce, restarts = 0.0, load.reduce_s, 0.0
     if line is not None:
-        over = replace(
+        warm = replace(
             pipeline,
             forward_frame=load.forward_frame / line.rate,
             backward_frame=load.backward_frame / line.rate,
             delay=line.delay_s,
+        )
+        over = replace(
+            warm,
             after_rest=lambda work, rest: line.warming_s(
                 load.forward_frame if work is Work.FORWARD else load.backward_frame, rest
             ),
         )
-        wire = step_time(over, microbatches) - without + MESSAGES * line.delay_s
+        pipelined = step_time(over, microbatches)
+        restarts = pipelined - step_time(warm, microbatches)
+        wire = pipelined - without + MESSAGES * line.delay_s
         if replicas > 1:
-            reduce += load.reduce_bytes / line.rate + OF_REDUCE * line.delay_s
-    return Forecast(microbatches, compute, without - compute, wire, reduce)
+            warming = line.warming_s(load.reduce_bytes)
+            restarts += warming
+            reduce += load.reduce_bytes / line.rate + warming + OF_REDUCE * line.delay_s
+    return Forecast(microbatches, compute, without - compute, wire, reduce, restarts)
 
 
 def smallest_step(load: Load, replicas: int, line: Line | None) -> Forecast | None:

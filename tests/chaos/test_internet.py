@@ -158,6 +158,23 @@ def test_hosts_vanish_with_who_made_them() -> None:
         assert not Path(place.namespace).exists()
 
 
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_connections_of_a_host_slow_down_after_a_pause_as_at_home() -> None:
+    """Some machines have BBR, which does not; a host has CUBIC or Reno."""
+    with Namespaces(NetworkPlan()) as internet:
+        place = internet.add(HostPlan("a"))
+        assert place.namespace is not None
+        settings = ("tcp_congestion_control", "tcp_slow_start_after_idle")
+        there = subprocess.run(
+            ["cat", *(f"/proc/sys/net/ipv4/{name}" for name in settings)],
+            preexec_fn=functools.partial(enter, place.namespace),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert there.stdout in ("cubic\n1\n", "reno\n1\n")
+
+
 def test_what_a_relay_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "scenario.toml"
     path.write_text('peers = 2\n[network]\nloss = "1%"\n')

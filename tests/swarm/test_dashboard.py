@@ -64,14 +64,15 @@ def test_training_does_not_notice_what_happens_to_it(make_swarm: MakeSwarm, refe
     swarm = make_swarm("none", "run.steps=8", "swarm.replicas=1")
     coordinator = swarm.coordinator
     swarm.coordinate("--dashboard=127.0.0.1:0")
-    swarm.join("p0", "--fault=stop@StepApplied:2")
-    swarm.join("p1")
+    for name in PEERS:  # a single one that goes on would take up the other's stage, and end the run
+        swarm.join(name, "--fault=stop@StepApplied:2")
     coordinator.wait_for(StepDecided, 1)
     address = _wait(lambda: _address(coordinator), "its address")
     run = _wait(lambda: (found := _get(address, "run")) and found["live"] and found, "a run that lives")
     assert run["run"] == "tiny" and run["steps"] == 8
     assert re.search(r"#token=[\w-]{40,}$", address) and (coordinator.home / "join-token").exists()
-    swarm.peers["p0"].wait_stopped()
+    for name in PEERS:
+        swarm.peers[name].wait_stopped()
 
     first = _child(coordinator)
     assert first is not None and first.nice() > psutil.Process(coordinator.pid).nice()
@@ -79,7 +80,8 @@ def test_training_does_not_notice_what_happens_to_it(make_swarm: MakeSwarm, refe
     for file in coordinator.home.glob("dashboard.sqlite*"):
         file.unlink()
     _wait(lambda: (again := _child(coordinator)) is not None and again.pid != first.pid, "its return")
-    swarm.peers["p0"].resume()
+    for name in PEERS:
+        swarm.peers[name].resume()
     swarm.finish(PEERS)
     swarm.assert_equal(reference(swarm))
     assert _wait(lambda: not psutil.pid_exists(first.pid), "nothing is left behind")
@@ -92,11 +94,13 @@ def test_a_peer_shows_itself(make_swarm: MakeSwarm) -> None:
     swarm.coordinate()
     peer = swarm.join("p0", "--dashboard=127.0.0.1:0", "--fault=stop@StepApplied:2")
     address = _wait(lambda: _address(peer), "its address")  # before it can be stopped: p1 is yet to come
-    swarm.join("p1")
+    other = swarm.join("p1", "--fault=stop@StepApplied:2")  # it would take up the stage of the first one
     peer.wait_stopped()
+    other.wait_stopped()
     run = _wait(lambda: (found := _get(address, "run")) and found["step"] is not None and found, "its run")
     assert run["role"] == "peer" and run["actor"] == peer.actor
     peer.resume()
+    other.resume()
     swarm.finish(PEERS)
 
 
