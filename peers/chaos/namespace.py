@@ -80,8 +80,8 @@ def _as_at_home() -> None:
     """Give the new namespace the congestion control of most volunteers' systems, instead of this machine's.
 
     BBR, for example, keeps its rate while a connection is idle, and so hides what a pause between frames costs them.
-    Linux allows only the algorithms in `tcp_allowed_congestion_control`. Reno is always among them, and does not keep it
-    either.
+    Linux allows only the algorithms in `tcp_allowed_congestion_control`. Reno is always allowed, and does not keep its
+    rate either.
     """
     for name in ("cubic", "reno"):
         with contextlib.suppress(OSError):
