@@ -1,9 +1,12 @@
 """Who failed by its own fault is tried seldom, and with little."""
 
+import pytest
+
 from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import TermWritten
 from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.membership.probation import Probation
+from swarm.protocol.coordinator.passes import assignment
 from swarm.protocol.coordinator.passes.assignment import wire
 from swarm.protocol.ids import Actor, Pair, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.io import LinkLost, Received, Tick

@@ -146,8 +146,10 @@ class FailureHistory:
         self._failed_with.clear()
         self._why = ""
 
-    def settle(self, workers: Iterable[Actor], pass_id: PassId) -> None:
-        """A step is decided by the work of `workers`. The peers that caused its failures go on probation."""
+    def settle(self, workers: Iterable[Actor], pass_id: PassId) -> list[str]:
+        """A step is decided by the work of `workers`. The peers that caused its failures go on probation. Return their
+        ids.
+        """
         worked = [actor.peer for actor in workers]
         guilty = self.accusations.settle(worked, self.halves.left_out)
         self.halves.clear()
@@ -157,6 +159,7 @@ class FailureHistory:
             self.probation.strike(peer, pass_id)
 
     # ------------------------------------------------------------ forward-only passes
+        return guilty
 
     @property
     def _evaluation(self) -> PassId:
