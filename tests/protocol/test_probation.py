@@ -75,6 +75,21 @@ def test_whom_a_broken_link_leaves_without_neighbour_does_not_hand_its_work_to_w
     assert (len(table.assigned_to(cut)), len(table.assigned_to(other)), len(table.assigned_to(tried))) == (0, 11, 1)
 
 
+def test_two_that_are_tried_at_once_are_no_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise nobody could tell which of them keeps the other waiting."""
+    rosters = [tuple(Actor(f"{stage}{number}", 1) for number in range(2)) for stage in range(2)]
+    weights = {actor: 1.0 for roster in rosters for actor in roster}
+    tried = frozenset(roster[0] for roster in rosters)
+
+    def given() -> list[tuple[int, ...]]:
+        tables = wire(rosters, weights, 6, frozenset(), probed=tried)
+        return [tuple(table.assigned_to(table.roster[0])) for table in tables]
+
+    assert [len(those) for those in given()] == [1, 1] and given()[0] != given()[1]
+    monkeypatch.setattr(assignment, "_apart", lambda queue, *_: queue)
+    assert given()[0] == given()[1]
+
+
 def test_whoever_is_fenced_does_not_leave_its_work_to_who_is_tried() -> None:
     me, one, two, tried = Actor("coordinator", 0), *(Actor(name, 1) for name in ("one", "two", "tried"))
     core = CoordinatorCore(me, small_settings(stages=1, microbatches=12, steps=2, replicas=3), 0, None, None)

@@ -152,6 +152,10 @@ class Member:
     gaps: Observed = field(default_factory=Observed)
     finishing: Observed = field(default_factory=Observed)
     """Seconds per finished microbatch in its stage, between two reports of progress while it had work."""
+    reducing: Observed = field(default_factory=Observed)
+    """For each reduction in which it had a part in its present stage: the seconds until it was prepared, from the time
+    when the stage had accumulated everything.
+    """
     listing: Listing | None = field(default=None, repr=False)
     """The lists that contain the member. None once the member is gone."""
 
@@ -438,7 +442,7 @@ class Member:
     def _set_stage(self, stage: StageIndex) -> None:
         before, self.stage = self.stage, stage
         if before != stage:
-            self.finishing = Observed()
+            self.finishing, self.reducing = Observed(), Observed()
         if before != stage and self.listing is not None:
             self.listing.moved(self, before)
 

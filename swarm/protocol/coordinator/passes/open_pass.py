@@ -278,6 +278,9 @@ class OpenPass:
             return  # no gradient has a negative norm: the sender does not count as prepared
         if not pass_state.preparation.prepare(sender, attempt.stage, prepared):
             return  # a repetition: every status contains the Prepared again
+        if (member := self._members.get(sender)) is not None:
+            since = pass_state.sealed_since(attempt.stage)
+            member.reducing.add(0.0 if since is None else now - since)
         self._decide_if_prepared(frozenset())
         if self.outcome is None and (stage := pass_state.preparation.disagreeing()) is not None:
             self._resolve(self._repair.digests_differ(stage, self._failure_history.probation.strikes), now)
