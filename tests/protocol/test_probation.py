@@ -112,3 +112,32 @@ def test_whoever_is_fenced_does_not_leave_its_work_to_who_is_tried() -> None:
     core.handle(LinkLost(two), 0.1)
     core.handle(Tick(), 0.5)
     assert shares() == [11, 0, 1]
+
+
+def test_a_strike_does_not_shorten_what_is_held_against_the_peer_in_the_same_pass() -> None:
+    probation = Probation(People())
+    probation.strike("peer", in_step(5))
+    assert probation.hold("peer", in_step(5), 0, 9) == 9
+    assert probation.strikes("peer") == 1
+    assert probation.is_benched("peer", 14) and not probation.is_benched("peer", 15)
+    assert probation.hold("peer", in_step(15), 3) == 3
+
+
+@pytest.mark.parametrize(
+    ("audited_by", "left_out"), [(0, True), (2, True), (3, False)], ids=["no audit", "two compare", "two differ"]
+)
+def test_an_audit_takes_back_whom_it_needs(audited_by: int, left_out: bool) -> None:
+    """Of three replicas, one is on probation."""
+    me, one, two, tried = Actor("coordinator", 0), *(Actor(name, 1) for name in ("one", "two", "tried"))
+    core = CoordinatorCore(me, small_settings(stages=1, microbatches=12, steps=9, replicas=3), 0, None, None)
+    core.handle(Tick(), 0.0)
+    core.handle(TermWritten(1), 0.0)
+    core._cycle._failure_history.probation.hold(tried.peer, in_step(0), 1, 5)
+    core._cycle._failure_history.audited_by = audited_by
+    for actor in (one, two, tried):
+        core.handle(Received(actor, Join(actor)), 0.0)
+    for actor in (one, two, tried):
+        core.handle(Received(actor, Status(actor, StageIndex(0), 0, sequence=1)), 0.0)
+    core._cycle._placement._bench.choose(0.1)
+    (member,) = (member for member in core.members if member.actor == tried)
+    assert member.benched is left_out and member.on_probation is left_out

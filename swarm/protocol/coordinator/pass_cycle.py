@@ -164,7 +164,7 @@ class PassCycle:
         self._history.rolled_back(version)
         self.checkpoints.rolled_back(version)
         self._audits.forget()
-        self._failure_history.is_audited = False
+        self._failure_history.audited_by = 0
         self._divergence.rolled_back()
 
     def record_written(self, decision: Decision, now: float) -> None:

@@ -39,8 +39,10 @@ class FailureHistory:
     def __init__(self, people: People) -> None:
         self.aborts = 0
         """Number of passes aborted since the last decision."""
-        self.is_audited = False
-        """True if this step is computed twice for comparison. Then no peer is left out of it for earlier failures."""
+        self.audited_by = 0
+        """Number of people that each stage needs because this step is computed twice for comparison. 0: it is not. A
+        stage with fewer gets its peers on probation back.
+        """
         self.nonfinite = 0
         """1 if an attempt at this step was not finite. The next attempt may then skip the step."""
         self.probation = Probation(people)
@@ -140,7 +142,7 @@ class FailureHistory:
 
     def decided(self) -> None:
         self.aborts = self.nonfinite = 0
-        self.is_audited = False
+        self.audited_by = 0
         self.doubts.forget()
         self.idle.decided()
         self._failed_with.clear()
@@ -157,9 +159,9 @@ class FailureHistory:
             self.idle.worked(peer)
         for peer in guilty:
             self.probation.strike(peer, pass_id)
+        return guilty
 
     # ------------------------------------------------------------ forward-only passes
-        return guilty
 
     @property
     def _evaluation(self) -> PassId:

@@ -410,10 +410,10 @@ class OpenPass:
             case Suspect(actor, reason, at_fault, accused):
                 if at_fault:
                     self._strike(actor)
+                    self._removed.add(actor)
                 for other in accused:  # any of them may be at fault: they must not come back together
                     self._strike(other, 2)
                 self.exclude(actor, reason, now)
-                    self._removed.add(actor)
             case TooLong(reason, who):
                 for actor in who:
                     self._strike(actor)
