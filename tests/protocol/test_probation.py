@@ -124,20 +124,24 @@ def test_a_strike_does_not_shorten_what_is_held_against_the_peer_in_the_same_pas
 
 
 @pytest.mark.parametrize(
-    ("audited_by", "left_out"), [(0, True), (2, True), (3, False)], ids=["no audit", "two compare", "two differ"]
+    ("replicas", "audited_by", "left_out"),
+    [(3, 0, "c"), (3, 2, "c"), (3, 3, ""), (5, 0, "cde"), (5, 2, "de"), (5, 3, "de")],
+    ids=["no audit", "two compare", "three differ", "no audit of five", "most of five", "three of five"],
 )
-def test_an_audit_takes_back_whom_it_needs(audited_by: int, left_out: bool) -> None:
-    """Of three replicas, one is on probation."""
-    me, one, two, tried = Actor("coordinator", 0), *(Actor(name, 1) for name in ("one", "two", "tried"))
-    core = CoordinatorCore(me, small_settings(stages=1, microbatches=12, steps=9, replicas=3), 0, None, None)
+def test_an_audit_takes_back_only_whom_it_needs(replicas: int, audited_by: int, left_out: str) -> None:
+    """All but two replicas are on probation, the later ones with more strikes."""
+    actors = [Actor(name, 1) for name in "abcde"[:replicas]]
+    settings = small_settings(stages=1, microbatches=12, steps=9, replicas=replicas)
+    core = CoordinatorCore(Actor("coordinator", 0), settings, 0, None, None)
     core.handle(Tick(), 0.0)
     core.handle(TermWritten(1), 0.0)
-    core._cycle._failure_history.probation.hold(tried.peer, in_step(0), 1, 5)
+    for strikes, actor in enumerate(actors[2:], 1):
+        core._cycle._failure_history.probation.hold(actor.peer, in_step(0), strikes, 5)
     core._cycle._failure_history.audited_by = audited_by
-    for actor in (one, two, tried):
+    for actor in actors:
         core.handle(Received(actor, Join(actor)), 0.0)
-    for actor in (one, two, tried):
+    for actor in actors:
         core.handle(Received(actor, Status(actor, StageIndex(0), 0, sequence=1)), 0.0)
     core._cycle._placement._bench.choose(0.1)
-    (member,) = (member for member in core.members if member.actor == tried)
-    assert member.benched is left_out and member.on_probation is left_out
+    assert {member.actor.peer for member in core.members if member.benched} == set(left_out)
+    assert {member.actor.peer for member in core.members if member.on_probation} == set(left_out)

@@ -11,6 +11,7 @@ from run_events import events_in
 from swarm.events import PeerExpelled, PeerFenced
 from swarm.protocol.coordinator.membership.delays import Delays
 from swarm.protocol.coordinator.placement.bench import Bench
+from swarm.protocol.ids import Actor
 from swarm.simulation.faults.lie import About, Lie
 from swarm.simulation.runs.plan import Plan, small_settings
 from swarm.simulation.runs.runner import Run
@@ -52,9 +53,9 @@ def test_an_audit_brings_back_nobody_whom_it_can_do_without(about: About, monkey
     """Two of the three replicas are enough to compare their results. One step in four is audited."""
     steps, seconds = a_run(about, 4)
 
-    def always(self: Bench, *_: Any) -> bool:
-        return self._failure_history.audited_by > 0
+    def everybody(self: Bench, late: set[Actor], *_: Any) -> set[Actor]:
+        return set(late) if self._failure_history.audited_by else set()
 
-    monkeypatch.setattr(Bench, "_has_too_few", always)
+    monkeypatch.setattr(Bench, "_recalled", everybody)
     before, seconds_before = a_run(about, 4)
     assert len(steps) < 0.4 * len(before) and seconds < seconds_before, (steps, before)

@@ -40,8 +40,8 @@ class FailureHistory:
         self.aborts = 0
         """Number of passes aborted since the last decision."""
         self.audited_by = 0
-        """Number of people that each stage needs because this step is computed twice for comparison. 0: it is not. A
-        stage with fewer gets its peers on probation back.
+        """Least number of people that each stage needs because this step is computed twice for comparison. 0: it is
+        not. A stage with fewer gets peers on probation back.
         """
         self.nonfinite = 0
         """1 if an attempt at this step was not finite. The next attempt may then skip the step."""
