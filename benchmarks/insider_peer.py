@@ -36,15 +36,16 @@ from swarm.protocol.peer.io import (
     LoadState,
     PeerAction,
     SumBucket,
+    Weights,
 )
 
 FACTORS = {"negated": -1.0, "a quarter more": 1.25, "exaggerated": -300.0, "enormous": 1e20, "nan": float("nan")}
 """By kind: the factor by which the peer multiplies its gradients before it adds them."""
 KINDS = (
     *(*FACTORS, "unreduced", "withholding", "slow", "gift", "status", "hoarding", "flapping"),
-    *("late parts", "late work"),
+    *("late parts", "late work", "forward only"),
 )
-"""`gift`: it gives newcomers a false state."""
+"""`gift`: it gives newcomers a false state. `forward only`: it computes no gradients."""
 SLOW_S = 0.3
 """Seconds by which each computation of the peer takes longer."""
 LATE_PARTS_S = 5.0
@@ -70,7 +71,7 @@ def misbehave(kind: str, since: int) -> None:
         _report_falsely(since, ({"seconds_per_microbatch": 0.06, "queued": 0},))
     elif kind == "hoarding":
         _hoard(since)
-    elif kind in ("unreduced", "withholding"):
+    elif kind in ("unreduced", "withholding", "forward only"):
         _keep_back(kind, since)
     else:
         raise ValueError(f"no kind is named {kind!r}; choose from {', '.join(KINDS)}")
@@ -99,11 +100,15 @@ def _delay(since: int, seconds: float) -> None:
 
 
 def _keep_back(kind: str, since: int) -> None:
-    """`unreduced`: it has no part in a reduce. `withholding`: one sibling gets neither its parts nor its sums."""
+    """`forward only`: no backward. `unreduced`: it has no part in a reduce. `withholding`: one sibling gets neither its
+    parts nor its sums.
+    """
     carry_out = StageDriver._carry_out
     victim: list[str] = []
 
     def keeps(action: PeerAction) -> bool:
+        if kind == "forward only":
+            return isinstance(action, Backward | Weights) and action.pass_id.step >= since
         if kind == "unreduced":
             return isinstance(action, EncodePart | SumBucket) and action.attempt.pass_id.step >= since
         if not isinstance(action, Send) or not isinstance(action.message, ReducePart | ReducedPart):

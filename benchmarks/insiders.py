@@ -5,7 +5,9 @@
 The peers are real processes in two stages of three replicas. One of the six peers is honest at first, so that no audit
 of newcomers finds it, and misbehaves from step `--since` on. Peers compute at a pace, so most of their time is sleep.
 `penalty` is the held-out loss at the end ÷ that of the row without an insider, minus 1. `seconds_lost` is the time from
-the first step to the last minus that of the row without an insider. `kept_on` is the number of steps that the insider
+the first step to the last minus that of the row without an insider. `failures_s` is the time by which steps with a
+failure took longer than usual ones of the same run, from step `--since` on (the sum of FaultCosted): the load of the
+machine hardly changes it. `kept_on` is the number of steps that the insider
 could disturb before it was expelled; null: it never was. `compared`: number of newcomers that have shown their state
 before they got work; `compared_false`: how many of these states were found to be false; `drifted`: how often a step was
 repeated because states differed.
@@ -24,7 +26,7 @@ from benchmarks.corpus import folder_with_corpus
 from benchmarks.insider_peer import KINDS
 from benchmarks.local_swarm import PEERS, LocalSwarm, script
 from benchmarks.results import write_results
-from swarm.events import PeerFenced, StateCompared, StateDrifted, StepDecided
+from swarm.events import Event, FaultCosted, PeerFenced, StateCompared, StateDrifted, StepDecided
 
 REPLICAS, MICROBATCHES = 3, 12
 INSIDER = 3
@@ -90,12 +92,17 @@ def _run(folder: Path, options: argparse.Namespace, kind: str | None) -> dict[st
     assert len(expelled) <= 1, "an honest peer is expelled"
     return {
         **row,
+        "failures_s": round(sum(_lost_s(event, options.since) for _, event in events), 1),
         "removed_from_passes": sum(isinstance(event, PeerFenced) for _, event in events),
         "compared": sum(isinstance(event, StateCompared) for _, event in events),
         "compared_false": sum(isinstance(event, StateCompared) and not event.equal for _, event in events),
         "drifted": sum(isinstance(event, StateDrifted) for _, event in events),
         "kept_on": expelled[0] - options.since if expelled else None,
     }
+
+
+def _lost_s(event: Event, since: int) -> float:
+    return event.seconds if isinstance(event, FaultCosted) and event.step >= since else 0.0
 
 
 def _await_step(swarm: LocalSwarm, step: int) -> None:

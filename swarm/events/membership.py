@@ -365,8 +365,9 @@ class SumsMisreported(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeerDelays(Event):
-    """A peer has held up several steps for longer than its work shortens them. It gets less work: it goes on
-    probation. If it is alone in its stage, another peer may take a place beside it.
+    """A peer has held up several steps for longer than its work shortens them, or a single one until it was removed
+    from it. It gets less work: it goes on probation. If it is alone in its stage, another peer may take a place beside
+    it.
     """
 
     severity: ClassVar[Severity] = "warning"
@@ -375,21 +376,24 @@ class PeerDelays(Event):
     stage: int
     pass_id: str
     seconds: float
-    """Seconds for which it held up this step. Twice that if it may be another peer that held it up."""
+    """Seconds for which it held up this step, and in which others did its work again. The former count twice if it may
+    be another peer that held it up.
+    """
     saved: float
     """Seconds by which its work shortened this step."""
     strikes: int
-    """It is left out of 2 to the power of `strikes` − 1 steps, less one, and then tried with one microbatch."""
+    """It has so many strikes: after so many decided steps with its work, it gets its whole share again."""
     alone: bool = False
     """True if its stage has no other peer. Then it is not left out, but another peer may take a place beside it."""
+    steps: int = 0
+    """It is left out of so many steps, and then tried with one microbatch."""
 
     def sentence(self) -> str:
         if self.alone:
             held = f"{self.actor}, which is alone in its stage, held up {self.pass_id} for {self.seconds:.3g} s"
             return f"{held}; another peer may take a place beside it"
         saved = f"its work saved {self.saved:.3g} s"
-        left_out = 2 ** (self.strikes - 1) - 1
-        then = f"it is left out of {left_out} steps and then gets" if left_out else "it gets"
+        then = f"it is left out of {self.steps} steps and then gets" if self.steps else "it gets"
         return f"{self.actor} held up {self.pass_id} for {self.seconds:.3g} s, but {saved}; {then} one microbatch"
 
 

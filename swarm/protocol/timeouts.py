@@ -15,6 +15,8 @@ OWN_PACE = 4.0
 """A microbatch may take this multiple of an actor's usual time before the actor counts as stalled."""
 _LEAST_SILENCE, _LEAST_STANDSTILL = 1 / 15, 1 / 12
 """Lower bounds of the silence and stall deadlines, as fractions of the step budget."""
+_TRIAL_BEATS = 3
+"""Lower bound of the stall deadline of a peer on probation, in heartbeats: progress is reported once per heartbeat."""
 _SOONEST, _LATEST = 1 / 120, 1 / 20
 """Bounds of the time until something missing is requested for the first time again, as fractions of the step budget."""
 
@@ -72,14 +74,27 @@ def stall_deadline(
     to a cap.
 
     `own_s`: the seconds that it usually takes for a microbatch; None: other peers' times are used. `probed`: it failed
-    before and has at most one microbatch, so continuing without it costs little.
+    before and has at most one microbatch. Continuing without it costs little, so the step budget, which a run of short
+    steps need not use up, is no reason to wait for it.
     """
     if own_s is None:
         base = deadline(services, budget_s, multiple=8.0, low=_LEAST_STANDSTILL, high=1 / 2)
     else:
-        times = OWN_PACE / 2 if probed else OWN_PACE
-        base = max(times * own_s + 2 * heartbeat_s, budget_s * _LEAST_STANDSTILL)
+        times, low = OWN_PACE, budget_s * _LEAST_STANDSTILL
+        if probed:
+            times, low = OWN_PACE / 2, min(low, _TRIAL_BEATS * heartbeat_s)
+        base = max(times * own_s + 2 * heartbeat_s, low)
     return min(base * float(2**fences), 4 * budget_s)
+
+
+def reduce_deadline(durations: Observed, budget_s: float, heartbeat_s: float) -> float:
+    """Seconds for which a reduction may stand still. `durations`: those of earlier reductions of one member of it.
+
+    It is several times what a reduction usually takes, because then even a long pause is no accident. Progress is
+    reported once per heartbeat.
+    """
+    usual = deadline(durations, budget_s, multiple=8.0, low=_LEAST_STANDSTILL, high=1 / 3, q=0.5)
+    return max(usual, 5 * heartbeat_s)
 
 
 def want_deadline(waits: Observed, budget_s: float, attempts: int) -> float:

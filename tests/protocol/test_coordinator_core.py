@@ -42,8 +42,9 @@ ATTEMPT = Attempt(PASS, StageIndex(0), 0)
 class Coordinator:
     """A core, what it orders, and a clock that goes on by a millisecond with every input."""
 
-    def __init__(self) -> None:
-        self.core = CoordinatorCore(ME, small_settings(stages=1, microbatches=2, steps=2, replicas=2), 0, None, None)
+    def __init__(self, **other: Any) -> None:
+        settings = replace(small_settings(stages=1, microbatches=2, steps=2, replicas=2), **other)
+        self.core = CoordinatorCore(ME, settings, 0, None, None)
         self.now = 0.0
         self.reported = {ONE: 0, TWO: 0}
         assert [order for order in self.take(Tick()) if not isinstance(order, Emit)] == [WriteTerm(1)]
@@ -197,6 +198,41 @@ def test_a_reduce_that_gets_on_is_not_stuck_however_slow() -> None:
     assert not _reduce(coordinator, 0.5 * budget, *range(1000)), "slow, as over a slow link"
     assert not _reduce(coordinator, 0.3 * budget, 0)
     assert _reduce(coordinator, 0.1 * budget, 0), "it stands still for a third of the budget"
+
+
+@pytest.mark.parametrize(("known", "budgets"), [((ONE, TWO), 1 / 12), ((ONE,), 1 / 3)], ids=["both", "one is new"])
+def test_a_reduce_may_stand_still_for_several_times_as_long_as_its_members_usually_take(
+    known: tuple[Actor, ...], budgets: float
+) -> None:
+    coordinator = Coordinator(step_budget_s=60.0)
+    for actor in known:
+        member = coordinator.core.members.get(actor)
+        assert member is not None
+        member.reducing.add(0.2)
+    assert not _reduce(coordinator, budgets * 60.0 - 1.0, 0)
+    assert {order.reason for order in _reduce(coordinator, 2.0, 0) if isinstance(order, m.Amend)} == {
+        "the sums are not complete in time: the stage adds up its gradients once more"
+    }
+
+
+def test_who_has_its_own_sums_to_compute_has_as_long_as_that_usually_takes_too() -> None:
+    coordinator = Coordinator(step_budget_s=60.0)
+    for actor in (ONE, TWO):
+        member = coordinator.core.members.get(actor)
+        assert member is not None
+        member.reducing.add(0.2)
+    said = {ONE: (ONE,), TWO: (ONE,)}
+    assert not _reduce(coordinator, 4.0, 0, awaited=said)
+    assert [type(order) for order in _reduce(coordinator, 2.0, 0, awaited=said)] == [m.Fenced, m.Amend]
+
+
+def test_how_long_a_reduce_takes_is_remembered_of_each_member() -> None:
+    coordinator = Coordinator()
+    _reduce(coordinator, 0.3 * coordinator.core.settings.step_budget_s, *range(1000))
+    for actor in (ONE, TWO):
+        coordinator.hear(actor, m.Prepared(ATTEMPT, "d", 1.0, 1.0))
+    taken = [member.reducing.quantile(0.5) for member in coordinator.core.members]
+    assert taken == pytest.approx([0.3 * coordinator.core.settings.step_budget_s] * 2, rel=0.3)
 
 
 @pytest.mark.parametrize(("waits", "guilty"), [(ONE, TWO), (TWO, ONE)])

@@ -1,9 +1,12 @@
 """Who failed by its own fault is tried seldom, and with little."""
 
+import pytest
+
 from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import TermWritten
 from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.membership.probation import Probation
+from swarm.protocol.coordinator.passes import assignment
 from swarm.protocol.coordinator.passes.assignment import wire
 from swarm.protocol.ids import Actor, Pair, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.io import LinkLost, Received, Tick
@@ -72,6 +75,21 @@ def test_whom_a_broken_link_leaves_without_neighbour_does_not_hand_its_work_to_w
     assert (len(table.assigned_to(cut)), len(table.assigned_to(other)), len(table.assigned_to(tried))) == (0, 11, 1)
 
 
+def test_two_that_are_tried_at_once_are_no_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise nobody could tell which of them keeps the other waiting."""
+    rosters = [tuple(Actor(f"{stage}{number}", 1) for number in range(2)) for stage in range(2)]
+    weights = {actor: 1.0 for roster in rosters for actor in roster}
+    tried = frozenset(roster[0] for roster in rosters)
+
+    def given() -> list[tuple[int, ...]]:
+        tables = wire(rosters, weights, 6, frozenset(), probed=tried)
+        return [tuple(table.assigned_to(table.roster[0])) for table in tables]
+
+    assert [len(those) for those in given()] == [1, 1] and given()[0] != given()[1]
+    monkeypatch.setattr(assignment, "_apart", lambda queue, *_: queue)
+    assert given()[0] == given()[1]
+
+
 def test_whoever_is_fenced_does_not_leave_its_work_to_who_is_tried() -> None:
     me, one, two, tried = Actor("coordinator", 0), *(Actor(name, 1) for name in ("one", "two", "tried"))
     core = CoordinatorCore(me, small_settings(stages=1, microbatches=12, steps=2, replicas=3), 0, None, None)
@@ -94,3 +112,36 @@ def test_whoever_is_fenced_does_not_leave_its_work_to_who_is_tried() -> None:
     core.handle(LinkLost(two), 0.1)
     core.handle(Tick(), 0.5)
     assert shares() == [11, 0, 1]
+
+
+def test_a_strike_does_not_shorten_what_is_held_against_the_peer_in_the_same_pass() -> None:
+    probation = Probation(People())
+    probation.strike("peer", in_step(5))
+    assert probation.hold("peer", in_step(5), 0, 9) == 9
+    assert probation.strikes("peer") == 1
+    assert probation.is_benched("peer", 14) and not probation.is_benched("peer", 15)
+    assert probation.hold("peer", in_step(15), 3) == 3
+
+
+@pytest.mark.parametrize(
+    ("replicas", "audited_by", "left_out"),
+    [(3, 0, "c"), (3, 2, "c"), (3, 3, ""), (5, 0, "cde"), (5, 2, "de"), (5, 3, "de")],
+    ids=["no audit", "two compare", "three differ", "no audit of five", "most of five", "three of five"],
+)
+def test_an_audit_takes_back_only_whom_it_needs(replicas: int, audited_by: int, left_out: str) -> None:
+    """All but two replicas are on probation, the later ones with more strikes."""
+    actors = [Actor(name, 1) for name in "abcde"[:replicas]]
+    settings = small_settings(stages=1, microbatches=12, steps=9, replicas=replicas)
+    core = CoordinatorCore(Actor("coordinator", 0), settings, 0, None, None)
+    core.handle(Tick(), 0.0)
+    core.handle(TermWritten(1), 0.0)
+    for strikes, actor in enumerate(actors[2:], 1):
+        core._cycle._failure_history.probation.hold(actor.peer, in_step(0), strikes, 5)
+    core._cycle._failure_history.audited_by = audited_by
+    for actor in actors:
+        core.handle(Received(actor, Join(actor)), 0.0)
+    for actor in actors:
+        core.handle(Received(actor, Status(actor, StageIndex(0), 0, sequence=1)), 0.0)
+    core._cycle._placement._bench.choose(0.1)
+    assert {member.actor.peer for member in core.members if member.benched} == set(left_out)
+    assert {member.actor.peer for member in core.members if member.on_probation} == set(left_out)

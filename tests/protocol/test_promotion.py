@@ -74,7 +74,7 @@ def test_it_comes_into_a_pass_once() -> None:
     run = Entrance()
     released(run, run.caught_up())
     assert run.core.open_pass is not None
-    run.core.open_pass.exclude(THREE, "it is gone")
+    run.core.open_pass.exclude(THREE, "it is gone", run.now)
     run.now += 2.0
     assert run.table.roster == (ONE, TWO) and not sent(run.caught_up(), m.Release)
 

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.protocol.timeouts import Observed, part_deadline, silence_deadline, stall_deadline, want_deadline
+from swarm.protocol.timeouts import (
+    Observed,
+    part_deadline,
+    reduce_deadline,
+    silence_deadline,
+    stall_deadline,
+    want_deadline,
+)
 
 BUDGET_S, BEAT_S = 60.0, 1.0
 SECONDS = st.floats(0.001, 1000.0)
@@ -36,6 +43,24 @@ def test_who_is_known_has_its_own_time(own_s: float, fences: int, probed: bool) 
 def test_who_failed_before_and_is_tried_has_half_the_time() -> None:
     assert stall_deadline(10.0, Observed(), BUDGET_S, BEAT_S, 0) == pytest.approx(42.0)
     assert stall_deadline(10.0, Observed(), BUDGET_S, BEAT_S, 0, probed=True) == pytest.approx(22.0)
+
+
+def test_whoever_is_tried_is_not_waited_for_by_the_budget_of_a_step() -> None:
+    quick = [stall_deadline(0.1, Observed(), BUDGET_S, BEAT_S, 0, probed) for probed in (False, True)]
+    assert quick == [BUDGET_S / 12, 3 * BEAT_S]
+    unknown = [stall_deadline(None, observed(0.1), BUDGET_S, BEAT_S, 0, probed) for probed in (False, True)]
+    assert unknown[0] == unknown[1], "it may have restarted on a slow machine"
+
+
+def test_a_reduction_may_stand_still_for_several_times_as_long_as_most_have_taken() -> None:
+    def allowed(*seconds: float, budget_s: float = BUDGET_S) -> float:
+        return reduce_deadline(observed(*seconds), budget_s, BEAT_S)
+
+    assert allowed() == BUDGET_S / 3, "nobody knows its line"
+    assert allowed(0.2, 0.2, 19.0) == BUDGET_S / 12, "one that took long says little"
+    assert allowed(0.2, 1.5, 1.5) == 12.0
+    assert allowed(30.0) == BUDGET_S / 3
+    assert allowed(0.2, budget_s=12.0) == 5 * BEAT_S, "progress is reported once per heartbeat"
 
 
 def test_a_frame_is_asked_for_by_what_most_take() -> None:

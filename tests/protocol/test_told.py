@@ -116,9 +116,9 @@ def test_a_reader_of_the_events_knows_what_the_core_knows(scenario: str, monkeyp
 
 def test_what_a_fault_in_an_evaluation_cost_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     readers = compared(monkeypatch)
-    assert run_seed("storm", 319).ok
+    assert run_seed("storm", 266).ok
     told = [cost for reader in readers for cost in reader.costs if "+" in cost.pass_id]
-    assert [(cost.actors, cost.seconds > 0 and cost.tokens > 0) for cost in told] == [(["peer4.1"], True)]
+    assert [(cost.actors, cost.seconds > 0 and cost.tokens > 0) for cost in told] == [(["peer2.1"], True)]
     readers.clear()
     assert run_seed("last-replica", 6).ok  # here the evaluation's peers are lost, and its step is done again
     first = next(cost for reader in readers for cost in reader.costs)

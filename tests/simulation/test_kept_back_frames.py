@@ -149,7 +149,7 @@ def test_a_replica_cannot_stop_the_run(says: Says, who: str, replicas: int) -> N
     assert insider.finish() < 1.5 * BUDGET_S
     by_step = sorted({step for step, peer in insider.fenced if peer == who})
     gaps = [later - earlier for earlier, later in pairwise(by_step)]
-    assert by_step and gaps == sorted(gaps), "it comes back ever more seldom"
+    assert by_step and all(gap >= 2**times for times, gap in enumerate(gaps)), "it comes back ever more seldom"
 
 
 @pytest.mark.parametrize("who", ["peer1", "peer2", "peer3"])
@@ -183,8 +183,7 @@ def test_who_lacks_the_frames_of_others_falsely_is_the_one_that_leaves(monkeypat
 def test_nobody_waits_for_who_claims_to_be_slow_and_has_not_shown_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Insider("peer1", claims_to_be_slow, stages=2, replicas=3).finish() < BUDGET_S / 2
     monkeypatch.setattr(Member, "shown_seconds_per_microbatch", Member.seconds_per_microbatch)
-    with pytest.raises(Violation):
-        Insider("peer1", claims_to_be_slow, stages=2, replicas=3).finish()
+    assert Insider("peer1", claims_to_be_slow, stages=2, replicas=3).finish() > 5 * BUDGET_S
 
 
 def test_of_two_replicas_that_accuse_each_other_one_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:

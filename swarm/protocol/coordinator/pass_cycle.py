@@ -164,7 +164,7 @@ class PassCycle:
         self._history.rolled_back(version)
         self.checkpoints.rolled_back(version)
         self._audits.forget()
-        self._failure_history.is_audited = False
+        self._failure_history.audited_by = 0
         self._divergence.rolled_back()
 
     def record_written(self, decision: Decision, now: float) -> None:
@@ -179,9 +179,9 @@ class PassCycle:
         self._rosters.decided(decision, pass_state.tables, without)
         self._failure_history.decided()
         self._divergence.decided()
-        self.open_pass.held_up(now)
         there = [actor for actor in pass_state.actors if actor not in without]
-        self._failure_history.settle([actor for actor in there if pass_state.has_work(actor)], pass_state.pass_id)
+        workers = [actor for actor in there if pass_state.has_work(actor)]
+        self.open_pass.held_up(now, self._failure_history.settle(workers, pass_state.pass_id))
         sealed = max(pass_state.sealed_at.values()) if pass_state.sealed_at else None
         self._placement.rebalancing.decided(now - pass_state.opened_at, None if sealed is None else now - sealed)
         self._placement.decided([listener.actor for listener in pass_state.listeners])

@@ -88,6 +88,13 @@ class Audits:
         """True during a search, which needs the result of the step even if it is not finite."""
         return self._inquiry.search is not None
 
+    @property
+    def people_needed(self) -> int:
+        """Number of people that each stage needs for the next attempt: two compare their results, and of three that
+        differ, two can show who is right.
+        """
+        return 3 if self._inquiry.doubted else 2
+
     def forget(self) -> None:
         """The run has gone back to an earlier version: forget what is known about the next step."""
         self._inquiry = Inquiry(-1)
@@ -270,12 +277,22 @@ class Audits:
             member for member in self._members.of_stage(stage) if member.takes_part and member.actor not in table.roster
         ]
 
+    def _on_probation(self, stage: int, table: StageTable) -> bool:
+        """Return True if a member of a stage, outside `table`, is left out of the step only as long as nobody needs
+        it.
+        """
+        members = self._members.of_stage(stage)
+        return any(m.on_probation and m.has_worked and m.actor not in table.roster for m in members)
+
     def _waits(self, first: CulpritSearch) -> bool:
         """Return True if a stage had one or two replicas in `first`, and further replicas will soon be back.
 
         One replica cannot be compared with another. If two replicas differ, nobody knows which is right.
         """
-        few = any(len(table.roster) < 3 and self._away(stage, table) for stage, table in enumerate(first.tables))
+        few = any(
+            len(table.roster) < 3 and (self._away(stage, table) or self._on_probation(stage, table))
+            for stage, table in enumerate(first.tables)
+        )
         self._inquiry.waits += few
         return few and self._inquiry.waits <= MOST_WAITS
 

@@ -39,8 +39,10 @@ class FailureHistory:
     def __init__(self, people: People) -> None:
         self.aborts = 0
         """Number of passes aborted since the last decision."""
-        self.is_audited = False
-        """True if this step is computed twice for comparison. Then no peer is left out of it for earlier failures."""
+        self.audited_by = 0
+        """Least number of people that each stage needs because this step is computed twice for comparison. 0: it is
+        not. A stage with fewer gets peers on probation back.
+        """
         self.nonfinite = 0
         """1 if an attempt at this step was not finite. The next attempt may then skip the step."""
         self.probation = Probation(people)
@@ -140,14 +142,16 @@ class FailureHistory:
 
     def decided(self) -> None:
         self.aborts = self.nonfinite = 0
-        self.is_audited = False
+        self.audited_by = 0
         self.doubts.forget()
         self.idle.decided()
         self._failed_with.clear()
         self._why = ""
 
-    def settle(self, workers: Iterable[Actor], pass_id: PassId) -> None:
-        """A step is decided by the work of `workers`. The peers that caused its failures go on probation."""
+    def settle(self, workers: Iterable[Actor], pass_id: PassId) -> list[str]:
+        """A step is decided by the work of `workers`. The peers that caused its failures go on probation. Return their
+        ids.
+        """
         worked = [actor.peer for actor in workers]
         guilty = self.accusations.settle(worked, self.halves.left_out)
         self.halves.clear()
@@ -155,6 +159,7 @@ class FailureHistory:
             self.idle.worked(peer)
         for peer in guilty:
             self.probation.strike(peer, pass_id)
+        return guilty
 
     # ------------------------------------------------------------ forward-only passes
 

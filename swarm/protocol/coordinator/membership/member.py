@@ -131,6 +131,8 @@ class Member:
     """True if it gets no work in this step because of earlier failures (`Probation`). Meanwhile another peer may take
     its place.
     """
+    on_probation: bool = False
+    """True if it is benched because of its strikes. If an audit needs it, it is taken off the bench."""
     idle: bool = False
     """True if it was alone in its stage and did nothing (`Idle`): another peer may take a place beside it."""
     told: int = 0
@@ -150,6 +152,10 @@ class Member:
     """Sequence number of its newest Join or Status."""
     status: Status | None = None
     gaps: Observed = field(default_factory=Observed)
+    reducing: Observed = field(default_factory=Observed)
+    """For each reduction in which it had a part in its present stage: the seconds until it was prepared, from the time
+    when the stage had accumulated everything.
+    """
     finishing: Observed = field(default_factory=Observed)
     """Seconds per finished microbatch in its stage, between two reports of progress while it had work."""
     listing: Listing | None = field(default=None, repr=False)
@@ -414,8 +420,9 @@ class Member:
         if self.listing is not None:
             self.listing.withheld_changed(self)
 
-    def bench(self, benched: bool) -> None:
-        """Leave the member out of this step, or let it take part again."""
+    def bench(self, benched: bool, on_probation: bool = False) -> None:
+        """Leave the member out of this step, or let it take part again. `on_probation`: as the field."""
+        self.on_probation = benched and on_probation
         if benched != self.benched:
             self.benched = benched
             self._changed()
@@ -438,7 +445,7 @@ class Member:
     def _set_stage(self, stage: StageIndex) -> None:
         before, self.stage = self.stage, stage
         if before != stage:
-            self.finishing = Observed()
+            self.finishing, self.reducing = Observed(), Observed()
         if before != stage and self.listing is not None:
             self.listing.moved(self, before)
 

@@ -18,7 +18,8 @@ from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.ids import PassId
 
 MOST_STRIKES = 12
-"""Upper bound of the strikes: a peer is left out for at most 2^11 steps."""
+LONGEST = 2 ** (MOST_STRIKES - 1)
+"""Upper bounds of the strikes, and of the steps for which a peer is left out."""
 REMEMBERED = 4096
 """Number of peers whose strikes are kept: those struck last."""
 DEVICES = 2
@@ -58,10 +59,16 @@ class Probation:
         record.strikes = min(MOST_STRIKES, max([record.strikes, *before]) + strikes)
         record.until = pass_id.step + 2 ** (record.strikes - 1)
 
-    def hold(self, peer: str, pass_id: PassId, strikes: int) -> None:
-        """The peer delays the run: it has at least so many strikes from now on. It is left out accordingly."""
-        held = self.strikes(peer)
-        self.strike(peer, pass_id, max(strikes - held, 0))
+    def hold(self, peer: str, pass_id: PassId, strikes: int, steps: int = 0) -> int:
+        """The peer delays the run: it has at least so many strikes from now on (at least one). It is left out
+        accordingly, but of at least `steps` steps after that of the pass. Return of how many.
+        """
+        self.strike(peer, pass_id, max(strikes - self.strikes(peer), 0))
+        record = self._records[peer]
+        record.strikes = min(MOST_STRIKES, max(record.strikes, strikes, 1))
+        left_out = max(2 ** (record.strikes - 1), min(steps + 1, LONGEST))
+        record.until = max(record.until, pass_id.step + left_out)
+        return record.until - pass_id.step - 1
 
     def worked(self, peer: str, pass_id: PassId) -> None:
         """The peer did its work in a decided step. Remove one strike, unless the peer was struck in this pass."""

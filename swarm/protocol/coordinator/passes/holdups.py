@@ -12,7 +12,7 @@ from collections.abc import Collection
 from statistics import median
 
 from swarm.protocol.coordinator.membership.members import Members
-from swarm.protocol.coordinator.passes.late_reductions import LateReductions
+from swarm.protocol.coordinator.passes.late_reductions import LateReductions, reduces_alone
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.ids import Actor
 
@@ -152,7 +152,8 @@ class Holdups:
         """The actors that hold up a reduction of one or two replicas, and how often its time counts for each.
 
         If a reduction of two stands still, each of the two waits for the other, or says so, and nobody else can tell
-        which is at fault. Together, they cost the run more time than each of them alone.
+        which is at fault, unless one says that it waits only for its own computing. Together, they cost the run more
+        time than each of them alone.
         """
         pass_state = self._pass_state
         roster = pass_state.tables[stage].roster
@@ -166,6 +167,9 @@ class Holdups:
             return {}
         if len(roster) == 1:
             return {left[0]: 1} if self._only_waits_for(stage) else {}
+        computing = [a for a in left if (m := self._members.get(a)) is not None and reduces_alone(m, pass_state)]
+        if len(computing) == 1:
+            return {computing[0]: 1}
         if not any(self._late_reductions.kept_waiting_by(self._members, pass_state, actor) for actor in left):
             return dict.fromkeys(left, 1) if len(left) == 1 else {}  # two that compute would do so alone too
         one, other = sorted(roster, key=lambda actor: (self._members.standing(actor), actor))

@@ -12,20 +12,31 @@ from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.ids import Actor, PassKind
 from swarm.protocol.settings import Settings
+from swarm.protocol.timeouts import reduce_deadline
 
 
 class LateReductions:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    def stuck(self, pass_state: PassState, now: float) -> list[int]:
-        """Fully sealed stages whose reduction has made no progress for too long."""
-        allowed = self._settings.step_budget_s / 3 * (1 + pass_state.fences)
-        return [
-            stage
-            for stage in self._reducing(pass_state)
-            if (since := pass_state.reduce_still_since(stage)) is not None and now - since > allowed
-        ]
+    def stuck(self, members: Members, pass_state: PassState, now: float) -> list[int]:
+        """Fully sealed stages whose reduction has made no progress for too long.
+
+        The member decides for which reductions have taken longest. A new member, whose line nobody knows yet, has a
+        third of the step budget.
+        """
+        found = []
+        for stage in self._reducing(pass_state):
+            if (since := pass_state.reduce_still_since(stage)) is None:
+                continue
+            there = [
+                members.get(actor) for s in pass_state.reduces_with(stage) for actor in pass_state.tables[s].roster
+            ]
+            budget_s, beat_s = self._settings.step_budget_s, self._settings.heartbeat_s
+            allowed = max(reduce_deadline(m.reducing, budget_s, beat_s) for m in there if m is not None)
+            if now - since > allowed * (1 + pass_state.fences):
+                found.append(stage)
+        return found
 
     def endless(self, pass_state: PassState, now: float) -> list[tuple[int, str]]:
         """Stages whose reduction takes too long although their members report progress, each with the duration of the

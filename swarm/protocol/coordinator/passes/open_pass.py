@@ -105,8 +105,14 @@ class OpenPass:
         self._settings = settings
         self._failure_history = failure_history
         self._out = out
-        self._lost: dict[Actor, StageIndex] = {}
-        """The actors that were lost before the pass was decided, with their stages."""
+        self._without: dict[Actor, tuple[StageIndex, float]] = {}
+        """The actors that left the pass before it was decided: their stages, and the seconds that others need to do
+        their work again.
+        """
+        self._lost: set[Actor] = set()
+        """Those of them that are gone."""
+        self._removed: set[Actor] = set()
+        """Those of them that were removed because they did not do their part."""
         self.promotion = Promotion(pass_state, members, settings, out)
         self._repair = Repair(pass_state, members, settings, out, self.promotion, tables_told)
         for stage in range(len(pass_state.tables)):
@@ -130,11 +136,11 @@ class OpenPass:
             case Want():
                 self._on_want(sender, message)
             case Prepared():
-                self._on_prepared(sender, message)
+                self._on_prepared(sender, message, now)
             case _ if message.pass_id != self.pass_state.pass_id:
                 pass
             case Result():
-                self._on_result(sender, message)
+                self._on_result(sender, message, now)
             case Released(_, number, microbatches):
                 self._repair.released(sender, number, microbatches, now)
             case Failed():
@@ -152,7 +158,7 @@ class OpenPass:
         if status.fenced:
             self._on_failed(status.actor, Failed(status.pass_id, None, "it fenced itself"), now)
         elif status.prepared is not None:
-            self._on_prepared(status.actor, status.prepared)
+            self._on_prepared(status.actor, status.prepared, now)
 
     def includes(self, *actors: Actor) -> bool:
         """Return True if all these actors have work in this pass."""
@@ -180,24 +186,23 @@ class OpenPass:
         Otherwise it could do so in every step, and fall silent each time before its deadline. The time that others need
         to do its work again counts too.
         """
-        if self.outcome is None and (stage := self.pass_state.stage_of(actor)) is not None:
-            self._lost[actor] = StageIndex(stage)
-            holdups = self._repair.holdups
-            again_s = holdups.again_s(actor, stage, now)
-            holdups.lost(actor)
-            self.exclude(actor, reason)
-            if not isinstance(self.outcome, Decided):
-                holdups.seconds[actor] += again_s
+        if self.outcome is None and self.pass_state.stage_of(actor) is not None:
+            self._lost.add(actor)
+            self._repair.holdups.lost(actor)
+            self.exclude(actor, reason, now)
 
-    def exclude(self, actor: Actor, reason: str) -> None:
+    def exclude(self, actor: Actor, reason: str, now: float) -> None:
         """If all other actors are prepared, decide without `actor`. Otherwise fence it, so that its microbatches are
         done again.
         """
-        if self.outcome is not None or self.pass_state.stage_of(actor) is None:
+        if self.outcome is not None or (stage := self.pass_state.stage_of(actor)) is None:
             return
+        again_s = self._repair.holdups.again_s(actor, stage, now)
+        self._without[actor] = StageIndex(stage), 0.0
         if self.pass_state.kind is PassKind.TRAIN:
             self._decide_if_prepared(frozenset((actor,)))
         if self.outcome is None:
+            self._without[actor] = StageIndex(stage), again_s
             self.outcome = self._repair.fence(actor, reason)
 
     @property
@@ -214,13 +219,13 @@ class OpenPass:
             if isinstance(found, Stalled):
                 self._on_kept_waiting(found, now)
             else:
-                self._resolve(found)
+                self._resolve(found, now)
         self.drain(now)
 
     def drain(self, now: float) -> None:
         """Reassign the unstarted microbatches of members that are leaving or paused."""
         if self.outcome is None:
-            self._resolve(self._repair.drain(now))
+            self._resolve(self._repair.drain(now), now)
 
     # ------------------------------------------------------------ feeding
 
@@ -235,19 +240,18 @@ class OpenPass:
 
     # ------------------------------------------------------------ ending
 
-    def _on_result(self, sender: Actor, result: Result) -> None:
+    def _on_result(self, sender: Actor, result: Result, now: float) -> None:
         pass_state, results = self.pass_state, self.pass_state.results
         if pass_state.kind is PassKind.TRAIN or not pass_state.is_assigned(
             sender, len(pass_state.tables) - 1, result.microbatch
         ):
             return
         if not math.isfinite(result.loss_sum):
-            self._refuse(sender, f"it reports the loss {result.loss_sum} for microbatch {result.microbatch}")
+            self._refuse(sender, f"it reports the loss {result.loss_sum} for microbatch {result.microbatch}", now)
             return
         if pass_state.kind is PassKind.GENERATE and not 0 <= result.token < self._settings.vocabulary:
-            self._refuse(
-                sender, f"it reports token {result.token}, outside the vocabulary of {self._settings.vocabulary} tokens"
-            )
+            outside = f"outside the vocabulary of {self._settings.vocabulary} tokens"
+            self._refuse(sender, f"it reports token {result.token}, {outside}", now)
             return
         results.setdefault(result.microbatch, result)
         if len(results) < len(pass_state.tables[0].assignment):
@@ -257,12 +261,12 @@ class OpenPass:
             loss_sum += results[m].loss_sum
         self.outcome = Completed(loss_sum, results[Microbatch(0)].token)
 
-    def _refuse(self, sender: Actor, reason: str) -> None:
+    def _refuse(self, sender: Actor, reason: str, now: float) -> None:
         """The result is invalid. Exclude its sender; a sibling may compute a valid result."""
         self._failure_history.idled(sender.peer)
-        self.exclude(sender, reason)
+        self.exclude(sender, reason, now)
 
-    def _on_prepared(self, sender: Actor, prepared: Prepared) -> None:
+    def _on_prepared(self, sender: Actor, prepared: Prepared, now: float) -> None:
         pass_state, attempt = self.pass_state, prepared.attempt
         if pass_state.kind is not PassKind.TRAIN or attempt.pass_id != pass_state.pass_id:
             return
@@ -274,9 +278,12 @@ class OpenPass:
             return  # no gradient has a negative norm: the sender does not count as prepared
         if not pass_state.preparation.prepare(sender, attempt.stage, prepared):
             return  # a repetition: every status contains the Prepared again
+        if (member := self._members.get(sender)) is not None:
+            since = pass_state.sealed_since(attempt.stage)
+            member.reducing.add(0.0 if since is None else now - since)
         self._decide_if_prepared(frozenset())
         if self.outcome is None and (stage := pass_state.preparation.disagreeing()) is not None:
-            self._resolve(self._repair.digests_differ(stage, self._failure_history.probation.strikes))
+            self._resolve(self._repair.digests_differ(stage, self._failure_history.probation.strikes), now)
 
     def _decide_if_prepared(self, without: frozenset[Actor]) -> None:
         """Decide if every stage is prepared. `without`: actors that died after all others were prepared."""
@@ -325,7 +332,7 @@ class OpenPass:
         if self.pass_state.kind is not PassKind.TRAIN:
             if failed.microbatch is not None:
                 self._failure_history.idled(sender.peer)
-            self.exclude(sender, f"it failed: {failed.reason}")
+            self.exclude(sender, f"it failed: {failed.reason}", now)
             return
         accusations = self._failure_history.accusations
         failure = self._failure(sender, failed)
@@ -341,7 +348,7 @@ class OpenPass:
             return
         for actor in self._neighbours(sender, failure):
             if self.outcome is None and self._is_suspect(actor, sender):
-                self.exclude(actor, f"{accusations.against(actor.peer)} peers failed on its frames in this step")
+                self.exclude(actor, f"{accusations.against(actor.peer)} peers failed on its frames in this step", now)
 
     def _failure(self, sender: Actor, failed: Failed) -> Failure:
         """The failure that the message reports. A sender may only report failures of its own microbatches."""
@@ -393,19 +400,20 @@ class OpenPass:
         """Continue the step without the actor. If the step must be repeated for this reason, it is delayed or done by
         other peers.
         """
-        self.exclude(actor, reason)
+        self.exclude(actor, reason, now)
         if isinstance(self.outcome, GiveUp) and self.pass_state.kind is PassKind.TRAIN:
             self._failure_history.attempt_failed(self.outcome.reason, now)
 
-    def _resolve(self, found: Suspect | GiveUp | TooLong | None) -> None:
+    def _resolve(self, found: Suspect | GiveUp | TooLong | None, now: float) -> None:
         """Act on a finding of `repair` that `repair` cannot handle itself."""
         match found:
             case Suspect(actor, reason, at_fault, accused):
                 if at_fault:
                     self._strike(actor)
+                    self._removed.add(actor)
                 for other in accused:  # any of them may be at fault: they must not come back together
                     self._strike(other, 2)
-                self.exclude(actor, reason)
+                self.exclude(actor, reason, now)
             case TooLong(reason, who):
                 for actor in who:
                     self._strike(actor)
@@ -448,9 +456,11 @@ class OpenPass:
         """Go on without the `guilty` senders; if there are none, without the actor that waits for them."""
         for each in guilty:
             self.pass_state.wait_anew_for(each, now)
-            self.exclude(each, f"{stalled.actor} and perhaps others have not received its frames: {stalled.reason}")
+            self.exclude(
+                each, f"{stalled.actor} and perhaps others have not received its frames: {stalled.reason}", now
+            )
         if not guilty:
-            self.exclude(stalled.actor, stalled.reason)
+            self.exclude(stalled.actor, stalled.reason, now)
 
     def _strike(self, actor: Actor, strikes: int = 1) -> None:
         if self.pass_state.kind is PassKind.TRAIN:
@@ -460,19 +470,34 @@ class OpenPass:
 
     # ------------------------------------------------------------ afterwards
 
-    def held_up(self, now: float) -> None:
-        """The step is complete. Peers that cost the run more time than their work saves go on probation."""
+    def held_up(self, now: float, guilty: Collection[str] = ()) -> None:
+        """The step is complete. Peers that cost the run more time than their work saves go on probation.
+
+        `guilty`: the ids of the peers that have caused failures of the step.
+        """
         pass_state, delays = self.pass_state, self._failure_history.delays
         step_s, holdups, settings = now - pass_state.opened_at, self._repair.holdups, self._settings
-        limit_s = delays.limit_s(step_s, holdups.lost_s, settings.heartbeat_s, settings.step_budget_s)
-        accounts = [(a, s, holdups.saved_s(a, s)) for s, table in enumerate(pass_state.tables) for a in table.roster]
-        accounts += [(a, s, 0.0) for a, s in self._lost.items() if pass_state.stage_of(a) is None]
-        for actor, stage, saved_s in accounts:
-            held_s, alone = holdups.seconds.get(actor, 0.0), pass_state.is_alone(actor)
-            strikes = delays.decided(actor.peer, pass_state.pass_id, held_s, saved_s, step_s, limit_s, alone=alone)
-            if strikes:
-                self._out.emit(PeerDelays(str(actor), stage, str(pass_state.pass_id), held_s, saved_s, strikes, alone))
-        delays.passed(step_s, frozenset(actor.peer for actor in (*pass_state.actors, *self._lost)))
+        limit = delays.limit(step_s, holdups.lost_s, settings.heartbeat_s, settings.step_budget_s)
+        removed = self._removed.union(actor for actor in self._without if actor.peer in guilty)
+        left = {a: of for a, of in self._without.items() if pass_state.stage_of(a) is None}
+        accounts = [(a, s, 0.0, holdups.saved_s(a, s)) for s, t in enumerate(pass_state.tables) for a in t.roster]
+        accounts += [(a, s, again_s, 0.0) for a, (s, again_s) in left.items() if a in self._lost | removed]
+        for actor, stage, again_s, saved_s in accounts:
+            held_s, alone = holdups.seconds.get(actor, 0.0) + again_s, pass_state.is_alone(actor)
+            charged = delays.decided(
+                actor.peer,
+                pass_state.pass_id,
+                held_s,
+                saved_s,
+                step_s,
+                limit,
+                alone=alone,
+                removed=actor in removed,
+            )
+            if charged is not None:
+                why = held_s, saved_s, charged.strikes, alone, charged.steps
+                self._out.emit(PeerDelays(str(actor), stage, str(pass_state.pass_id), *why))
+        delays.passed(step_s, frozenset(actor.peer for actor, *_ in accounts))
 
     def report(self, decided: Decided, now: float) -> None:
         """The decision is on disk. Emit events about it and about the speed of the step."""

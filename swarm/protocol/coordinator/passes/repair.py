@@ -379,7 +379,7 @@ class Repair:
             return stalled if stalled.senders else Suspect(stalled.actor, stalled.reason)
         if unheard or not trains:
             return None  # reductions that wait for the unheard actors may still progress
-        for stage in self._late_reductions.stuck(pass_state, now):
+        for stage in self._late_reductions.stuck(self._members, pass_state, now):
             if (found := self._reduce_stuck(stage)) is not None:
                 return found
         for stage, seconds in self._late_reductions.endless(pass_state, now):

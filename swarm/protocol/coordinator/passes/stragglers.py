@@ -19,7 +19,7 @@ from swarm.protocol.coordinator.passes.work_stealing import SLOWER, Busy, Idle, 
 from swarm.protocol.ids import Actor, Microbatch, PassKind
 from swarm.protocol.settings import STEP_BUDGETS, Settings
 from swarm.protocol.slots import least_at_once
-from swarm.protocol.timeouts import stall_deadline
+from swarm.protocol.timeouts import reduce_deadline, stall_deadline
 
 WORTH_STEPS = 2
 """Longest duration of a forward-only pass in usual steps, if the pass has at most as many microbatches as a step."""
@@ -334,7 +334,12 @@ class Stragglers:
         if pass_state.kind is not PassKind.TRAIN:
             line_s = min(line_s, self._a_while_s(pass_state))
         answer = max(allowed, line_s)
-        why = self._why_idle(member, pass_state, allowed, answer, now)
+        own = answer
+        if pass_state.kind is PassKind.TRAIN:
+            settings = self._settings
+            usual = reduce_deadline(member.reducing, settings.step_budget_s, settings.heartbeat_s)
+            own = allowed if member.actor in pass_state.probed else min(answer, max(allowed, usual))
+        why = self._why_idle(member, pass_state, allowed, own, now)
         why = why or self._why_waiting(member, pass_state, line_s, answer, now)
         return why or self._why_unbegun(member.actor, pass_state, max(answer, self._settings.step_budget_s / 2), now)
 

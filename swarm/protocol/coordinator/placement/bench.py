@@ -37,9 +37,10 @@ class Bench:
         A stage keeps at least one member that holds the version, except in the last of these cases:
 
         * Members on probation; if all are, those with more strikes than another one. Probation is ignored after an
-          aborted attempt at this step, and while the step is audited: the guilty member may have waited for the
-          remaining one, and an undecided step would never end its probation. It is not ignored for a member whose state
-          has differed twice, because the step must be done again each time it returns.
+          aborted attempt at this step: the guilty member may have waited for the remaining one, and an undecided step
+          would never end its probation. While the step is audited, a stage that has too few people without them takes
+          some of them back (`_recalled`). Probation is not ignored for a member whose state has differed twice, because
+          the step must be done again each time it returns.
         * Members that more failures of this step accuse than a sibling. They return when the sibling is accused as
           often, or when the accuser should be left out itself because it is idle.
         * One half of the members, if the step was not finite (`halves`).
@@ -48,16 +49,15 @@ class Bench:
         """
         history = self._history
         probation = self._failure_history.probation
-        in_vain = self._failure_history.aborts > 0 or self._failure_history.is_audited
         for stage in range(self._settings.stages):
             crew = [m for m in self._members.of_stage(stage) if m.lost_at is None]
-            late = {
-                m.actor
-                for m in crew
-                if probation.is_benched(m.actor.peer, history.version) and (not in_vain or m.drifts > 1)
-            }
             there = [m for m in crew if m.is_current(history.version, history.decision)]
+            late = {m.actor for m in crew if probation.is_benched(m.actor.peer, history.version)}
+            if self._failure_history.aborts > 0:
+                late &= {m.actor for m in crew if m.drifts > 1}
+            late -= self._recalled(late, there)
             late -= self._least_struck(late, there)
+            on_probation = set(late)
             against = {m.actor: self._against(m, now) for m in crew}
             late.update(a for a, times in against.items() if times > min((against[m.actor] for m in there), default=0))
             late.update(m.actor for m in crew if self._failure_history.halves.leaves_out(m.actor.peer))
@@ -74,7 +74,28 @@ class Bench:
                 failures = self._failure_history
                 beside = failures.idle.has(peer) or failures.kept_back.has(peer) or failures.delays.was_alone(peer)
                 member.note_idle(beside)
-                member.bench(member.actor in doubted | idle or (spared and member.actor in late))
+                member.bench(
+                    member.actor in doubted | idle or (spared and member.actor in late), member.actor in on_probation
+                )
+
+    def _recalled(self, late: set[Actor], there: list[Member]) -> set[Actor]:
+        """Those of the `late` that an audit needs, first those with the fewest strikes. Empty if the step is not
+        audited.
+
+        The people who compare their results must be most of those who hold the version: otherwise somebody who gets the
+        honest ones on probation could have lies confirmed by friends.
+        """
+        count, strikes = self._members.people.count, self._failure_history.probation.strikes
+        here, found = [member.actor.peer for member in there if member.actor not in late], set[Actor]()
+        if not (needed := self._failure_history.audited_by):
+            return found
+        needed = max(needed, count(member.actor.peer for member in there) // 2 + 1)
+        may = (member.actor for member in there if member.actor in late and member.drifts <= 1)
+        for actor in sorted(may, key=lambda actor: (strikes(actor.peer), actor)):
+            if count(here) < needed:
+                here.append(actor.peer)
+                found.add(actor)
+        return found
 
     def _least_struck(self, late: set[Actor], there: list[Member]) -> set[Actor]:
         """If all members that hold the version are on probation: those of them with the fewest strikes. Perhaps each
