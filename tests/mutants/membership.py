@@ -24,6 +24,7 @@ from swarm.protocol.coordinator.placement.placement import Placement
 from swarm.protocol.coordinator.placement.planner import Move, Stay
 from swarm.protocol.coordinator.placement.rebalancing import Rebalancing
 from swarm.protocol.coordinator.placement.seats import Seats
+from swarm.protocol.coordinator.placement.withheld_states import WithheldStates
 from swarm.protocol.ids import StageIndex
 from swarm.protocol.messages import Means
 from swarm.protocol.peer.catch_up import CatchUp
@@ -125,12 +126,12 @@ def _checkpoints_kept_back() -> list[Patch]:
 
 def _state_kept_back() -> list[Patch]:
     """The run waits for the state of a stage's holders, whoever gets it."""
-    return [(Placement, "_nobody_gets", lambda self, *_: False)]
+    return [(WithheldStates, "_nobody_gets", lambda self, *_: False)]
 
 
 def _loses_again() -> list[Patch]:
     """Who loses its state loads an older one, and is relied upon as before."""
-    return [(Placement, "_lose", lambda self, *_: "")]
+    return [(WithheldStates, "lose", lambda self, *_: "")]
 
 
 def _last_replica_moved() -> list[Patch]:

@@ -33,7 +33,8 @@ from swarm.protocol.coordinator.passes.progress_report import ProgressReport
 from swarm.protocol.coordinator.passes.roster_weights import RosterWeights
 from swarm.protocol.coordinator.passes.tables_report import TablesReport
 from swarm.protocol.coordinator.phase import Phase
-from swarm.protocol.coordinator.placement.placement import NewTerm, Placement, Survey
+from swarm.protocol.coordinator.placement.placement import Placement
+from swarm.protocol.coordinator.placement.survey import NewTerm, Survey
 from swarm.protocol.coordinator.scheduler import Scheduler
 from swarm.protocol.coordinator.step_entry import StepEntry
 from swarm.protocol.coordinator.terms import Terms
