@@ -129,10 +129,10 @@ def guilty(
             if actor.peer in prepared:
                 record.preparation.reports[s][actor] = Prepared(record.attempt(s), "", 1.0, 0.0)
     settings = small_settings(stages=3, microbatches=2, steps=2, replicas=2, ends_share=True)
-    reductions = LateReductions(settings)
-    actor = reductions.holds_up(members, record, stage)
+    reductions = LateReductions(record, members, settings)
+    actor = reductions.holds_up(stage)
     if accused:
-        return () if actor is None else reductions.kept_waiting_by(members, record, actor)
+        return () if actor is None else reductions.kept_waiting_by(actor)
     return actor
 
 

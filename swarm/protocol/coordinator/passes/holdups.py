@@ -134,12 +134,11 @@ class Holdups:
 
     def _in_reduction(self, stage: int) -> dict[Actor, int]:
         """The actors that hold up a sealed reduction, and how often its time counts for each."""
-        members, pass_state = self._members, self._pass_state
-        late = self._late_reductions.most_awaited(members, pass_state, stage)
+        late = self._late_reductions.most_awaited(stage)
         if not late:
             return self._of_few(stage)
         found = dict.fromkeys(late, 1)
-        kept_by = {actor: self._late_reductions.kept_waiting_by(members, pass_state, actor) for actor in late}
+        kept_by = {actor: self._late_reductions.kept_waiting_by(actor) for actor in late}
         for accused in {each for named in kept_by.values() for each in named if each not in late}:
             kept = [actor for actor, named in kept_by.items() if accused in named]
             found[accused] = 2
@@ -166,7 +165,7 @@ class Holdups:
             return {}
         if len(roster) == 1:
             return {left[0]: 1} if self._only_waits_for(stage) else {}
-        if not any(self._late_reductions.kept_waiting_by(self._members, pass_state, actor) for actor in left):
+        if not any(self._late_reductions.kept_waiting_by(actor) for actor in left):
             return dict.fromkeys(left, 1) if len(left) == 1 else {}  # two that compute would do so alone too
         one, other = sorted(roster, key=lambda actor: (self._members.standing(actor), actor))
         return {one: 1, other: 2}

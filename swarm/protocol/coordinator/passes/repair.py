@@ -17,8 +17,11 @@ from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.assignment import amend, enlarge
 from swarm.protocol.coordinator.passes.holdups import Holdups
 from swarm.protocol.coordinator.passes.late_reductions import LateReductions
+from swarm.protocol.coordinator.passes.lone_actors import LoneActors
+from swarm.protocol.coordinator.passes.pass_limits import PassLimits
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.promotion import Promotion
+from swarm.protocol.coordinator.passes.slow_replicas import SlowReplicas
 from swarm.protocol.coordinator.passes.stragglers import Stalled, Stragglers, Strikes
 from swarm.protocol.coordinator.passes.tables_report import TablesReport
 from swarm.protocol.ids import Actor, Microbatch, PassKind, StageIndex
@@ -78,8 +81,11 @@ class Repair:
         self._members = members
         self._settings = settings
         self._out = out
-        self._stragglers = Stragglers(settings)
-        self._late_reductions = LateReductions(settings)
+        self._limits = PassLimits(pass_state, settings)
+        self._stragglers = Stragglers(pass_state, members, self._limits, settings)
+        self._slow_replicas = SlowReplicas(pass_state, members, settings)
+        self._lone_actors = LoneActors(pass_state, members, self._limits, settings)
+        self._late_reductions = LateReductions(pass_state, members, settings)
         self.holdups = Holdups(pass_state, members, self._late_reductions, settings.heartbeat_s)
         self.waits = ""
         """The paused members that the pass waited for at the last heartbeat, as text."""
@@ -181,7 +187,7 @@ class Repair:
         if slow:
             every = [m for moved in slow.values() for m in moved]
             pass_state.released[stage].update(every)
-            takers = self._stragglers.takers(self._members, pass_state, stage, slow, len(every), now)
+            takers = self._slow_replicas.takers(stage, slow, len(every), now)
             table = amend(table, [], every, pass_state.weights, spared, takers)
             who = f"{next(iter(slow))} is" if len(slow) == 1 else f"{len(slow)} peers are"
             reasons.append(f"{who} slow and released {len(every)} microbatches")
@@ -313,10 +319,10 @@ class Repair:
         exclude that one instead.
         """
         pass_state, people = self._pass_state, self._members.people
-        actor = self._late_reductions.holds_up(self._members, pass_state, stage)
+        actor = self._late_reductions.holds_up(stage)
         if actor is None:
             return None
-        accused = self._late_reductions.kept_waiting_by(self._members, pass_state, actor)
+        accused = self._late_reductions.kept_waiting_by(actor)
         for each in accused:
             waited = pass_state.kept_waiting.setdefault(each, set())
             if people.count({*waited, actor.peer}) > people.count(waited) > 0:
@@ -361,11 +367,11 @@ class Repair:
             )
         if trains and (given_up := self._incomplete(failure_history, unheard, now)) is not None:
             return given_up
-        if not trains and (reason := self._stragglers.outlasts(pass_state, now)):
-            return TooLong(reason, tuple(self._stragglers.dawdlers(self._members, pass_state, unheard, now)))
+        if not trains and (reason := self._limits.outlasts(now)):
+            return TooLong(reason, tuple(self._stragglers.dawdlers(unheard, now)))
         for stage in sorted({at for actor in pass_state.given if (at := pass_state.stage_of(actor)) is not None}):
             self._hand_on(stage, now)
-        for actor, microbatches in self._stragglers.to_release(self._members, pass_state, unheard, now):
+        for actor, microbatches in self._slow_replicas.to_release(unheard, now):
             pass_state.releasing[actor] = microbatches
         for actor, microbatches in pass_state.releasing.items():
             if (at := pass_state.stage_of(actor)) is not None:
@@ -375,14 +381,14 @@ class Repair:
         else:
             self.holdups.skip(now)
         strikes = failure_history.probation.strikes if trains else failure_history.idle_strikes
-        for stalled in self._stragglers.stalled(self._members, pass_state, strikes, unheard, now):
+        for stalled in self._stragglers.stalled(strikes, unheard, now):
             return stalled if stalled.senders else Suspect(stalled.actor, stalled.reason)
         if unheard or not trains:
             return None  # reductions that wait for the unheard actors may still progress
-        for stage in self._late_reductions.stuck(pass_state, now):
+        for stage in self._late_reductions.stuck(now):
             if (found := self._reduce_stuck(stage)) is not None:
                 return found
-        for stage, seconds in self._late_reductions.endless(pass_state, now):
+        for stage, seconds in self._late_reductions.endless(now):
             reason = f"its stage waits for it, and has been reducing for {seconds}"
             if (found := self._without_who_holds_up(stage, reason)) is not None:
                 return found
@@ -392,8 +398,8 @@ class Repair:
         """Give the step up if it has taken too long, or if it only waits for an actor without siblings."""
         pass_state, aborts = self._pass_state, failure_history.aborts
         against = failure_history.accusations.against
-        idle = self._stragglers.idle(self._members, pass_state, aborts, against, unheard, now)
-        if not idle and not self._stragglers.overrun(pass_state, aborts, now):
+        idle = self._lone_actors.idle(aborts, against, unheard, now)
+        if not idle and not self._limits.is_overrun(aborts, now):
             return None
         return GiveUp(f"not complete after {now - pass_state.opened_at:.1f} s", tuple(idle))
 
