@@ -10,7 +10,7 @@ from swarm.protocol.coordinator.io import Feed
 from swarm.protocol.coordinator.pass_cycle import PassCycle
 from swarm.protocol.coordinator.passes import repair as mending_module
 from swarm.protocol.coordinator.passes.assignment import amend
-from swarm.protocol.coordinator.passes.open_pass import Decided
+from swarm.protocol.coordinator.passes.outcome import Decided
 from swarm.protocol.coordinator.passes.preparation import Preparation
 from swarm.protocol.coordinator.passes.repair import Repair
 from swarm.protocol.coordinator.phase import Phase as CoordinatorPhase

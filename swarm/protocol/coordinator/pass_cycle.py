@@ -27,10 +27,12 @@ from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.stage_costs import StageCosts
 from swarm.protocol.coordinator.outcomes import Again, Close, Commit, Outcomes
 from swarm.protocol.coordinator.passes.costs_report import CostsReport
-from swarm.protocol.coordinator.passes.open_pass import Decided, OpenPass
+from swarm.protocol.coordinator.passes.open_pass import OpenPass
+from swarm.protocol.coordinator.passes.outcome import Decided
 from swarm.protocol.coordinator.passes.partitions import Partitions
 from swarm.protocol.coordinator.passes.progress_report import ProgressReport
 from swarm.protocol.coordinator.passes.roster_weights import RosterWeights
+from swarm.protocol.coordinator.passes.step_report import StepReport
 from swarm.protocol.coordinator.passes.tables_report import TablesReport
 from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.coordinator.placement.placement import Placement
@@ -91,6 +93,7 @@ class PassCycle:
         self._partitions = Partitions(history, failure_history, out)
         self._tables_told = TablesReport(members, stage_costs, out)
         self._progress_told = ProgressReport(out)
+        self._step_told = StepReport(settings, members, out)
         self.costs = CostsReport(settings, out)
         self.checkpoints = Checkpoints(
             settings, history, members, failure_history.doubts, failure_history.kept_back, out
@@ -192,7 +195,7 @@ class PassCycle:
                 member.has_counted = member.shown = True
                 if pass_state.has_work(actor):
                     self._failure_history.probation.worked(actor.peer, pass_state.pass_id)
-        self.open_pass.report(decided, now)
+        self._step_told.tell(pass_state, decided, now)
         self.costs.decided(pass_state, without, now)
         self._close(now)
 

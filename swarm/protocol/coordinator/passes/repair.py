@@ -18,6 +18,7 @@ from swarm.protocol.coordinator.passes.assignment import amend, enlarge
 from swarm.protocol.coordinator.passes.holdups import Holdups
 from swarm.protocol.coordinator.passes.late_reductions import LateReductions
 from swarm.protocol.coordinator.passes.lone_actors import LoneActors
+from swarm.protocol.coordinator.passes.outcome import GiveUp
 from swarm.protocol.coordinator.passes.pass_limits import PassLimits
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.promotion import Promotion
@@ -43,15 +44,6 @@ class Suspect:
     """False if the actor is merely gone and has done nothing wrong."""
     accused: tuple[Actor, ...] = ()
     """Other actors that may be at fault instead: the few for which the actor reports to wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """A finding: the step must be run again under a new term. A forward-only pass is dropped instead."""
-
-    reason: str
-    idle: tuple[tuple[Actor, str], ...] = ()
-    """Actors without siblings that did not do their work, with the reasons. Others should take their places."""
 
 
 @dataclass(frozen=True, slots=True)
