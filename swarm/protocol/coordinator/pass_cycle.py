@@ -186,7 +186,7 @@ class PassCycle:
         self.open_pass.held_up(now)
         there = [actor for actor in pass_state.actors if actor not in without]
         self._failure_history.settle([actor for actor in there if pass_state.has_work(actor)], pass_state.pass_id)
-        sealed = max(pass_state.sealed_at.values()) if pass_state.sealed_at else None
+        sealed = pass_state.reductions.last_sealed_at
         self._placement.rebalancing.decided(now - pass_state.opened_at, None if sealed is None else now - sealed)
         self._placement.decided([listener.actor for listener in pass_state.listeners])
         for actor in there:

@@ -58,7 +58,7 @@ class Holdups:
         pass_state, before = self._pass_state, sum(self.seconds.values())
         for stage in range(len(pass_state.tables)):
             found = self._still_computing(stage)
-            if stage == min(pass_state.reduces_with(stage)) and pass_state.sealed_since(stage) is not None:
+            if stage == min(pass_state.reduces_with(stage)) and pass_state.reductions.sealed_since(stage) is not None:
                 found = self._in_reduction(stage)
             for actor, times in found.items():
                 self.seconds[actor] += times * since
@@ -79,7 +79,7 @@ class Holdups:
         finished, and the reduction, if that has begun.
         """
         pass_state = self._pass_state
-        mine, sealed = pass_state.assigned_to(actor), pass_state.sealed_since(stage)
+        mine, sealed = pass_state.assigned_to(actor), pass_state.reductions.sealed_since(stage)
         again = 1.0 - len(pass_state.unfinished(actor)) / len(mine) if mine else 0.0
         return again * self.saved_s(actor, stage) + (0.0 if sealed is None else now - sealed)
 
@@ -158,9 +158,9 @@ class Holdups:
         if len(roster) > 2 or len(pass_state.reduces_with(stage)) > 1:
             return {}
         left = [actor for actor in roster if actor not in pass_state.preparation.reports[stage]]
-        since = pass_state.sealed_since(stage)
+        since = pass_state.reductions.sealed_since(stage)
         if len(left) == 2:
-            since = min(pass_state.reduces_since(actor) or self._looked_at for actor in left)
+            since = min(pass_state.reductions.member_still_since(actor, stage) or self._looked_at for actor in left)
         if not left or since is None or self._looked_at - since <= STILL_BEATS * self._heartbeat_s:
             return {}
         if len(roster) == 1:

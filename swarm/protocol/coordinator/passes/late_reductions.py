@@ -26,7 +26,7 @@ class LateReductions:
         return [
             stage
             for stage in self._reducing()
-            if (since := self._pass_state.reduce_still_since(stage)) is not None and now - since > allowed
+            if (since := self._pass_state.reductions.still_since(stage)) is not None and now - since > allowed
         ]
 
     def endless(self, now: float) -> list[tuple[int, str]]:
@@ -39,7 +39,7 @@ class LateReductions:
         allowed = self._settings.step_budget_s * (1 + self._pass_state.fences)
         found = []
         for stage in self._reducing():
-            since = self._pass_state.sealed_since(stage)
+            since = self._pass_state.reductions.sealed_since(stage)
             if since is not None and now - since > allowed:
                 found.append((stage, f"{now - since:.1f} s (deadline {allowed:.1f} s)"))
         return found

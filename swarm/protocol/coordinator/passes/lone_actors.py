@@ -114,7 +114,7 @@ class LoneActors:
             return self._standstill.why_unbegun(actor, allowed, now)
         stage = pass_state.stage_of(actor)
         assert stage is not None
-        since, reports = pass_state.sealed_since(stage), pass_state.preparation.reports[stage]
+        since, reports = pass_state.reductions.sealed_since(stage), pass_state.preparation.reports[stage]
         if pass_state.reduces_with(stage) != [stage] or since is None or now - since <= allowed or actor in reports:
             return ""
         return f"it reports that all its work is done, but has not reported its sums for {now - since:.1f} s"

@@ -128,10 +128,10 @@ class OpenPass:
     @property
     def closed(self) -> list[int]:
         """Stages whose sums may already be in transit. A new listener could miss them."""
-        pass_state = self.pass_state
-        if pass_state.kind is not PassKind.TRAIN:
+        if self.pass_state.kind is not PassKind.TRAIN:
             return []
-        return [stage for stage in range(len(pass_state.tables)) if pass_state.sealed_since(stage) is not None]
+        reductions, stages = self.pass_state.reductions, range(len(self.pass_state.tables))
+        return [stage for stage in stages if reductions.sealed_since(stage) is not None]
 
     def lost(self, actor: Actor, reason: str, now: float) -> None:
         """An actor is gone. This is no fault, but if it held up the pass before, that counts as for any other actor.

@@ -221,7 +221,7 @@ class Repair:
                 if self._is_missed(member, stage, now):
                     return GiveUp(f"{actor} {self._why_withheld(actor)}, and another peer should take up stage {stage}")
             elif not table.assigned_to(actor):
-                if stage not in pass_state.sealed_at:  # a sealed stage is reducing, and would have to begin again
+                if not pass_state.reductions.is_sealed(stage):  # or it is reducing, and would have to begin again
                     table = amend(table, [actor], [], pass_state.weights, withheld)
                     self._publish(stage, table, f"{actor} {self._why_withheld(actor)} and has not begun any work")
             elif too_long:

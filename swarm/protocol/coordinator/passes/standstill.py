@@ -28,7 +28,8 @@ class Standstill:
                 waited = now - pass_state.moved_at.get(actor, pass_state.judged_from)
                 late = pass_state.lacks_result_of(actor) and waited > answer
                 return f"it reports that it is done, but its result has not come for {waited:.1f} s" if late else ""
-            reducing = pass_state.reduces_since(actor) if reduces_alone(member, pass_state) else None
+            stage = pass_state.stage_of(actor) if reduces_alone(member, pass_state) else None
+            reducing = None if stage is None else pass_state.reductions.member_still_since(actor, stage)
             if reducing is None or now - reducing <= answer:
                 return ""
             return f"it has not computed its part of the reduction for {now - reducing:.1f} s"
