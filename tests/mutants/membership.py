@@ -55,7 +55,7 @@ def _taken_from_a_leaver() -> list[Patch]:
         for actor, microbatches in list(pass_state.releasing.items()):
             stage = pass_state.stage_of(actor)
             if found is None and stage is not None and actor in self._members.withheld():
-                self._publish(
+                self._announcements.publish(
                     stage, amend(pass_state.tables[stage], [], microbatches, pass_state.weights), "it is leaving"
                 )
         return found

@@ -150,7 +150,9 @@ def _release_without_hand_shake() -> list[Patch]:
             actor, microbatches = next(iter(pass_state.releasing.items()))
             stage = pass_state.stage_of(actor)
             if stage is not None and len(pass_state.tables[stage].roster) > 1:
-                self._publish(stage, amend(pass_state.tables[stage], [], microbatches, pass_state.weights), "released")
+                self._announcements.publish(
+                    stage, amend(pass_state.tables[stage], [], microbatches, pass_state.weights), "released"
+                )
         return found
 
     return [(Repair, "tick", move_at_once), without_self_fence()]

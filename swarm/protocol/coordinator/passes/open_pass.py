@@ -14,6 +14,7 @@ from swarm.protocol.coordinator.membership.accusations import Failure
 from swarm.protocol.coordinator.membership.failure_detector import FailureDetector
 from swarm.protocol.coordinator.membership.failure_history import FailureHistory
 from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.passes.announcements import Announcements
 from swarm.protocol.coordinator.passes.blame import Blame
 from swarm.protocol.coordinator.passes.outcome import Completed, Decided, Dropped, GiveUp, Outcome
 from swarm.protocol.coordinator.passes.pass_state import PassState
@@ -66,7 +67,8 @@ class OpenPass:
         self.promotion = Promotion(pass_state, members, settings, out)
         self._blame = Blame(pass_state, members, failure_history)
         self._verdict = Verdict(pass_state, members, settings, failure_history)
-        self._repair = Repair(pass_state, members, settings, out, self.promotion, tables_told)
+        self._announcements = Announcements(pass_state, members, settings, tables_told, out)
+        self._repair = Repair(pass_state, members, settings, out, self.promotion, self._announcements)
         for stage in range(len(pass_state.tables)):
             tables_told.tell(pass_state, stage, f"{pass_state.kind.value} {pass_state.pass_id} opens")
         if told:
@@ -74,7 +76,7 @@ class OpenPass:
             microbatches = len(pass_state.tables[0].assignment)
             out.emit(PassOpened(str(pass_state.pass_id), pass_state.kind.value, replicas, microbatches))
         for actor in (*pass_state.actors, *(listener.actor for listener in pass_state.listeners)):
-            self._repair.tell(actor, now)
+            self._announcements.tell(actor, now)
         for actor in pass_state.tables[0].roster:
             for m in unasked(pass_state.tables[0], actor):
                 self._feed(actor, FrameKey(pass_state.pass_id, StageIndex(0), Direction.FORWARD, m))
@@ -123,7 +125,7 @@ class OpenPass:
         new = [each for each in listeners if (each.actor, each.stage) not in before]
         donors = [actor for stage in {each.stage for each in new} for actor in self.pass_state.tables[stage].roster]
         for actor in (*donors, *(each.actor for each in new)):
-            self._repair.tell(actor, now)
+            self._announcements.tell(actor, now)
 
     @property
     def closed(self) -> list[int]:

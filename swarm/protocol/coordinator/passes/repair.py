@@ -10,10 +10,11 @@ import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from swarm.events import MicrobatchesReleased, PeerFenced, StageAmended
+from swarm.events import MicrobatchesReleased, PeerFenced
 from swarm.protocol.coordinator.membership.failure_history import FailureHistory
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.passes.announcements import Announcements
 from swarm.protocol.coordinator.passes.assignment import amend, enlarge
 from swarm.protocol.coordinator.passes.holdups import Holdups
 from swarm.protocol.coordinator.passes.late_reductions import LateReductions
@@ -24,9 +25,8 @@ from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.promotion import Promotion
 from swarm.protocol.coordinator.passes.slow_replicas import SlowReplicas
 from swarm.protocol.coordinator.passes.stragglers import Stalled, Stragglers, Strikes
-from swarm.protocol.coordinator.passes.tables_report import TablesReport
-from swarm.protocol.ids import Actor, Microbatch, PassKind, StageIndex
-from swarm.protocol.messages import Amend, Fenced, Open, Release, StageTable
+from swarm.protocol.ids import Actor, Microbatch, PassKind
+from swarm.protocol.messages import Fenced, Release
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 
@@ -65,10 +65,10 @@ class Repair:
         settings: Settings,
         out: Outbox,
         promotion: Promotion,
-        tables_told: TablesReport,
+        announcements: Announcements,
     ) -> None:
         self._pass_state = pass_state
-        self._tables_told = tables_told
+        self._announcements = announcements
         self._promotion = promotion
         self._members = members
         self._settings = settings
@@ -82,10 +82,6 @@ class Repair:
         self.waits = ""
         """The paused members that the pass waited for at the last heartbeat, as text."""
         self._ticked_at = pass_state.opened_at
-        self._openings: dict[frozenset[int], Open] = {}
-        """Cache: the Open message for each set of stages whose tables its receiver must know. It holds while the tables
-        stay the same.
-        """
 
     # ------------------------------------------------------------ the dead
 
@@ -118,22 +114,8 @@ class Repair:
         pass_state.fences += 1
         pass_state.done_again += len(finished)
         table = amend(table, [actor], mine, pass_state.weights, self._spared())
-        self._publish(stage, table, f"{actor} is fenced: {reason}")
+        self._announcements.publish(stage, table, f"{actor} is fenced: {reason}")
         return None
-
-    def _publish(self, stage: int, table: StageTable, reason: str, entrant: Actor | None = None) -> None:
-        """Give a stage a new table, and send it to all peers that must know it. `entrant`: the actor that is new in the
-        table.
-        """
-        pass_state = self._pass_state
-        moved = pass_state.amend(stage, table)
-        self._openings.clear()
-        new = None if entrant is None else str(entrant)
-        self._out.emit(StageAmended(str(pass_state.pass_id), stage, table.number, list(moved), reason, new))
-        self._tables_told.tell(pass_state, stage, reason)
-        for near in pass_state.concerned(stage):
-            for actor in pass_state.tables[near].roster:
-                self._out.send(actor, Amend(pass_state.pass_id, StageIndex(stage), table, reason))
 
     # ------------------------------------------------------------ the slow
 
@@ -184,9 +166,9 @@ class Repair:
             who = f"{next(iter(slow))} is" if len(slow) == 1 else f"{len(slow)} peers are"
             reasons.append(f"{who} slow and released {len(every)} microbatches")
         if reasons:
-            self._publish(stage, table, "; ".join(reasons), new)
+            self._announcements.publish(stage, table, "; ".join(reasons), new)
         if new is not None:
-            self.tell(new, now)
+            self._announcements.tell(new, now)
 
     def _spared(self) -> frozenset[Actor]:
         """Actors that get no more work if they have other siblings: they leave, pause, or are on probation."""
@@ -223,7 +205,9 @@ class Repair:
             elif not table.assigned_to(actor):
                 if not pass_state.reductions.is_sealed(stage):  # or it is reducing, and would have to begin again
                     table = amend(table, [actor], [], pass_state.weights, withheld)
-                    self._publish(stage, table, f"{actor} {self._why_withheld(actor)} and has not begun any work")
+                    self._announcements.publish(
+                        stage, table, f"{actor} {self._why_withheld(actor)} and has not begun any work"
+                    )
             elif too_long:
                 return Suspect(actor, "it is leaving, and the step will take longer than it can stay")
             elif (unfinished := tuple(pass_state.unfinished(actor))) and pass_state.releasing.get(actor) != unfinished:
@@ -328,7 +312,7 @@ class Repair:
         pass_state.digest_retries[stage] = pass_state.digest_retries.get(stage, 0) + 1
         if pass_state.digest_retries[stage] > 1:
             return False
-        self._publish(stage, replace(table, number=table.number + 1), reason)
+        self._announcements.publish(stage, replace(table, number=table.number + 1), reason)
         return True
 
     # ------------------------------------------------------------ once a heartbeat
@@ -346,12 +330,8 @@ class Repair:
         for actor in pass_state.actors:
             if self._members.get(actor) is None:
                 return Suspect(actor, "it is gone", at_fault=False)
-            numbers = self._opening(pass_state.stages_near(actor)).numbers
-            self._tell_if_behind(actor, numbers, now)
-        for listener in pass_state.listeners:
-            member = self._members.get(listener.actor)
-            if member is not None and member.lost_at is None and not self._listens(member):
-                self._tell_again(member, now)
+            self._announcements.tell_if_behind(actor, now)
+        self._announcements.repeat_to_listeners(now)
         if (late := self._too_late()) is not None:
             late.came_late(pass_state.pass_id.version)
             return Suspect(
@@ -395,29 +375,6 @@ class Repair:
             return None
         return GiveUp(f"not complete after {now - pass_state.opened_at:.1f} s", tuple(idle))
 
-    def _listens(self, member: Member) -> bool:
-        """Return True if the member reports that it listens and does not take part in the pass (it may have done so
-        before).
-        """
-        status = member.status
-        takes_part = status is not None and status.pass_id == self._pass_state.pass_id and not status.fenced
-        return member.has_heard(self._pass_state.pass_id) and not takes_part
-
-    def _tell_if_behind(self, actor: Actor, numbers: tuple[int, ...], now: float) -> None:
-        """Send the opening again if the actor's status shows that it lacks a table. `numbers`: those of the current
-        tables that the actor must know.
-        """
-        member = self._members.get(actor)
-        status = member.status if member is not None else None
-        if status is not None and status.pass_id == self._pass_state.pass_id and status.numbers == numbers:
-            return
-        if member is not None:
-            self._tell_again(member, now)
-
-    def _tell_again(self, member: Member, now: float) -> None:
-        if now - member.told_at >= self._settings.heartbeat_s:
-            self.tell(member.actor, now)
-
     def _too_late(self) -> Member | None:
         """A promoted member that still lacks the last decision when all its siblings are done."""
         pass_state = self._pass_state
@@ -431,25 +388,3 @@ class Repair:
                 if member is not None and done and not begun:
                     return member
         return None
-
-    def tell(self, actor: Actor, now: float) -> None:
-        """Send an actor the opening with the current tables. A listener that loads a state also gets the donors of the
-        state.
-        """
-        pass_state = self._pass_state
-        if (member := self._members.get(actor)) is not None:
-            member.told_at = now
-        opening = self._opening(pass_state.stages_near(actor))
-        if (stage := pass_state.loads(actor)) is not None:
-            opening = replace(opening, donors=self._members.donors(pass_state.tables[stage].roster))
-        self._out.send(actor, opening)
-
-    def _opening(self, stages: frozenset[int]) -> Open:
-        """The Open message for peers that must know the tables of these stages."""
-        pass_state = self._pass_state
-        opening = self._openings.get(stages)
-        if opening is None or opening.listeners is not pass_state.listeners:
-            told, listeners = pass_state.told(stages), pass_state.listeners
-            opening = replace(pass_state.opening, tables=told, listeners=listeners)
-            self._openings[stages] = opening
-        return opening
