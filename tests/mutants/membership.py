@@ -17,7 +17,7 @@ from swarm.protocol.coordinator.membership.stage_costs import Lineup, StageCosts
 from swarm.protocol.coordinator.passes import open_pass as open_pass_module
 from swarm.protocol.coordinator.passes.assignment import amend
 from swarm.protocol.coordinator.passes.open_pass import OpenPass
-from swarm.protocol.coordinator.passes.repair import Repair
+from swarm.protocol.coordinator.passes.withheld_work import WithheldWork
 from swarm.protocol.coordinator.phase import Phase as CoordinatorPhase
 from swarm.protocol.coordinator.placement import rebalancing as rebalancing_module
 from swarm.protocol.coordinator.placement.placement import Placement
@@ -48,9 +48,9 @@ def _last_copy_let_go() -> list[Patch]:
 
 def _taken_from_a_leaver() -> list[Patch]:
     """What who is leaving has not reported is given to others before it answers."""
-    drain = Repair.drain
+    drain = WithheldWork.drain
 
-    def move_at_once(self: Repair, now: float) -> Any:
+    def move_at_once(self: WithheldWork, now: float) -> Any:
         found, pass_state = drain(self, now), self._pass_state
         for actor, microbatches in list(pass_state.releasing.items()):
             stage = pass_state.stage_of(actor)
@@ -60,7 +60,7 @@ def _taken_from_a_leaver() -> list[Patch]:
                 )
         return found
 
-    return [(Repair, "drain", move_at_once), without_self_fence()]
+    return [(WithheldWork, "drain", move_at_once), without_self_fence()]
 
 
 def _sums_unchecked() -> list[Patch]:

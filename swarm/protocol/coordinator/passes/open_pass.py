@@ -16,10 +16,11 @@ from swarm.protocol.coordinator.membership.failure_history import FailureHistory
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.announcements import Announcements
 from swarm.protocol.coordinator.passes.blame import Blame
+from swarm.protocol.coordinator.passes.findings import Suspect, TooLong
 from swarm.protocol.coordinator.passes.outcome import Completed, Decided, Dropped, GiveUp, Outcome
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.promotion import Promotion
-from swarm.protocol.coordinator.passes.repair import Repair, Suspect, TooLong
+from swarm.protocol.coordinator.passes.repair import Repair
 from swarm.protocol.coordinator.passes.stragglers import Stalled
 from swarm.protocol.coordinator.passes.tables_report import TablesReport
 from swarm.protocol.coordinator.passes.verdict import Verdict
@@ -163,7 +164,7 @@ class OpenPass:
     @property
     def waits(self) -> str:
         """The paused members that the pass waits for, as of the last heartbeat, as text. Empty: none."""
-        return self._repair.waits
+        return self._repair.withheld_work.waits
 
     def tick(self, failure_detector: FailureDetector, now: float) -> None:
         """Call it once a heartbeat."""
@@ -180,7 +181,7 @@ class OpenPass:
     def drain(self, now: float) -> None:
         """Reassign the unstarted microbatches of members that are leaving or paused."""
         if self.outcome is None:
-            self._resolve(self._repair.drain(now))
+            self._resolve(self._repair.withheld_work.drain(now))
 
     # ------------------------------------------------------------ feeding
 

@@ -6,8 +6,7 @@ tells the pass to exclude an actor (`Suspect`) or to abort the pass (`GiveUp`).
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 from swarm.events import MicrobatchesReleased, PeerFenced
@@ -16,6 +15,7 @@ from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.announcements import Announcements
 from swarm.protocol.coordinator.passes.assignment import amend, enlarge
+from swarm.protocol.coordinator.passes.findings import Suspect, TooLong
 from swarm.protocol.coordinator.passes.holdups import Holdups
 from swarm.protocol.coordinator.passes.late_reductions import LateReductions
 from swarm.protocol.coordinator.passes.lone_actors import LoneActors
@@ -25,34 +25,11 @@ from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.promotion import Promotion
 from swarm.protocol.coordinator.passes.slow_replicas import SlowReplicas
 from swarm.protocol.coordinator.passes.stragglers import Stalled, Stragglers, Strikes
+from swarm.protocol.coordinator.passes.withheld_work import WithheldWork
 from swarm.protocol.ids import Actor, Microbatch, PassKind
 from swarm.protocol.messages import Fenced, Release
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
-
-MISSED_AFTER = 2.0
-"""A step waits for a paused member at most this multiple of `recruit_after_s`, if another peer could take its place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Suspect:
-    """A finding: the pass should continue without this actor."""
-
-    actor: Actor
-    reason: str
-    at_fault: bool = True
-    """False if the actor is merely gone and has done nothing wrong."""
-    accused: tuple[Actor, ...] = ()
-    """Other actors that may be at fault instead: the few for which the actor reports to wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class TooLong:
-    """A finding: a forward-only pass has taken longer than it may."""
-
-    reason: str
-    who: tuple[Actor, ...]
-    """Actors that had work in the pass and did not do it."""
 
 
 class Repair:
@@ -79,9 +56,7 @@ class Repair:
         self._lone_actors = LoneActors(pass_state, members, self._limits, settings)
         self._late_reductions = LateReductions(pass_state, members, settings)
         self.holdups = Holdups(pass_state, members, self._late_reductions, settings.heartbeat_s)
-        self.waits = ""
-        """The paused members that the pass waited for at the last heartbeat, as text."""
-        self._ticked_at = pass_state.opened_at
+        self.withheld_work = WithheldWork(pass_state, members, settings, announcements, out)
 
     # ------------------------------------------------------------ the dead
 
@@ -154,7 +129,7 @@ class Repair:
                 reasons.append(f"{entrant} has caught up, and takes over {len(moved)} microbatches of {giver}")
             elif giver in withheld:
                 table = amend(table, [], moved, pass_state.weights, spared)
-                reasons.append(f"{giver} {self._why_withheld(giver)} and hands on {len(moved)} microbatches")
+                reasons.append(f"{giver} {self.withheld_work.why(giver)} and hands on {len(moved)} microbatches")
             else:
                 slow[giver] = moved
                 pass_state.disturbers.setdefault(giver, f"it was slow and released {len(moved)} microbatches")
@@ -173,93 +148,6 @@ class Repair:
     def _spared(self) -> frozenset[Actor]:
         """Actors that get no more work if they have other siblings: they leave, pause, or are on probation."""
         return self._pass_state.probed.union(self._members.withheld())
-
-    # ------------------------------------------------------------ members that leave or pause
-
-    def _why_withheld(self, actor: Actor) -> str:
-        """The reason why an actor gets no new work, as text to follow the actor's name."""
-        member = self._members.get(actor)
-        return f"is paused ({member.paused})" if member is not None and member.leaving_since is None else "is leaving"
-
-    def drain(self, now: float) -> Suspect | GiveUp | None:
-        """Reassign the unstarted work of members that leave or pause. Return a member that cannot stay until the step
-        is decided.
-
-        A member that has accumulated something stays until then. Otherwise that work would have to be repeated.
-        """
-        pass_state, withheld = self._pass_state, self._members.withheld()
-        for actor in [a for a in pass_state.actors if a in withheld]:
-            stage, member = pass_state.stage_of(actor), self._members.get(actor)
-            if stage is None or member is None:
-                continue
-            table, left = pass_state.tables[stage], math.inf
-            if member.leaving_since is not None:
-                left = member.leaving_since + self._settings.leave_s - now
-            too_long = left < math.inf and self._least_rest_s() > left
-            if all(a in withheld for a in table.roster):
-                # the last replica: its state from before the step is worth more than this step
-                if self._members.has_successor(stage) and (too_long or left < self._settings.leave_s / 2):
-                    return GiveUp(f"{actor} is leaving, and another peer must take up stage {stage} first")
-                if self._is_missed(member, stage, now):
-                    return GiveUp(f"{actor} {self._why_withheld(actor)}, and another peer should take up stage {stage}")
-            elif not table.assigned_to(actor):
-                if not pass_state.reductions.is_sealed(stage):  # or it is reducing, and would have to begin again
-                    table = amend(table, [actor], [], pass_state.weights, withheld)
-                    self._announcements.publish(
-                        stage, table, f"{actor} {self._why_withheld(actor)} and has not begun any work"
-                    )
-            elif too_long:
-                return Suspect(actor, "it is leaving, and the step will take longer than it can stay")
-            elif (unfinished := tuple(pass_state.unfinished(actor))) and pass_state.releasing.get(actor) != unfinished:
-                pass_state.releasing[actor] = unfinished
-                self._out.send(actor, Release(pass_state.pass_id, table.number, unfinished))
-        return None
-
-    def _is_missed(self, member: Member, stage: int, now: float) -> bool:
-        """Return True if the step must be run again, because it waits for a paused member that another peer could
-        replace.
-
-        The limit leaves a standby enough time to load the stage and enter this step. If no peer stands by, one must be
-        moved from another stage, which is possible only between steps.
-        """
-        paused_s = now - member.paused_at
-        long = member.leaving_since is None and paused_s >= MISSED_AFTER * self._settings.recruit_after_s
-        return long and stage in self._waiting_for() and self._members.has_successor(stage)
-
-    def _waiting_for(self) -> dict[int, Member]:
-        """For each stage that is waiting for paused members to continue, the first of these members."""
-        pass_state, found = self._pass_state, dict[int, Member]()
-        withheld = set(self._members.withheld()) if self._members.paused else set()
-        for member in self._members.paused:
-            stage = pass_state.stage_of(member.actor)
-            if stage is None or not pass_state.unfinished(member.actor):
-                continue
-            if withheld.issuperset(pass_state.tables[stage].roster):
-                found.setdefault(stage, member)
-        return found
-
-    def _excuse_waiting(self, now: float) -> None:
-        """Do not count the time in which the pass waits for a paused member against any actor."""
-        waiting = self._waiting_for()
-        names = [
-            f"stage {stage} waits for {each.actor}, which is paused: {each.paused}"
-            for stage, each in sorted(waiting.items())
-        ]
-        self.waits = "; ".join(names)
-        if waiting:
-            self._pass_state.excuse(now - self._ticked_at, now)
-        self._ticked_at = now
-
-    def _least_rest_s(self) -> float:
-        """Lower bound of the seconds until the pass is complete: the computing time alone, if all replicas are always
-        busy.
-        """
-        longest = 0.0
-        for table in self._pass_state.tables:
-            rates = [1.0 / s for a in table.roster if (s := self._members.seconds_per_microbatch(a)) is not None]
-            if len(rates) == len(table.roster):
-                longest = max(longest, sum(len(self._pass_state.unfinished(a)) for a in table.roster) / sum(rates))
-        return longest
 
     # ------------------------------------------------------------ replicas that disagree
 
@@ -324,7 +212,7 @@ class Repair:
 
         `unheard`: actors that are silent, perhaps because this coordinator is cut off.
         """
-        self._excuse_waiting(now)
+        self.withheld_work.excuse_waiting(now)
         pass_state = self._pass_state
         trains = pass_state.kind is PassKind.TRAIN
         for actor in pass_state.actors:
@@ -348,7 +236,7 @@ class Repair:
         for actor, microbatches in pass_state.releasing.items():
             if (at := pass_state.stage_of(actor)) is not None:
                 self._out.send(actor, Release(pass_state.pass_id, pass_state.tables[at].number, microbatches))
-        if trains and not unheard and not self.waits:
+        if trains and not unheard and not self.withheld_work.waits:
             self.holdups.tick(now)
         else:
             self.holdups.skip(now)
