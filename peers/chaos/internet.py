@@ -67,7 +67,7 @@ class Internet(ABC):
     def add(self, host: HostPlan) -> Place:
         """Connect a host."""
         shapes = {"up": asdict(host.up), "down": asdict(host.down)}
-        place = self._add(host, {"do": "host", "name": host.name, **shapes, "nat": host.nat})
+        place = self._add({"do": "host", "name": host.name, **shapes, "nat": host.nat})
         for other in self._hosts:
             for pair in ((host.name, other), (other, host.name)):
                 self.shape([pair], self._plan.shape(*pair))
@@ -98,7 +98,7 @@ class Internet(ABC):
     def _open(self, plan: NetworkPlan) -> _Program: ...
 
     @abstractmethod
-    def _add(self, host: HostPlan, order: dict[str, Any]) -> Place: ...
+    def _add(self, order: dict[str, Any]) -> Place: ...
 
 
 class Namespaces(Internet):
@@ -107,7 +107,7 @@ class Namespaces(Internet):
     def _open(self, plan: NetworkPlan) -> _Program:
         return _Program("peers.chaos.forwarder", str(plan.seed), str(plan.mtu))
 
-    def _add(self, host: HostPlan, order: dict[str, Any]) -> Place:
+    def _add(self, order: dict[str, Any]) -> Place:
         number = len(self._hosts) + 1
         address = f"{_NETWORK}.{number // 250}.{number % 250 + 1}"
         namespace = self._say(order | {"address": address})["namespace"]
@@ -124,7 +124,7 @@ class Relays(Internet):
     def _open(self, plan: NetworkPlan) -> _Program:
         return _Program("peers.chaos.relay", str(plan.seed))
 
-    def _add(self, host: HostPlan, order: dict[str, Any]) -> Place:
+    def _add(self, order: dict[str, Any]) -> Place:
         port = _free_port()
         front = self._say(order | {"port": port})["front"]
         announced = f"--announce=/ip4/127.0.0.1/tcp/{front}"

@@ -139,7 +139,7 @@ class _Story:
         with self._phase("start"):
             coordinator = self._start(run)
             log = EventTail(self._coordinator_home.events)
-            self._wait_for_first_step(coordinator, log, progress)
+            self._wait_for_first_step(log, progress)
         with self._phase("train"):
             self._train(run, coordinator, log, progress)
         if self._options.check:
@@ -209,7 +209,7 @@ class _Story:
         self._say(f"each peer joins with: swarm-peer join {invite.read_text().strip()[:24]}…")
         return coordinator
 
-    def _wait_for_first_step(self, coordinator: Child, log: EventTail, progress: Progress) -> None:
+    def _wait_for_first_step(self, log: EventTail, progress: Progress) -> None:
         def opened() -> bool:
             found = log.read()
             for at, event in found:

@@ -217,7 +217,7 @@ def _refuse_markup_and_json(path: Path, start: str) -> None:
     lines = [line for line in head.splitlines()[: 4 * _JSON_LINES_SEEN] if line.strip()][:_JSON_LINES_SEEN]
     if len(lines) > 1 and all(_is_object(line) for line in lines):
         raise CorpusError(f"{path}: it contains JSON lines: rename it to {path.stem}.jsonl")
-    if head.startswith(("[", "{")) and _is_json(path, head):
+    if head.startswith(("[", "{")) and _is_json(head):
         raise CorpusError(f"{path}: it contains JSON: rename it to {path.stem}.json")
 
 
@@ -228,7 +228,7 @@ def _is_object(line: str) -> bool:
         return False
 
 
-def _is_json(path: Path, head: str) -> bool:
+def _is_json(head: str) -> bool:
     """Whether a file whose first bytes look like JSON is JSON; of a large file, only the beginning is checked."""
     if len(head.encode("utf-8", errors="replace")) < _LOOK - 4:
         return _is_json_throughout(head)

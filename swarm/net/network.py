@@ -85,7 +85,7 @@ class Network:
         """Checks handshakes; `admission.refused` counts the refused ones by reason."""
         self.link_rates = LinkRates()
         """Measured rates of the incoming links."""
-        self.round_trips = RoundTrips(me)
+        self.round_trips = RoundTrips()
         """Measured round-trip times of the actors that were pinged."""
         self.traffic = TrafficMeter()
         """Bytes sent and received on all channels."""

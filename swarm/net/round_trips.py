@@ -21,8 +21,7 @@ MOST = 1024
 class RoundTrips:
     """The measured round-trip times of one process."""
 
-    def __init__(self, me: Actor, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._me = me
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._number = 0
         self._asked: dict[int, tuple[Actor, float]] = {}

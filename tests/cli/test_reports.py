@@ -31,7 +31,7 @@ class Line:
         self.pinged: list[Actor] = []
         self.traffic = self
         self.link_rates = LinkRates()
-        self.round_trips = RoundTrips(ME)
+        self.round_trips = RoundTrips()
 
     def send(self, to: Actor, message: Message) -> None:
         self.sent.append((to, message))

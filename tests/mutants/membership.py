@@ -17,13 +17,14 @@ from swarm.protocol.coordinator.membership.stage_costs import Lineup, StageCosts
 from swarm.protocol.coordinator.passes import open_pass as open_pass_module
 from swarm.protocol.coordinator.passes.assignment import amend
 from swarm.protocol.coordinator.passes.open_pass import OpenPass
-from swarm.protocol.coordinator.passes.repair import Repair
+from swarm.protocol.coordinator.passes.withheld_work import WithheldWork
 from swarm.protocol.coordinator.phase import Phase as CoordinatorPhase
 from swarm.protocol.coordinator.placement import rebalancing as rebalancing_module
 from swarm.protocol.coordinator.placement.placement import Placement
 from swarm.protocol.coordinator.placement.planner import Move, Stay
 from swarm.protocol.coordinator.placement.rebalancing import Rebalancing
 from swarm.protocol.coordinator.placement.seats import Seats
+from swarm.protocol.coordinator.placement.withheld_states import WithheldStates
 from swarm.protocol.ids import StageIndex
 from swarm.protocol.messages import Means
 from swarm.protocol.peer.catch_up import CatchUp
@@ -47,19 +48,19 @@ def _last_copy_let_go() -> list[Patch]:
 
 def _taken_from_a_leaver() -> list[Patch]:
     """What who is leaving has not reported is given to others before it answers."""
-    drain = Repair.drain
+    drain = WithheldWork.drain
 
-    def move_at_once(self: Repair, now: float) -> Any:
+    def move_at_once(self: WithheldWork, now: float) -> Any:
         found, pass_state = drain(self, now), self._pass_state
         for actor, microbatches in list(pass_state.releasing.items()):
             stage = pass_state.stage_of(actor)
             if found is None and stage is not None and actor in self._members.withheld():
-                self._publish(
+                self._announcements.publish(
                     stage, amend(pass_state.tables[stage], [], microbatches, pass_state.weights), "it is leaving"
                 )
         return found
 
-    return [(Repair, "drain", move_at_once), without_self_fence()]
+    return [(WithheldWork, "drain", move_at_once), without_self_fence()]
 
 
 def _sums_unchecked() -> list[Patch]:
@@ -125,12 +126,12 @@ def _checkpoints_kept_back() -> list[Patch]:
 
 def _state_kept_back() -> list[Patch]:
     """The run waits for the state of a stage's holders, whoever gets it."""
-    return [(Placement, "_nobody_gets", lambda self, *_: False)]
+    return [(WithheldStates, "_nobody_gets", lambda self, *_: False)]
 
 
 def _loses_again() -> list[Patch]:
     """Who loses its state loads an older one, and is relied upon as before."""
-    return [(Placement, "_lose", lambda self, *_: "")]
+    return [(WithheldStates, "lose", lambda self, *_: "")]
 
 
 def _last_replica_moved() -> list[Patch]:

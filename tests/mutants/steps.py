@@ -10,7 +10,7 @@ from swarm.protocol.coordinator.io import Feed
 from swarm.protocol.coordinator.pass_cycle import PassCycle
 from swarm.protocol.coordinator.passes import repair as mending_module
 from swarm.protocol.coordinator.passes.assignment import amend
-from swarm.protocol.coordinator.passes.open_pass import Decided
+from swarm.protocol.coordinator.passes.outcome import Decided
 from swarm.protocol.coordinator.passes.preparation import Preparation
 from swarm.protocol.coordinator.passes.repair import Repair
 from swarm.protocol.coordinator.phase import Phase as CoordinatorPhase
@@ -150,7 +150,9 @@ def _release_without_hand_shake() -> list[Patch]:
             actor, microbatches = next(iter(pass_state.releasing.items()))
             stage = pass_state.stage_of(actor)
             if stage is not None and len(pass_state.tables[stage].roster) > 1:
-                self._publish(stage, amend(pass_state.tables[stage], [], microbatches, pass_state.weights), "released")
+                self._announcements.publish(
+                    stage, amend(pass_state.tables[stage], [], microbatches, pass_state.weights), "released"
+                )
         return found
 
     return [(Repair, "tick", move_at_once), without_self_fence()]

@@ -19,7 +19,7 @@ from swarm.protocol.coordinator.membership.doubts import REMEMBERED, Doubted, Do
 from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.people import People
-from swarm.protocol.coordinator.passes.repair import GiveUp
+from swarm.protocol.coordinator.passes.outcome import GiveUp
 from swarm.protocol.ids import Actor, Attempt, PassId, StepNumber, Term
 from swarm.protocol.io import Emit
 from swarm.protocol.outbox import Outbox

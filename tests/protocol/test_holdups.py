@@ -27,7 +27,9 @@ class Stage:
         for actor in self.actors.values():
             self.members.add(actor, 0.0)
         settings = small_settings(stages=1, microbatches=len(names), steps=2, replicas=len(names))
-        self.holdups = Holdups(self.record, self.members, LateReductions(settings), heartbeat_s=1.0)
+        self.holdups = Holdups(
+            self.record, self.members, LateReductions(self.record, self.members, settings), heartbeat_s=1.0
+        )
 
     def report(self, *, busy: str = "", idle: str = "", **awaited: str) -> None:
         """`busy`: who has work in hand. `idle`: who has not done its work and reports that it has none in hand. Others:

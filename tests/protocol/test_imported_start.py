@@ -85,7 +85,7 @@ def test_the_simulator_notices_a_peer_that_makes_version_0() -> None:
     assert plan.settings.imported and run_seed("imported", 0).ok
     run = Run(dataclasses.replace(plan, faults=(), weather=None))
     assert run.world.coordinator is not None
-    run.world.coordinator.core._placement._settings = dataclasses.replace(plan.settings, imported=False)
+    run.world.coordinator.core._placement.orders._settings = dataclasses.replace(plan.settings, imported=False)
     with pytest.raises(Violation, match="should initialise version 0, which is imported"):
         run.finish()
 

@@ -96,10 +96,10 @@ def test_a_reduce_of_one_end_is_late_only_from_when_both_are_sealed() -> None:
     record = pass_state()
     for at, actor in ((1.0, ROSTERS[2][0]), (1.0, ROSTERS[2][1]), (1.0, ROSTERS[1][0])):
         record.on_status(Status(actor, None, 0, PASS, (0, 0, 0), done=0b11), at)
-    assert record.sealed_since(1) == 1.0 and record.sealed_since(2) is None
+    assert record.reductions.sealed_since(1) == 1.0 and record.reductions.sealed_since(2) is None
     for actor in ROSTERS[0]:
         record.on_status(Status(actor, None, 0, PASS, (0, 0, 0), done=0b11), 7.0)
-    assert record.sealed_since(0) == record.sealed_since(2) == 7.0
+    assert record.reductions.sealed_since(0) == record.reductions.sealed_since(2) == 7.0
 
 
 def guilty(
@@ -129,10 +129,10 @@ def guilty(
             if actor.peer in prepared:
                 record.preparation.reports[s][actor] = Prepared(record.attempt(s), "", 1.0, 0.0)
     settings = small_settings(stages=3, microbatches=2, steps=2, replicas=2, ends_share=True)
-    reductions = LateReductions(settings)
-    actor = reductions.holds_up(members, record, stage)
+    reductions = LateReductions(record, members, settings)
+    actor = reductions.holds_up(stage)
     if accused:
-        return () if actor is None else reductions.kept_waiting_by(members, record, actor)
+        return () if actor is None else reductions.kept_waiting_by(actor)
     return actor
 
 

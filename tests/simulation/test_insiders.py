@@ -25,7 +25,7 @@ from swarm.events import (
 )
 from swarm.manifest import DivergenceSection
 from swarm.protocol.coordinator.membership.probation import Probation
-from swarm.protocol.coordinator.passes.stragglers import WORTH_BEATS
+from swarm.protocol.coordinator.passes.pass_limits import WORTH_BEATS
 from swarm.protocol.coordinator.placement.bench import Bench
 from swarm.simulation.faults.lie import DISTURBANCES, About, Disturbance, Lie
 from swarm.simulation.runs.plan import Plan, small_settings

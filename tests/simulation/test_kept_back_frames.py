@@ -12,7 +12,7 @@ import pytest
 from swarm.events import EvaluationDropped, PeerExpelled, PeerFenced, StepDecided
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.passes.pass_state import PassState
-from swarm.protocol.coordinator.passes.stragglers import Stragglers
+from swarm.protocol.coordinator.passes.standstill import Standstill
 from swarm.protocol.coordinator.placement.bench import Bench
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import (
@@ -175,7 +175,7 @@ def test_who_lacks_the_frames_of_others_falsely_is_the_one_that_leaves(monkeypat
     insider = Insider("peer1", has_nothing_to_do, stages=2, replicas=3)
     insider.finish()
     assert {peer for _, peer in insider.fenced} == {"peer1"}
-    monkeypatch.setattr(Stragglers, "_why_waiting", lambda *_: "")
+    monkeypatch.setattr(Standstill, "why_waiting", lambda *_: "")
     with pytest.raises(Violation):
         Insider("peer1", has_nothing_to_do, stages=2, replicas=3).finish()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from swarm.events import RolledBack
-from swarm.protocol.coordinator.placement.placement import Placement
+from swarm.protocol.coordinator.placement.withheld_states import WithheldStates
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Join, Message, Status
 from swarm.simulation.kernel.violation import Violation
@@ -71,7 +71,7 @@ def test_the_run_goes_back_without_the_state_that_is_kept_back(
     says: Callable[[Message], Message], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert rollbacks(says, False, monkeypatch) == 1
-    monkeypatch.setattr(Placement, "_keep_it_back", lambda *_: False)
+    monkeypatch.setattr(WithheldStates, "has", lambda *_: False)
     with pytest.raises(Violation):
         rollbacks(says, False, monkeypatch)
 

@@ -114,12 +114,6 @@ class Process:
         """When the last such event was written, 0 if none was."""
         return max((at for at, event in self.log if isinstance(event, kind)), default=0.0)
 
-    def last_life(self) -> list[tuple[float, Event]]:
-        """The events since its last start."""
-        log = self.log
-        start = max((i for i, (_, event) in enumerate(log) if isinstance(event, ProcessStarted)), default=0)
-        return log[start:]
-
     @property
     def actor(self) -> str:
         """How logs name its present life."""

@@ -1,7 +1,7 @@
 """Departures: the coordinator dismisses each member that is leaving as soon as nothing depends on it any more.
 
-`Repair.drain` reassigns the member's unstarted microbatches of the open pass. This file decides when the member may
-leave: once its part in the pass is decided, and another member holds its stage or no member will in time.
+`WithheldWork.drain` reassigns the member's unstarted microbatches of the open pass. This file decides when the member
+may leave: once its part in the pass is decided, and another member holds its stage or no member will in time.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from swarm.protocol.coordinator.membership.doubts import IF_DIVERGED, Doubted, D
 from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.passes.outcome import GiveUp
 from swarm.protocol.coordinator.passes.pass_state import PassState
-from swarm.protocol.coordinator.passes.repair import GiveUp
 from swarm.protocol.ids import Actor
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings

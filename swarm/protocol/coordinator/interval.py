@@ -10,7 +10,8 @@ from swarm.protocol.coordinator.commands import signed
 from swarm.protocol.coordinator.membership.failure_history import FailureHistory
 from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.membership.members import Members
-from swarm.protocol.coordinator.placement.placement import NewTerm, Placement, Survey
+from swarm.protocol.coordinator.placement.placement import Placement
+from swarm.protocol.coordinator.placement.survey import NewTerm, Survey
 from swarm.protocol.coordinator.scheduler import Scheduler
 from swarm.protocol.ids import PassKind
 from swarm.protocol.outbox import Outbox
@@ -107,7 +108,7 @@ class Interval:
         elif paused is not None:
             self._wait(signed("paused", paused))
             if (self._history.archived or 0) < self._history.controls.checkpoint:
-                self._placement.ask_to_save(now)
+                self._placement.orders.ask_to_save(now)
         elif survey.ready and self._rests(survey, now):
             self._wait(self._failure_history.why_rests(survey.actors, version))
         elif survey.ready:
@@ -151,4 +152,4 @@ class Interval:
         if late:
             self._wait(self._checkpoints.lacking(self._history.version, now))
         if late or not self._settings.saves(self._history.version):  # otherwise its peers save it anyway
-            self._placement.ask_to_save(now)
+            self._placement.orders.ask_to_save(now)

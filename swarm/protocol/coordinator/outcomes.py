@@ -25,9 +25,9 @@ from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.costs_report import CostsReport
 from swarm.protocol.coordinator.passes.drift import Drift
-from swarm.protocol.coordinator.passes.open_pass import Completed, Decided, Drifted, Dropped, OpenPass, Spoilt
+from swarm.protocol.coordinator.passes.open_pass import OpenPass
+from swarm.protocol.coordinator.passes.outcome import Completed, Decided, Drifted, Dropped, GiveUp, Spoilt
 from swarm.protocol.coordinator.passes.pass_state import PassState
-from swarm.protocol.coordinator.passes.repair import GiveUp
 from swarm.protocol.coordinator.scheduler import Scheduler
 from swarm.protocol.ids import Actor, PassKind
 from swarm.protocol.messages import Decision

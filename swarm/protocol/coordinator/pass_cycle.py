@@ -27,13 +27,16 @@ from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.stage_costs import StageCosts
 from swarm.protocol.coordinator.outcomes import Again, Close, Commit, Outcomes
 from swarm.protocol.coordinator.passes.costs_report import CostsReport
-from swarm.protocol.coordinator.passes.open_pass import Decided, OpenPass
+from swarm.protocol.coordinator.passes.open_pass import OpenPass
+from swarm.protocol.coordinator.passes.outcome import Decided
 from swarm.protocol.coordinator.passes.partitions import Partitions
 from swarm.protocol.coordinator.passes.progress_report import ProgressReport
 from swarm.protocol.coordinator.passes.roster_weights import RosterWeights
+from swarm.protocol.coordinator.passes.step_report import StepReport
 from swarm.protocol.coordinator.passes.tables_report import TablesReport
 from swarm.protocol.coordinator.phase import Phase
-from swarm.protocol.coordinator.placement.placement import NewTerm, Placement, Survey
+from swarm.protocol.coordinator.placement.placement import Placement
+from swarm.protocol.coordinator.placement.survey import NewTerm, Survey
 from swarm.protocol.coordinator.scheduler import Scheduler
 from swarm.protocol.coordinator.step_entry import StepEntry
 from swarm.protocol.coordinator.terms import Terms
@@ -90,6 +93,7 @@ class PassCycle:
         self._partitions = Partitions(history, failure_history, out)
         self._tables_told = TablesReport(members, stage_costs, out)
         self._progress_told = ProgressReport(out)
+        self._step_told = StepReport(settings, members, out)
         self.costs = CostsReport(settings, out)
         self.checkpoints = Checkpoints(
             settings, history, members, failure_history.doubts, failure_history.kept_back, out
@@ -182,7 +186,7 @@ class PassCycle:
         there = [actor for actor in pass_state.actors if actor not in without]
         workers = [actor for actor in there if pass_state.has_work(actor)]
         self.open_pass.held_up(now, self._failure_history.settle(workers, pass_state.pass_id))
-        sealed = max(pass_state.sealed_at.values()) if pass_state.sealed_at else None
+        sealed = pass_state.reductions.last_sealed_at
         self._placement.rebalancing.decided(now - pass_state.opened_at, None if sealed is None else now - sealed)
         self._placement.decided([listener.actor for listener in pass_state.listeners])
         for actor in there:
@@ -191,7 +195,7 @@ class PassCycle:
                 member.has_counted = member.shown = True
                 if pass_state.has_work(actor):
                     self._failure_history.probation.worked(actor.peer, pass_state.pass_id)
-        self.open_pass.report(decided, now)
+        self._step_told.tell(pass_state, decided, now)
         self.costs.decided(pass_state, without, now)
         self._close(now)
 

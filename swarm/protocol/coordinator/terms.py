@@ -6,7 +6,7 @@ from swarm.events import CoordinatorStarted
 from swarm.protocol.coordinator.io import WriteTerm
 from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.membership.members import Members
-from swarm.protocol.coordinator.placement.placement import NewTerm
+from swarm.protocol.coordinator.placement.survey import NewTerm
 from swarm.protocol.ids import Term
 from swarm.protocol.outbox import Outbox
 

@@ -73,7 +73,6 @@ class Microbatches:
         self.work: dict[Microbatch, MicrobatchWork] = {}
         self.detours = Detours(context, stage, opening.pass_id, self.tables, self.rosters)
         self.wants = FrameWants(context, stage, opening, self.tables, self.work, crossings, self.detours)
-        self._is_up = context.is_up
         self._is_paused = context.is_paused
         self._slots = context.slots
         self._out = context.out

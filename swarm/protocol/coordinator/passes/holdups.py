@@ -58,7 +58,7 @@ class Holdups:
         pass_state, before = self._pass_state, sum(self.seconds.values())
         for stage in range(len(pass_state.tables)):
             found = self._still_computing(stage)
-            if stage == min(pass_state.reduces_with(stage)) and pass_state.sealed_since(stage) is not None:
+            if stage == min(pass_state.reduces_with(stage)) and pass_state.reductions.sealed_since(stage) is not None:
                 found = self._in_reduction(stage)
             for actor, times in found.items():
                 self.seconds[actor] += times * since
@@ -79,7 +79,7 @@ class Holdups:
         finished, and the reduction, if that has begun.
         """
         pass_state = self._pass_state
-        mine, sealed = pass_state.assigned_to(actor), pass_state.sealed_since(stage)
+        mine, sealed = pass_state.assigned_to(actor), pass_state.reductions.sealed_since(stage)
         again = 1.0 - len(pass_state.unfinished(actor)) / len(mine) if mine else 0.0
         return again * self.saved_s(actor, stage) + (0.0 if sealed is None else now - sealed)
 
@@ -134,12 +134,11 @@ class Holdups:
 
     def _in_reduction(self, stage: int) -> dict[Actor, int]:
         """The actors that hold up a sealed reduction, and how often its time counts for each."""
-        members, pass_state = self._members, self._pass_state
-        late = self._late_reductions.most_awaited(members, pass_state, stage)
+        late = self._late_reductions.most_awaited(stage)
         if not late:
             return self._of_few(stage)
         found = dict.fromkeys(late, 1)
-        kept_by = {actor: self._late_reductions.kept_waiting_by(members, pass_state, actor) for actor in late}
+        kept_by = {actor: self._late_reductions.kept_waiting_by(actor) for actor in late}
         for accused in {each for named in kept_by.values() for each in named if each not in late}:
             kept = [actor for actor, named in kept_by.items() if accused in named]
             found[accused] = 2
@@ -160,9 +159,9 @@ class Holdups:
         if len(roster) > 2 or len(pass_state.reduces_with(stage)) > 1:
             return {}
         left = [actor for actor in roster if actor not in pass_state.preparation.reports[stage]]
-        since = pass_state.sealed_since(stage)
+        since = pass_state.reductions.sealed_since(stage)
         if len(left) == 2:
-            since = min(pass_state.reduces_since(actor) or self._looked_at for actor in left)
+            since = min(pass_state.reductions.member_still_since(actor, stage) or self._looked_at for actor in left)
         if not left or since is None or self._looked_at - since <= STILL_BEATS * self._heartbeat_s:
             return {}
         if len(roster) == 1:
@@ -170,7 +169,7 @@ class Holdups:
         computing = [a for a in left if (m := self._members.get(a)) is not None and reduces_alone(m, pass_state)]
         if len(computing) == 1:
             return {computing[0]: 1}
-        if not any(self._late_reductions.kept_waiting_by(self._members, pass_state, actor) for actor in left):
+        if not any(self._late_reductions.kept_waiting_by(actor) for actor in left):
             return dict.fromkeys(left, 1) if len(left) == 1 else {}  # two that compute would do so alone too
         one, other = sorted(roster, key=lambda actor: (self._members.standing(actor), actor))
         return {one: 1, other: 2}

@@ -16,50 +16,55 @@ from swarm.protocol.timeouts import reduce_deadline
 
 
 class LateReductions:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, pass_state: PassState, members: Members, settings: Settings) -> None:
+        self._pass_state = pass_state
+        self._members = members
         self._settings = settings
 
-    def stuck(self, members: Members, pass_state: PassState, now: float) -> list[int]:
+    def stuck(self, now: float) -> list[int]:
         """Fully sealed stages whose reduction has made no progress for too long.
 
         The member decides for which reductions have taken longest. A new member, whose line nobody knows yet, has a
         third of the step budget.
         """
-        found = []
-        for stage in self._reducing(pass_state):
-            if (since := pass_state.reduce_still_since(stage)) is None:
+        found, pass_state = [], self._pass_state
+        for stage in self._reducing():
+            if (since := pass_state.reductions.still_since(stage)) is None:
                 continue
             there = [
-                members.get(actor) for s in pass_state.reduces_with(stage) for actor in pass_state.tables[s].roster
+                self._members.get(actor)
+                for s in pass_state.reduces_with(stage)
+                for actor in pass_state.tables[s].roster
             ]
             budget_s, beat_s = self._settings.step_budget_s, self._settings.heartbeat_s
-            allowed = max(reduce_deadline(m.reducing, budget_s, beat_s) for m in there if m is not None)
+            usual = (reduce_deadline(m.reducing, budget_s, beat_s) for m in there if m is not None)
+            allowed = max(usual, default=budget_s / 3)
             if now - since > allowed * (1 + pass_state.fences):
                 found.append(stage)
         return found
 
-    def endless(self, pass_state: PassState, now: float) -> list[tuple[int, str]]:
+    def endless(self, now: float) -> list[tuple[int, str]]:
         """Stages whose reduction takes too long although their members report progress, each with the duration of the
         reduction.
 
         Over a slow link, a reduction exceeds other deadlines without anybody's fault. But reported progress alone must
         not extend a reduction for ever, and one slow link must not delay all peers in every step.
         """
-        allowed = self._settings.step_budget_s * (1 + pass_state.fences)
+        allowed = self._settings.step_budget_s * (1 + self._pass_state.fences)
         found = []
-        for stage in self._reducing(pass_state):
-            since = pass_state.sealed_since(stage)
+        for stage in self._reducing():
+            since = self._pass_state.reductions.sealed_since(stage)
             if since is not None and now - since > allowed:
                 found.append((stage, f"{now - since:.1f} s (deadline {allowed:.1f} s)"))
         return found
 
-    def _reducing(self, pass_state: PassState) -> list[int]:
-        if pass_state.kind is not PassKind.TRAIN:
+    def _reducing(self) -> list[int]:
+        if self._pass_state.kind is not PassKind.TRAIN:
             return []
-        reports = pass_state.preparation.reports
-        return [s for s, table in enumerate(pass_state.tables) if len(reports[s]) < len(table.roster)]
+        reports = self._pass_state.preparation.reports
+        return [s for s, table in enumerate(self._pass_state.tables) if len(reports[s]) < len(table.roster)]
 
-    def holds_up(self, members: Members, pass_state: PassState, stage: int) -> Actor | None:
+    def holds_up(self, stage: int) -> Actor | None:
         """The actor for which most members of a stage's reduction wait. None if it is the last replica of its stage, or
         if every stage has one replica.
 
@@ -68,17 +73,18 @@ class LateReductions:
         actors have equally many votes, these count more, in this order: not prepared, slower reported uplink, later in
         the roster.
         """
+        pass_state = self._pass_state
         rosters = {s: pass_state.tables[s].roster for s in pass_state.reduces_with(stage)}
-        everybody = {actor: s for s, roster in rosters.items() for actor in roster}
+        everybody = self._everybody(stage)
         votes: defaultdict[Actor, Fraction] = defaultdict(Fraction)
-        shares = members.people.votes(actor.peer for actor in everybody)
+        shares = self._members.people.votes(actor.peer for actor in everybody)
         for voter in everybody:
-            named = _named(members, pass_state, voter, everybody)
+            named = self._named(voter, everybody)
             for actor in named:
                 votes[actor] += shares[voter.peer] / len(named)
 
         def guilt(actor: Actor) -> tuple[Fraction, bool, bool, float, int]:
-            s, member = everybody[actor], members.get(actor)
+            s, member = everybody[actor], self._members.get(actor)
             uplink = member.offered_uplink if member is not None else None
             slowness = -math.inf if uplink is None else -uplink
             unprepared = actor not in pass_state.preparation.reports[s]
@@ -90,17 +96,17 @@ class LateReductions:
         spare = [actor for actor, s in everybody.items() if len(rosters[s]) > 1]
         return max(spare, key=guilt, default=None)
 
-    def most_awaited(self, members: Members, pass_state: PassState, stage: int) -> tuple[Actor, ...]:
+    def most_awaited(self, stage: int) -> tuple[Actor, ...]:
         """The actors of a stage's reduction that more than half of the other people wait for. Empty if these are half
         of all people or more.
 
         If each of several actors is named so often, votes that name several are divided among them. A peer that waits
         for a sum waits for its reducer, which may itself wait for others, so a late actor is named by few.
         """
-        everybody = {each: s for s in pass_state.reduces_with(stage) for each in pass_state.tables[s].roster}
-        person = {actor: members.people.of(actor.peer) for actor in everybody}
-        shares = members.people.votes(actor.peer for actor in everybody)
-        names = {voter: _named(members, pass_state, voter, everybody) for voter in everybody}
+        everybody = self._everybody(stage)
+        person = {actor: self._members.people.of(actor.peer) for actor in everybody}
+        shares = self._members.people.votes(actor.peer for actor in everybody)
+        names = {voter: self._named(voter, everybody) for voter in everybody}
         people = len(set(person.values()))
         for divided in (False, True):
             votes: defaultdict[Actor, Fraction] = defaultdict(Fraction)
@@ -114,35 +120,40 @@ class LateReductions:
                 return tuple(found)
         return ()
 
-    def kept_waiting_by(self, members: Members, pass_state: PassState, actor: Actor) -> tuple[Actor, ...]:
+    def kept_waiting_by(self, actor: Actor) -> tuple[Actor, ...]:
         """The actors for which `actor`'s reduction waits, as it reports. Empty if these are several people and more
         than half of all.
 
         If a peer sends its part to all siblings but one, that sibling waits for the peer, and all others wait for that
         sibling.
         """
-        stage = pass_state.stage_of(actor)
+        stage = self._pass_state.stage_of(actor)
         if stage is None:
             return ()
-        everybody = {each: s for s in pass_state.reduces_with(stage) for each in pass_state.tables[s].roster}
-        named = _named(members, pass_state, actor, everybody) - {actor}
-        shares = members.people.votes(each.peer for each in everybody if each != actor)
-        few = members.people.count(each.peer for each in named) == 1
+        everybody = self._everybody(stage)
+        named = self._named(actor, everybody) - {actor}
+        shares = self._members.people.votes(each.peer for each in everybody if each != actor)
+        few = self._members.people.count(each.peer for each in named) == 1
         few = few or 2 * sum(shares[each.peer] for each in named) <= sum(shares.values())
         return tuple(each for each in everybody if each in named) if few else ()
+
+    def _everybody(self, stage: int) -> dict[Actor, int]:
+        """The actors of a stage's reduction, each with its own stage."""
+        pass_state = self._pass_state
+        return {actor: s for s in pass_state.reduces_with(stage) for actor in pass_state.tables[s].roster}
+
+    def _named(self, voter: Actor, everybody: Mapping[Actor, int]) -> set[Actor]:
+        """The actors of `everybody` that `voter`'s reduction waits for; empty if it reports on an older attempt."""
+        pass_state = self._pass_state
+        if voter in pass_state.preparation.reports[everybody[voter]]:
+            return {actor for actor, stage in everybody.items() if actor not in pass_state.preparation.reports[stage]}
+        member = self._members.get(voter)
+        return set() if member is None else everybody.keys() & _said_of_reduce(member, pass_state)
 
 
 def reduces_alone(member: Member, pass_state: PassState) -> bool:
     """Return True if the member reports that its reduction waits only for its own computation."""
     return _said_of_reduce(member, pass_state) == {member.actor}
-
-
-def _named(members: Members, pass_state: PassState, voter: Actor, everybody: Mapping[Actor, int]) -> set[Actor]:
-    """The actors of `everybody` that `voter`'s reduction waits for; empty if it reports on an older attempt."""
-    if voter in pass_state.preparation.reports[everybody[voter]]:
-        return {actor for actor, stage in everybody.items() if actor not in pass_state.preparation.reports[stage]}
-    member = members.get(voter)
-    return set() if member is None else everybody.keys() & _said_of_reduce(member, pass_state)
 
 
 def _said_of_reduce(member: Member, pass_state: PassState) -> set[Actor]:

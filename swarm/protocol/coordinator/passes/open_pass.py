@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
 
-from swarm.events import PassOpened, PeerDelays, StepDecided, StepMeasured
+from swarm.events import PassOpened, PeerDelays
 from swarm.protocol.coordinator.io import Feed
 from swarm.protocol.coordinator.membership.accusations import Failure
-from swarm.protocol.coordinator.membership.doubts import Doubted, is_confirmed, what_is_spoilt
 from swarm.protocol.coordinator.membership.failure_detector import FailureDetector
 from swarm.protocol.coordinator.membership.failure_history import FailureHistory
 from swarm.protocol.coordinator.membership.members import Members
-from swarm.protocol.coordinator.passes.drift import Drift
+from swarm.protocol.coordinator.passes.announcements import Announcements
+from swarm.protocol.coordinator.passes.blame import Blame
+from swarm.protocol.coordinator.passes.findings import Suspect, TooLong
+from swarm.protocol.coordinator.passes.outcome import Completed, Dropped, GiveUp, Outcome
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.promotion import Promotion
-from swarm.protocol.coordinator.passes.repair import GiveUp, Repair, Suspect, TooLong
+from swarm.protocol.coordinator.passes.repair import Repair
 from swarm.protocol.coordinator.passes.stragglers import Stalled
 from swarm.protocol.coordinator.passes.tables_report import TablesReport
+from swarm.protocol.coordinator.passes.verdict import Verdict
 from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassKind, StageIndex
 from swarm.protocol.messages import (
-    Decision,
     Failed,
     Listener,
     Prepared,
@@ -38,48 +39,6 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 from swarm.protocol.slots import unasked
 
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """Every stage is prepared: write the decision to the record."""
-
-    decision: Decision
-    without: frozenset[Actor]
-    """Actors that died when all others were prepared."""
-
-
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """A forward-only pass has all its results."""
-
-    loss_sum: float
-    token: int
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """A forward-only pass has taken too long. It is dropped, because it must not delay training."""
-
-    reason: str
-    who: tuple[Actor, ...]
-    """Actors that had work in the pass and did not finish any of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drifted:
-    """Replicas computed the step with different states. The step is done again without some of them."""
-
-    drifts: tuple[Drift, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Spoilt:
-    """Parameters or moments of several stages are not finite, whichever peers compute: the run has diverged."""
-
-    what: str
-
-
-Outcome = Decided | Completed | GiveUp | Drifted | Dropped | Spoilt | Doubted
 PassMessage = Want | Prepared | Result | Released | Failed
 
 
@@ -114,7 +73,10 @@ class OpenPass:
         self._removed: set[Actor] = set()
         """Those of them that were removed because they did not do their part."""
         self.promotion = Promotion(pass_state, members, settings, out)
-        self._repair = Repair(pass_state, members, settings, out, self.promotion, tables_told)
+        self._blame = Blame(pass_state, members, failure_history)
+        self._verdict = Verdict(pass_state, members, settings, failure_history)
+        self._announcements = Announcements(pass_state, members, settings, tables_told, out)
+        self._repair = Repair(pass_state, members, settings, out, self.promotion, self._announcements)
         for stage in range(len(pass_state.tables)):
             tables_told.tell(pass_state, stage, f"{pass_state.kind.value} {pass_state.pass_id} opens")
         if told:
@@ -122,7 +84,7 @@ class OpenPass:
             microbatches = len(pass_state.tables[0].assignment)
             out.emit(PassOpened(str(pass_state.pass_id), pass_state.kind.value, replicas, microbatches))
         for actor in (*pass_state.actors, *(listener.actor for listener in pass_state.listeners)):
-            self._repair.tell(actor, now)
+            self._announcements.tell(actor, now)
         for actor in pass_state.tables[0].roster:
             for m in unasked(pass_state.tables[0], actor):
                 self._feed(actor, FrameKey(pass_state.pass_id, StageIndex(0), Direction.FORWARD, m))
@@ -171,15 +133,15 @@ class OpenPass:
         new = [each for each in listeners if (each.actor, each.stage) not in before]
         donors = [actor for stage in {each.stage for each in new} for actor in self.pass_state.tables[stage].roster]
         for actor in (*donors, *(each.actor for each in new)):
-            self._repair.tell(actor, now)
+            self._announcements.tell(actor, now)
 
     @property
     def closed(self) -> list[int]:
         """Stages whose sums may already be in transit. A new listener could miss them."""
-        pass_state = self.pass_state
-        if pass_state.kind is not PassKind.TRAIN:
+        if self.pass_state.kind is not PassKind.TRAIN:
             return []
-        return [stage for stage in range(len(pass_state.tables)) if pass_state.sealed_since(stage) is not None]
+        reductions, stages = self.pass_state.reductions, range(len(self.pass_state.tables))
+        return [stage for stage in stages if reductions.sealed_since(stage) is not None]
 
     def lost(self, actor: Actor, reason: str, now: float) -> None:
         """An actor is gone. This is no fault, but if it held up the pass before, that counts as for any other actor.
@@ -200,7 +162,7 @@ class OpenPass:
         again_s = self._repair.holdups.again_s(actor, stage, now)
         self._without[actor] = StageIndex(stage), 0.0
         if self.pass_state.kind is PassKind.TRAIN:
-            self._decide_if_prepared(frozenset((actor,)))
+            self.outcome = self._verdict.reach(frozenset((actor,)))
         if self.outcome is None:
             self._without[actor] = StageIndex(stage), again_s
             self.outcome = self._repair.fence(actor, reason)
@@ -208,7 +170,7 @@ class OpenPass:
     @property
     def waits(self) -> str:
         """The paused members that the pass waits for, as of the last heartbeat, as text. Empty: none."""
-        return self._repair.waits
+        return self._repair.withheld_work.waits
 
     def tick(self, failure_detector: FailureDetector, now: float) -> None:
         """Call it once a heartbeat."""
@@ -225,7 +187,7 @@ class OpenPass:
     def drain(self, now: float) -> None:
         """Reassign the unstarted microbatches of members that are leaving or paused."""
         if self.outcome is None:
-            self._resolve(self._repair.drain(now), now)
+            self._resolve(self._repair.withheld_work.drain(now), now)
 
     # ------------------------------------------------------------ feeding
 
@@ -279,50 +241,11 @@ class OpenPass:
         if not pass_state.preparation.prepare(sender, attempt.stage, prepared):
             return  # a repetition: every status contains the Prepared again
         if (member := self._members.get(sender)) is not None:
-            since = pass_state.sealed_since(attempt.stage)
+            since = pass_state.reductions.sealed_since(attempt.stage)
             member.reducing.add(0.0 if since is None else now - since)
-        self._decide_if_prepared(frozenset())
+        self.outcome = self._verdict.reach(frozenset())
         if self.outcome is None and (stage := pass_state.preparation.disagreeing()) is not None:
             self._resolve(self._repair.digests_differ(stage, self._failure_history.probation.strikes), now)
-
-    def _decide_if_prepared(self, without: frozenset[Actor]) -> None:
-        """Decide if every stage is prepared. `without`: actors that died after all others were prepared."""
-        preparation, targets = self.pass_state.preparation, self._settings.targets_per_step
-        update = self._settings.update(self.pass_state.pass_id.step, self.pass_state.rate)
-        decision = preparation.decide(targets, self._settings.optimizer.clip_norm, update, without)
-        if decision is None:
-            return
-        if drifts := preparation.drifts(without, self._members):
-            self.outcome = Drifted(drifts)
-            return
-        if (boundary := preparation.mixed_copies(without)) is not None:
-            self.outcome = GiveUp(f"the stages beside boundary {boundary} computed with different copies of a frame")
-            return
-        rosters = [[a for a in table.roster if a not in without] for table in self.pass_state.tables]
-        stages = preparation.spoilt(without)
-        doubts = self._failure_history.doubts
-        for stage in {*stages, *preparation.not_finite(without)}:
-            doubts.say(stage, rosters[stage])
-        if stages and self._failure_history.nonfinite:
-            what = what_is_spoilt(stages, self.pass_state.pass_id.version)
-            who = tuple(actor for stage in stages for actor in doubts.who_said(stage))
-            if is_confirmed(stages, (actor.peer for actor in who), len(rosters), self._members.people):
-                self.outcome = Spoilt(what)
-            else:
-                self.outcome = Doubted(stages[0], who, f"no other stage confirms that {what}")
-            return
-        audited = self._settings.audit_every > 0  # an audit finds the cause more precisely
-        if decision.skip and not audited and self._failure_history.leaves_half_out(rosters, decision.step):
-            self._failure_history.not_finite()
-            self.outcome = GiveUp("a gradient is not finite: run again without half of the replicas")
-            return
-        if (decision.skip or stages) and self._failure_history.nonfinite == 0:
-            self._failure_history.not_finite()
-            self.outcome = GiveUp(
-                f"{'parameters are' if stages else 'a gradient is'} not finite: run again with other replicas"
-            )
-            return
-        self.outcome = Decided(decision, without)
 
     def _on_failed(self, sender: Actor, failed: Failed, now: float) -> None:
         """A peer reports a failure. Exclude it, so that a sibling takes over.
@@ -335,33 +258,21 @@ class OpenPass:
             self.exclude(sender, f"it failed: {failed.reason}", now)
             return
         accusations = self._failure_history.accusations
-        failure = self._failure(sender, failed)
+        failure = self._blame.failure(sender, failed)
         accusations.note(failure)
         m, again = failure.microbatch, self._failure_history.turns > 0
-        if failure.nonfinite and m is not None and self._irreplaceable(accusations.common(failure.stage, m)):
+        if failure.nonfinite and m is not None and self._blame.is_irreplaceable(accusations.common(failure.stage, m)):
             self._not_finite(failure)
             return
-        self._exclude_failed(sender, f"it failed: {failed.reason}", now)
-        if failure.nonfinite and again and isinstance(self.outcome, GiveUp):
-            if self._irreplaceable(accusations.common_to_nonfinite):
+        self.exclude(sender, f"it failed: {failed.reason}", now)
+        if isinstance(self.outcome, GiveUp):  # the step is delayed, or done by other peers
+            self._failure_history.attempt_failed(self.outcome.reason, now)
+            if failure.nonfinite and again and self._blame.is_irreplaceable(accusations.common_to_nonfinite):
                 self._not_finite(failure)
             return
-        for actor in self._neighbours(sender, failure):
-            if self.outcome is None and self._is_suspect(actor, sender):
+        for actor in self._blame.accused(sender, failure):
+            if self.outcome is None and self._blame.is_suspect(actor, sender):
                 self.exclude(actor, f"{accusations.against(actor.peer)} peers failed on its frames in this step", now)
-
-    def _failure(self, sender: Actor, failed: Failed) -> Failure:
-        """The failure that the message reports. A sender may only report failures of its own microbatches."""
-        stage = self.pass_state.stage_of(sender)
-        assert stage is not None
-        m = failed.microbatch
-        if m is None or not self.pass_state.is_assigned(sender, stage, m):
-            return Failure(stage, None, sender.peer, frozenset(), failed.reason)
-        there = self.pass_state.senders(sender, m)
-        senders = frozenset(actor.peer for actor in there) - {sender.peer}
-        near = frozenset(at for actor in there if (at := self.pass_state.stage_of(actor)) is not None)
-        nonfinite = failed.nonfinite and self._failure_history.nonfinite == 0
-        return Failure(stage, m, sender.peer, senders, failed.reason, nonfinite, near)
 
     def _not_finite(self, failure: Failure) -> None:
         """The step is not finite because of this failure: no other peer is left to compute or send the microbatch."""
@@ -369,91 +280,28 @@ class OpenPass:
         what = f"microbatch {failure.microbatch} of step {self.pass_state.pass_id.step}"
         self.outcome = GiveUp(f"{what} is not finite: run again, and skip the step if this repeats. {failure.reason}")
 
-    def _irreplaceable(self, peers: frozenset[str]) -> bool:
-        """Return True if none of these actors can be replaced by a sibling."""
-        version = self.pass_state.pass_id.version
-        for stage in range(len(self.pass_state.tables)):
-            holders = {
-                m.actor.peer for m in self._members.of_stage(stage) if m.lost_at is None and m.version == version
-            }
-            if len(holders) > 1 and not peers.isdisjoint(holders):
-                return False
-        return True
-
-    def _neighbours(self, actor: Actor, failure: Failure) -> list[Actor]:
-        """The actors of the pass that the failure accuses, apart from the one that failed."""
-        return [a for a in self.pass_state.actors if a != actor and a.peer in failure.senders]
-
-    def _is_suspect(self, actor: Actor, victim: Actor) -> bool:
-        """Return True if more peers failed on this actor's frames than on those of a sibling that could take its place.
-
-        At least two peers must have failed on them. One is enough if this actor was at fault more often lately than the
-        peer that failed.
-        """
-        stage, against = self.pass_state.stage_of(actor), self._failure_history.accusations.against
-        strikes = self._failure_history.probation.strikes
-        if stage is None or (against(actor.peer) < 2 and strikes(actor.peer) <= strikes(victim.peer)):
-            return False
-        return any(against(other.peer) < against(actor.peer) for other in self.pass_state.tables[stage].roster)
-
-    def _exclude_failed(self, actor: Actor, reason: str, now: float) -> None:
-        """Continue the step without the actor. If the step must be repeated for this reason, it is delayed or done by
-        other peers.
-        """
-        self.exclude(actor, reason, now)
-        if isinstance(self.outcome, GiveUp) and self.pass_state.kind is PassKind.TRAIN:
-            self._failure_history.attempt_failed(self.outcome.reason, now)
-
     def _resolve(self, found: Suspect | GiveUp | TooLong | None, now: float) -> None:
         """Act on a finding of `repair` that `repair` cannot handle itself."""
         match found:
             case Suspect(actor, reason, at_fault, accused):
                 if at_fault:
-                    self._strike(actor)
+                    self._blame.strike(actor)
                     self._removed.add(actor)
                 for other in accused:  # any of them may be at fault: they must not come back together
-                    self._strike(other, 2)
+                    self._blame.strike(other, 2)
                 self.exclude(actor, reason, now)
             case TooLong(reason, who):
                 for actor in who:
-                    self._strike(actor)
+                    self._blame.strike(actor)
                 self.outcome = Dropped(reason, who)
             case GiveUp():
                 self.outcome = found
 
     def _on_kept_waiting(self, stalled: Stalled, now: float) -> None:
-        """An actor has not received what others report to have computed. One of these, or the actor, is at fault.
-
-        The sender leaves the pass if other peers lack its frames too, or if the actor has no siblings. Otherwise the
-        actor leaves it. The guilty one gets a strike when the step is decided.
+        """An actor has not received what others report to have computed. Go on without the guilty senders; if there are
+        none, without the actor that waits for them.
         """
-        actor, pass_state, accusations = stalled.actor, self.pass_state, self._failure_history.accusations
-        if pass_state.kind is not PassKind.TRAIN:
-            self._on_kept_waiting_in_evaluation(stalled, now)
-            return
-        stage = pass_state.stage_of(actor)
-        assert stage is not None
-        senders = frozenset(each.peer for each in stalled.senders)
-        near = frozenset(at for each in stalled.senders if (at := pass_state.stage_of(each)) is not None)
-        accusations.note(Failure(stage, stalled.lacks, actor.peer, senders, stalled.reason, near=near))
-        guilty = [each for each in stalled.senders if self._is_suspect(each, actor)]
-        if not guilty and pass_state.is_alone(actor):
-            guilty = [max(stalled.senders, key=lambda each: accusations.against(each.peer))]
-        self._exclude_one_side(stalled, guilty, now)
-
-    def _on_kept_waiting_in_evaluation(self, stalled: Stalled, now: float) -> None:
-        """The actor and the senders are left out of the next evaluation. The actor soon takes part again, but a guilty
-        sender is named again and again.
-        """
-        history = self._failure_history
-        strikes = history.idle_strikes(stalled.actor.peer)
-        guilty = [each for each in stalled.senders if history.idle_strikes(each.peer) > strikes]
-        for each in (stalled.actor, *stalled.senders):
-            history.idled(each.peer)
-        self._exclude_one_side(stalled, [each for each in guilty if not self.pass_state.is_alone(each)], now)
-
-    def _exclude_one_side(self, stalled: Stalled, guilty: Collection[Actor], now: float) -> None:
-        """Go on without the `guilty` senders; if there are none, without the actor that waits for them."""
+        guilty = self._blame.guilty_senders(stalled)
         for each in guilty:
             self.pass_state.wait_anew_for(each, now)
             self.exclude(
@@ -461,12 +309,6 @@ class OpenPass:
             )
         if not guilty:
             self.exclude(stalled.actor, stalled.reason, now)
-
-    def _strike(self, actor: Actor, strikes: int = 1) -> None:
-        if self.pass_state.kind is PassKind.TRAIN:
-            self._failure_history.probation.strike(actor.peer, self.pass_state.pass_id, strikes)
-        else:
-            self._failure_history.idled(actor.peer)
 
     # ------------------------------------------------------------ afterwards
 
@@ -498,35 +340,3 @@ class OpenPass:
                 why = held_s, saved_s, charged.strikes, alone, charged.steps
                 self._out.emit(PeerDelays(str(actor), stage, str(pass_state.pass_id), *why))
         delays.passed(step_s, frozenset(actor.peer for actor, *_ in accounts))
-
-    def report(self, decided: Decided, now: float) -> None:
-        """The decision is on disk. Emit events about it and about the speed of the step."""
-        pass_state, decision = self.pass_state, decided.decision
-        self._out.emit(
-            StepDecided(
-                term=decision.term,
-                step=decision.step,
-                scale=decision.scale,
-                loss=decision.loss_sum / decision.tokens,
-                gradient_norm=decision.gradient_norm,
-                tokens=decision.tokens,
-                outcomes=[f"{o.number}:{o.digest}" for o in decision.outcomes],
-                without=sorted(str(actor) for actor in decided.without),
-                key_frames=[f"{bits:x}" for bits in decision.key_frames],
-                rate=decision.rate,
-                assignments=[list(table.assignment) for table in pass_state.tables],
-            )
-        )
-        seconds = max(now - pass_state.opened_at, 1e-9)
-        busy = 0.0
-        for actor in pass_state.actors:
-            busy += len(pass_state.assigned_to(actor)) * (self._members.seconds_per_microbatch(actor) or 0.0)
-        self._out.emit(
-            StepMeasured(
-                step=decision.step,
-                seconds=seconds,
-                tokens_per_second=self._settings.tokens_per_step / seconds,
-                efficiency=min(1.0, busy / (seconds * max(1, len(pass_state.actors)))),
-                replicas=[len(table.roster) for table in pass_state.tables],
-            )
-        )

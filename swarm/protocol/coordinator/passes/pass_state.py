@@ -12,6 +12,7 @@ from fractions import Fraction
 from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.passes.idle_time import IdleTime, excused
 from swarm.protocol.coordinator.passes.preparation import Preparation
+from swarm.protocol.coordinator.passes.reduce_progress import ReduceProgress
 from swarm.protocol.ids import (
     Actor,
     Attempt,
@@ -118,15 +119,7 @@ class PassState:
         """The votes for each answer of a stage, in attempts whose digests differed (`People`). Exact sums are equal in
         all attempts.
         """
-        self.sealed_at: dict[int, float] = {}
-        self._reduced: dict[Actor, tuple[tuple[int, ...], int]] = {}
-        """For each actor, the progress of its reduction, and the table numbers of this reduction. The count begins
-        again with new tables.
-        """
-        self._reduced_at: dict[Actor, float] = {}
-        """The time when each actor's reduction last progressed."""
-        self._reduce_moved_at: dict[int, float] = {}
-        """For each stage, when a member of its roster last reported progress of the reduction."""
+        self.reductions = ReduceProgress(self.reduces_with)
         self.services = Observed()
         self._before: dict[tuple[int, int], list[Actor]] = {}
         """(stage, microbatch) → its assignees before it was moved."""
@@ -313,14 +306,10 @@ class PassState:
             self._queued.discard(actor)
         else:
             self._queued.add(actor)
-        if (reduced := (status.numbers, status.reduced)) > self._reduced.get(actor, ((), 0)):
-            self._reduced[actor] = reduced
-            self._reduced_at[actor] = now
-            if (stage := self.stage_of(actor)) is not None:
-                self._reduce_moved_at.update(dict.fromkeys(self.reduces_with(stage), now))
+        self.reductions.on_status(status, self.stage_of(actor), now)
         for stage, busy in enumerate(self._busy):
-            if not busy and stage not in self.sealed_at:
-                self.sealed_at[stage] = now
+            if not busy:
+                self.reductions.seal(stage, now)
         return took_s
 
     def _is_at_hand(self, stage: int, m: int, actor: Actor) -> bool:
@@ -420,9 +409,7 @@ class PassState:
         self.judged_from = min(now, self.judged_from + seconds)
         self.moved_at = excused(self.moved_at, seconds, now)
         self.progress_at = excused(self.progress_at, seconds, now)
-        self.sealed_at = excused(self.sealed_at, seconds, now)
-        self._reduced_at = excused(self._reduced_at, seconds, now)
-        self._reduce_moved_at = excused(self._reduce_moved_at, seconds, now)
+        self.reductions.excuse(seconds, now)
 
     def is_back(self, actor: Actor, now: float) -> None:
         """An actor is heard again. Restart its clocks, because it still has to report what it did meanwhile."""
@@ -447,7 +434,7 @@ class PassState:
             del self._stage_of[actor]
         self._take(stage, table)
         self.preparation.void(self.reduces_with(stage))
-        self.sealed_at.pop(stage, None)
+        self.reductions.void(stage)
         for actor in before.roster:
             self.releasing.pop(actor, None)
             self.given.pop(actor, None)
@@ -456,23 +443,3 @@ class PassState:
         for m in moved:
             self._before.setdefault((stage, m), []).append(before.assignee(m))
         return [Microbatch(m) for m in moved]
-
-    def sealed_since(self, stage: int) -> float | None:
-        """The time since which all inputs of the stage's reduction are accumulated. None: some are missing."""
-        stages = self.reduces_with(stage)
-        return max(self.sealed_at[s] for s in stages) if all(s in self.sealed_at for s in stages) else None
-
-    def reduce_still_since(self, stage: int) -> float | None:
-        """The time since which the stage's sealed reduction has made no reported progress. None: the stage is not
-        sealed.
-        """
-        since = self.sealed_since(stage)
-        return None if since is None else max(since, self._reduce_moved_at.get(stage, since))
-
-    def reduces_since(self, actor: Actor) -> float | None:
-        """The time since which an actor has reported no progress of its stage's reduction. None: the reduction has not
-        begun.
-        """
-        stage = self.stage_of(actor)
-        since = None if stage is None else self.sealed_since(stage)
-        return None if since is None else max(since, self._reduced_at.get(actor, since))

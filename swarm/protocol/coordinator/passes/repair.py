@@ -6,58 +6,30 @@ tells the pass to exclude an actor (`Suspect`) or to abort the pass (`GiveUp`).
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
-from swarm.events import MicrobatchesReleased, PeerFenced, StageAmended
+from swarm.events import MicrobatchesReleased, PeerFenced
 from swarm.protocol.coordinator.membership.failure_history import FailureHistory
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.passes.announcements import Announcements
 from swarm.protocol.coordinator.passes.assignment import amend, enlarge
+from swarm.protocol.coordinator.passes.findings import Suspect, TooLong
 from swarm.protocol.coordinator.passes.holdups import Holdups
 from swarm.protocol.coordinator.passes.late_reductions import LateReductions
+from swarm.protocol.coordinator.passes.lone_actors import LoneActors
+from swarm.protocol.coordinator.passes.outcome import GiveUp
+from swarm.protocol.coordinator.passes.pass_limits import PassLimits
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.promotion import Promotion
+from swarm.protocol.coordinator.passes.slow_replicas import SlowReplicas
 from swarm.protocol.coordinator.passes.stragglers import Stalled, Stragglers, Strikes
-from swarm.protocol.coordinator.passes.tables_report import TablesReport
-from swarm.protocol.ids import Actor, Microbatch, PassKind, StageIndex
-from swarm.protocol.messages import Amend, Fenced, Open, Release, StageTable
+from swarm.protocol.coordinator.passes.withheld_work import WithheldWork
+from swarm.protocol.ids import Actor, Microbatch, PassKind
+from swarm.protocol.messages import Fenced, Release
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
-
-MISSED_AFTER = 2.0
-"""A step waits for a paused member at most this multiple of `recruit_after_s`, if another peer could take its place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Suspect:
-    """A finding: the pass should continue without this actor."""
-
-    actor: Actor
-    reason: str
-    at_fault: bool = True
-    """False if the actor is merely gone and has done nothing wrong."""
-    accused: tuple[Actor, ...] = ()
-    """Other actors that may be at fault instead: the few for which the actor reports to wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """A finding: the step must be run again under a new term. A forward-only pass is dropped instead."""
-
-    reason: str
-    idle: tuple[tuple[Actor, str], ...] = ()
-    """Actors without siblings that did not do their work, with the reasons. Others should take their places."""
-
-
-@dataclass(frozen=True, slots=True)
-class TooLong:
-    """A finding: a forward-only pass has taken longer than it may."""
-
-    reason: str
-    who: tuple[Actor, ...]
-    """Actors that had work in the pass and did not do it."""
 
 
 class Repair:
@@ -70,24 +42,21 @@ class Repair:
         settings: Settings,
         out: Outbox,
         promotion: Promotion,
-        tables_told: TablesReport,
+        announcements: Announcements,
     ) -> None:
         self._pass_state = pass_state
-        self._tables_told = tables_told
+        self._announcements = announcements
         self._promotion = promotion
         self._members = members
         self._settings = settings
         self._out = out
-        self._stragglers = Stragglers(settings)
-        self._late_reductions = LateReductions(settings)
+        self._limits = PassLimits(pass_state, settings)
+        self._stragglers = Stragglers(pass_state, members, self._limits, settings)
+        self._slow_replicas = SlowReplicas(pass_state, members, settings)
+        self._lone_actors = LoneActors(pass_state, members, self._limits, settings)
+        self._late_reductions = LateReductions(pass_state, members, settings)
         self.holdups = Holdups(pass_state, members, self._late_reductions, settings.heartbeat_s)
-        self.waits = ""
-        """The paused members that the pass waited for at the last heartbeat, as text."""
-        self._ticked_at = pass_state.opened_at
-        self._openings: dict[frozenset[int], Open] = {}
-        """Cache: the Open message for each set of stages whose tables its receiver must know. It holds while the tables
-        stay the same.
-        """
+        self.withheld_work = WithheldWork(pass_state, members, settings, announcements, out)
 
     # ------------------------------------------------------------ the dead
 
@@ -120,22 +89,8 @@ class Repair:
         pass_state.fences += 1
         pass_state.done_again += len(finished)
         table = amend(table, [actor], mine, pass_state.weights, self._spared())
-        self._publish(stage, table, f"{actor} is fenced: {reason}")
+        self._announcements.publish(stage, table, f"{actor} is fenced: {reason}")
         return None
-
-    def _publish(self, stage: int, table: StageTable, reason: str, entrant: Actor | None = None) -> None:
-        """Give a stage a new table, and send it to all peers that must know it. `entrant`: the actor that is new in the
-        table.
-        """
-        pass_state = self._pass_state
-        moved = pass_state.amend(stage, table)
-        self._openings.clear()
-        new = None if entrant is None else str(entrant)
-        self._out.emit(StageAmended(str(pass_state.pass_id), stage, table.number, list(moved), reason, new))
-        self._tables_told.tell(pass_state, stage, reason)
-        for near in pass_state.concerned(stage):
-            for actor in pass_state.tables[near].roster:
-                self._out.send(actor, Amend(pass_state.pass_id, StageIndex(stage), table, reason))
 
     # ------------------------------------------------------------ the slow
 
@@ -174,110 +129,25 @@ class Repair:
                 reasons.append(f"{entrant} has caught up, and takes over {len(moved)} microbatches of {giver}")
             elif giver in withheld:
                 table = amend(table, [], moved, pass_state.weights, spared)
-                reasons.append(f"{giver} {self._why_withheld(giver)} and hands on {len(moved)} microbatches")
+                reasons.append(f"{giver} {self.withheld_work.why(giver)} and hands on {len(moved)} microbatches")
             else:
                 slow[giver] = moved
                 pass_state.disturbers.setdefault(giver, f"it was slow and released {len(moved)} microbatches")
         if slow:
             every = [m for moved in slow.values() for m in moved]
             pass_state.released[stage].update(every)
-            takers = self._stragglers.takers(self._members, pass_state, stage, slow, len(every), now)
+            takers = self._slow_replicas.takers(stage, slow, len(every), now)
             table = amend(table, [], every, pass_state.weights, spared, takers)
             who = f"{next(iter(slow))} is" if len(slow) == 1 else f"{len(slow)} peers are"
             reasons.append(f"{who} slow and released {len(every)} microbatches")
         if reasons:
-            self._publish(stage, table, "; ".join(reasons), new)
+            self._announcements.publish(stage, table, "; ".join(reasons), new)
         if new is not None:
-            self.tell(new, now)
+            self._announcements.tell(new, now)
 
     def _spared(self) -> frozenset[Actor]:
         """Actors that get no more work if they have other siblings: they leave, pause, or are on probation."""
         return self._pass_state.probed.union(self._members.withheld())
-
-    # ------------------------------------------------------------ members that leave or pause
-
-    def _why_withheld(self, actor: Actor) -> str:
-        """The reason why an actor gets no new work, as text to follow the actor's name."""
-        member = self._members.get(actor)
-        return f"is paused ({member.paused})" if member is not None and member.leaving_since is None else "is leaving"
-
-    def drain(self, now: float) -> Suspect | GiveUp | None:
-        """Reassign the unstarted work of members that leave or pause. Return a member that cannot stay until the step
-        is decided.
-
-        A member that has accumulated something stays until then. Otherwise that work would have to be repeated.
-        """
-        pass_state, withheld = self._pass_state, self._members.withheld()
-        for actor in [a for a in pass_state.actors if a in withheld]:
-            stage, member = pass_state.stage_of(actor), self._members.get(actor)
-            if stage is None or member is None:
-                continue
-            table, left = pass_state.tables[stage], math.inf
-            if member.leaving_since is not None:
-                left = member.leaving_since + self._settings.leave_s - now
-            too_long = left < math.inf and self._least_rest_s() > left
-            if all(a in withheld for a in table.roster):
-                # the last replica: its state from before the step is worth more than this step
-                if self._members.has_successor(stage) and (too_long or left < self._settings.leave_s / 2):
-                    return GiveUp(f"{actor} is leaving, and another peer must take up stage {stage} first")
-                if self._is_missed(member, stage, now):
-                    return GiveUp(f"{actor} {self._why_withheld(actor)}, and another peer should take up stage {stage}")
-            elif not table.assigned_to(actor):
-                if stage not in pass_state.sealed_at:  # a sealed stage is reducing, and would have to begin again
-                    table = amend(table, [actor], [], pass_state.weights, withheld)
-                    self._publish(stage, table, f"{actor} {self._why_withheld(actor)} and has not begun any work")
-            elif too_long:
-                return Suspect(actor, "it is leaving, and the step will take longer than it can stay")
-            elif (unfinished := tuple(pass_state.unfinished(actor))) and pass_state.releasing.get(actor) != unfinished:
-                pass_state.releasing[actor] = unfinished
-                self._out.send(actor, Release(pass_state.pass_id, table.number, unfinished))
-        return None
-
-    def _is_missed(self, member: Member, stage: int, now: float) -> bool:
-        """Return True if the step must be run again, because it waits for a paused member that another peer could
-        replace.
-
-        The limit leaves a standby enough time to load the stage and enter this step. If no peer stands by, one must be
-        moved from another stage, which is possible only between steps.
-        """
-        paused_s = now - member.paused_at
-        long = member.leaving_since is None and paused_s >= MISSED_AFTER * self._settings.recruit_after_s
-        return long and stage in self._waiting_for() and self._members.has_successor(stage)
-
-    def _waiting_for(self) -> dict[int, Member]:
-        """For each stage that is waiting for paused members to continue, the first of these members."""
-        pass_state, found = self._pass_state, dict[int, Member]()
-        withheld = set(self._members.withheld()) if self._members.paused else set()
-        for member in self._members.paused:
-            stage = pass_state.stage_of(member.actor)
-            if stage is None or not pass_state.unfinished(member.actor):
-                continue
-            if withheld.issuperset(pass_state.tables[stage].roster):
-                found.setdefault(stage, member)
-        return found
-
-    def _excuse_waiting(self, now: float) -> None:
-        """Do not count the time in which the pass waits for a paused member against any actor."""
-        waiting = self._waiting_for()
-        names = [
-            f"stage {stage} waits for {each.actor}, which is paused: {each.paused}"
-            for stage, each in sorted(waiting.items())
-        ]
-        self.waits = "; ".join(names)
-        if waiting:
-            self._pass_state.excuse(now - self._ticked_at, now)
-        self._ticked_at = now
-
-    def _least_rest_s(self) -> float:
-        """Lower bound of the seconds until the pass is complete: the computing time alone, if all replicas are always
-        busy.
-        """
-        longest = 0.0
-        for table in self._pass_state.tables:
-            rates = [1.0 / s for a in table.roster if (s := self._members.seconds_per_microbatch(a)) is not None]
-            if len(rates) == len(table.roster):
-                longest = max(longest, sum(len(self._pass_state.unfinished(a)) for a in table.roster) / sum(rates))
-        return longest
 
     # ------------------------------------------------------------ replicas that disagree
 
@@ -313,10 +183,10 @@ class Repair:
         exclude that one instead.
         """
         pass_state, people = self._pass_state, self._members.people
-        actor = self._late_reductions.holds_up(self._members, pass_state, stage)
+        actor = self._late_reductions.holds_up(stage)
         if actor is None:
             return None
-        accused = self._late_reductions.kept_waiting_by(self._members, pass_state, actor)
+        accused = self._late_reductions.kept_waiting_by(actor)
         for each in accused:
             waited = pass_state.kept_waiting.setdefault(each, set())
             if people.count({*waited, actor.peer}) > people.count(waited) > 0:
@@ -330,7 +200,7 @@ class Repair:
         pass_state.digest_retries[stage] = pass_state.digest_retries.get(stage, 0) + 1
         if pass_state.digest_retries[stage] > 1:
             return False
-        self._publish(stage, replace(table, number=table.number + 1), reason)
+        self._announcements.publish(stage, replace(table, number=table.number + 1), reason)
         return True
 
     # ------------------------------------------------------------ once a heartbeat
@@ -342,18 +212,14 @@ class Repair:
 
         `unheard`: actors that are silent, perhaps because this coordinator is cut off.
         """
-        self._excuse_waiting(now)
+        self.withheld_work.excuse_waiting(now)
         pass_state = self._pass_state
         trains = pass_state.kind is PassKind.TRAIN
         for actor in pass_state.actors:
             if self._members.get(actor) is None:
                 return Suspect(actor, "it is gone", at_fault=False)
-            numbers = self._opening(pass_state.stages_near(actor)).numbers
-            self._tell_if_behind(actor, numbers, now)
-        for listener in pass_state.listeners:
-            member = self._members.get(listener.actor)
-            if member is not None and member.lost_at is None and not self._listens(member):
-                self._tell_again(member, now)
+            self._announcements.tell_if_behind(actor, now)
+        self._announcements.repeat_to_listeners(now)
         if (late := self._too_late()) is not None:
             late.came_late(pass_state.pass_id.version)
             return Suspect(
@@ -361,28 +227,28 @@ class Repair:
             )
         if trains and (given_up := self._incomplete(failure_history, unheard, now)) is not None:
             return given_up
-        if not trains and (reason := self._stragglers.outlasts(pass_state, now)):
-            return TooLong(reason, tuple(self._stragglers.dawdlers(self._members, pass_state, unheard, now)))
+        if not trains and (reason := self._limits.outlasts(now)):
+            return TooLong(reason, tuple(self._stragglers.dawdlers(unheard, now)))
         for stage in sorted({at for actor in pass_state.given if (at := pass_state.stage_of(actor)) is not None}):
             self._hand_on(stage, now)
-        for actor, microbatches in self._stragglers.to_release(self._members, pass_state, unheard, now):
+        for actor, microbatches in self._slow_replicas.to_release(unheard, now):
             pass_state.releasing[actor] = microbatches
         for actor, microbatches in pass_state.releasing.items():
             if (at := pass_state.stage_of(actor)) is not None:
                 self._out.send(actor, Release(pass_state.pass_id, pass_state.tables[at].number, microbatches))
-        if trains and not unheard and not self.waits:
+        if trains and not unheard and not self.withheld_work.waits:
             self.holdups.tick(now)
         else:
             self.holdups.skip(now)
         strikes = failure_history.probation.strikes if trains else failure_history.idle_strikes
-        for stalled in self._stragglers.stalled(self._members, pass_state, strikes, unheard, now):
+        for stalled in self._stragglers.stalled(strikes, unheard, now):
             return stalled if stalled.senders else Suspect(stalled.actor, stalled.reason)
         if unheard or not trains:
             return None  # reductions that wait for the unheard actors may still progress
-        for stage in self._late_reductions.stuck(self._members, pass_state, now):
+        for stage in self._late_reductions.stuck(now):
             if (found := self._reduce_stuck(stage)) is not None:
                 return found
-        for stage, seconds in self._late_reductions.endless(pass_state, now):
+        for stage, seconds in self._late_reductions.endless(now):
             reason = f"its stage waits for it, and has been reducing for {seconds}"
             if (found := self._without_who_holds_up(stage, reason)) is not None:
                 return found
@@ -392,33 +258,10 @@ class Repair:
         """Give the step up if it has taken too long, or if it only waits for an actor without siblings."""
         pass_state, aborts = self._pass_state, failure_history.aborts
         against = failure_history.accusations.against
-        idle = self._stragglers.idle(self._members, pass_state, aborts, against, unheard, now)
-        if not idle and not self._stragglers.overrun(pass_state, aborts, now):
+        idle = self._lone_actors.idle(aborts, against, unheard, now)
+        if not idle and not self._limits.is_overrun(aborts, now):
             return None
         return GiveUp(f"not complete after {now - pass_state.opened_at:.1f} s", tuple(idle))
-
-    def _listens(self, member: Member) -> bool:
-        """Return True if the member reports that it listens and does not take part in the pass (it may have done so
-        before).
-        """
-        status = member.status
-        takes_part = status is not None and status.pass_id == self._pass_state.pass_id and not status.fenced
-        return member.has_heard(self._pass_state.pass_id) and not takes_part
-
-    def _tell_if_behind(self, actor: Actor, numbers: tuple[int, ...], now: float) -> None:
-        """Send the opening again if the actor's status shows that it lacks a table. `numbers`: those of the current
-        tables that the actor must know.
-        """
-        member = self._members.get(actor)
-        status = member.status if member is not None else None
-        if status is not None and status.pass_id == self._pass_state.pass_id and status.numbers == numbers:
-            return
-        if member is not None:
-            self._tell_again(member, now)
-
-    def _tell_again(self, member: Member, now: float) -> None:
-        if now - member.told_at >= self._settings.heartbeat_s:
-            self.tell(member.actor, now)
 
     def _too_late(self) -> Member | None:
         """A promoted member that still lacks the last decision when all its siblings are done."""
@@ -433,25 +276,3 @@ class Repair:
                 if member is not None and done and not begun:
                     return member
         return None
-
-    def tell(self, actor: Actor, now: float) -> None:
-        """Send an actor the opening with the current tables. A listener that loads a state also gets the donors of the
-        state.
-        """
-        pass_state = self._pass_state
-        if (member := self._members.get(actor)) is not None:
-            member.told_at = now
-        opening = self._opening(pass_state.stages_near(actor))
-        if (stage := pass_state.loads(actor)) is not None:
-            opening = replace(opening, donors=self._members.donors(pass_state.tables[stage].roster))
-        self._out.send(actor, opening)
-
-    def _opening(self, stages: frozenset[int]) -> Open:
-        """The Open message for peers that must know the tables of these stages."""
-        pass_state = self._pass_state
-        opening = self._openings.get(stages)
-        if opening is None or opening.listeners is not pass_state.listeners:
-            told, listeners = pass_state.told(stages), pass_state.listeners
-            opening = replace(pass_state.opening, tables=told, listeners=listeners)
-            self._openings[stages] = opening
-        return opening
