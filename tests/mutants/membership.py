@@ -14,7 +14,7 @@ from swarm.protocol.coordinator.membership.halves import Halves
 from swarm.protocol.coordinator.membership.kept_back import KeptBack
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.stage_costs import Lineup, StageCosts
-from swarm.protocol.coordinator.passes import open_pass as open_pass_module
+from swarm.protocol.coordinator.passes import verdict as verdict_module
 from swarm.protocol.coordinator.passes.assignment import amend
 from swarm.protocol.coordinator.passes.open_pass import OpenPass
 from swarm.protocol.coordinator.passes.withheld_work import WithheldWork
@@ -182,7 +182,7 @@ def _one_stage_believed() -> list[Patch]:
     def confirmed(stages: Any, *others: Any) -> bool:
         return bool(stages)
 
-    return [(module, "is_confirmed", confirmed) for module in (divergence_module, open_pass_module)]
+    return [(module, "is_confirmed", confirmed) for module in (divergence_module, verdict_module)]
 
 
 def _reloads_for_ever() -> list[Patch]:
