@@ -61,7 +61,7 @@ class Probation:
 
     def hold(self, peer: str, pass_id: PassId, strikes: int, steps: int = 0) -> int:
         """The peer delays the run: it has at least so many strikes from now on (at least one). It is left out
-        accordingly, but of at least `steps` steps after that of the pass. Return of how many.
+        accordingly, but of at least `steps` steps after that of the pass. Return the number of steps.
         """
         self.strike(peer, pass_id, max(strikes - self.strikes(peer), 0))
         record = self._records[peer]
