@@ -152,6 +152,8 @@ def test_who_is_alone_in_a_half_says_nothing_false_of_the_right_bytes() -> None:
     assert not right.is_like(Answer("digest", 1e40), 0.01), "the step would be scaled down to nothing"
     assert not right.is_like(Answer("digest", math.inf), 0.01), "the step would be skipped"
     assert Answer("digest", math.inf).is_like(Answer("other", math.inf), 0.0)
+    told = Answer("digest", 4.0, loss_sum=100.0)
+    assert not told.is_like(Answer("digest", 4.0, loss_sum=100.5), 0.01), "the same bytes contain one loss"
 
 
 class Stage:

@@ -161,6 +161,9 @@ def test_unequal_sums_are_alike_if_they_are_near_each_other() -> None:
     assert not one.is_like(flipped, 0.01) and not one.is_like(moved, 0.01)
     assert not one.is_like(Answer("two", 1.0), 0.01)
     assert not one.is_like(dataclasses.replace(one, adds_up=False), 0.01)
+    told, rounded, lied = (dataclasses.replace(near, loss_sum=loss) for loss in (100.0, 100.5, 110.0))
+    assert told.is_like(dataclasses.replace(rounded, digest="one"), 0.01), "unlike machines round differently"
+    assert not told.is_like(dataclasses.replace(lied, digest="one"), 0.01)
 
 
 # ---------------------------------------------------------------- where steps cannot be compared

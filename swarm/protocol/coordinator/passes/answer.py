@@ -28,6 +28,8 @@ class Answer:
     """True if the sketches of the contributions add up to the sketch of the sum. If not, a peer has reported a false
     sketch.
     """
+    loss_sum: float = 0.0
+    """The loss of the step, summed over its targets; 0 except in the last stage."""
 
     @property
     def finite(self) -> bool:
@@ -40,10 +42,11 @@ class Answer:
         if not (self.finite and other.finite):
             return self.finite == other.finite
         if self.digest == other.digest:
-            # a peer that is alone in its half may report any norm for the same bytes
-            return self.squared_norm == other.squared_norm
+            # a person who is alone in a half may report any norm and loss for the same bytes
+            return (self.squared_norm, self.loss_sum) == (other.squared_norm, other.loss_sum)
         one, two = math.sqrt(max(0.0, self.squared_norm)), math.sqrt(max(0.0, other.squared_norm))
-        return abs(one - two) <= tolerance * max(one, two) and self._is_near(other, tolerance)
+        near = _near(one, two, tolerance) and _near(self.loss_sum, other.loss_sum, tolerance)
+        return near and self._is_near(other, tolerance)
 
     def _is_near(self, other: Answer, tolerance: float) -> bool:
         """Return True if both gradients point in about the same direction, according to their outlines."""
@@ -52,6 +55,10 @@ class Answer:
             return tolerance > 0.0 and one is two
         apart = [a - b for a, b in zip(one, two, strict=True)]
         return sketch.length(apart) <= APART * tolerance * max(sketch.length(one), sketch.length(two))
+
+
+def _near(one: float, two: float, tolerance: float) -> bool:
+    return abs(one - two) <= tolerance * max(abs(one), abs(two))
 
 
 Answers = tuple[Answer, ...]

@@ -184,7 +184,7 @@ class Preparation:
         """The answer of each stage. Call this only after there is a decision."""
         chosen = [self._one(stage, without) for stage in range(len(self._tables))]
         return tuple(
-            Answer(p.digest, p.squared_norm if p.finite else math.inf, p.outline, self._adds_up(stage, p))
+            Answer(p.digest, p.squared_norm if p.finite else math.inf, p.outline, self._adds_up(stage, p), p.loss_sum)
             for stage, p in enumerate(chosen)
         )
 
