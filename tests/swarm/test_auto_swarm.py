@@ -11,7 +11,7 @@ from swarm_processes import EVEN, Swarm
 
 from peers.run.home import Home
 from peers.run.replay import read_replay
-from swarm.events import CodecChosen, CoordinatorStarted, PeerFenced, StepDecided
+from swarm.events import CodecChosen, CoordinatorStarted, PeerFenced, RolledBack, StepDecided
 from swarm.protocol.messages import CodecPair
 
 PEERS = ("p0", "p1", "p2", "p3")
@@ -58,10 +58,14 @@ def test_a_coordinator_that_comes_back_goes_on_with_its_choice(make_swarm: MakeS
     swarm.coordinate()
     swarm.finish()
     started = swarm.coordinator.of(CoordinatorStarted)[-1]
-    told = [event for event in swarm.coordinator.of(CodecChosen, step=started.decided + 1) if not event.before]
+    events = [event for _, event in swarm.coordinator.log]
+    since = events[events.index(started) :]
+    told = [event for event in since if isinstance(event, CodecChosen) and not event.before]
     assert {event.reason for event in told} == {f"continues with the codecs of step {started.decided + 1}"}
-    codecs = crossed(swarm)
-    assert codecs[: len(before)] == before and codecs[len(before)] == before[-1]
-    assert len(swarm.coordinator.of(StepDecided)) == len(codecs) == 8
+    # on a busy machine, some peers come back so late that the last checkpoint counts
+    undone = [event.version for event in since if isinstance(event, RolledBack)]
+    kept, codecs = min([len(before), *undone]), crossed(swarm)
+    assert codecs[:kept] == before[:kept] and codecs[kept] == before[-1]
+    assert len(codecs) == 8 and (undone or len(swarm.coordinator.of(StepDecided)) == 8)
     swarm.assert_replicas_identical()
     swarm.assert_equal(reference(swarm))
