@@ -125,7 +125,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = _within(SLOW, NOT_SLOW)
     for item in items:
         is_swarm = item.get_closest_marker("swarm") is not None
-        whole = is_swarm or TESTS / "swarm" in item.path.parents  # that folder marks its tests after this
+        whole = _waits(item)
         if item.get_closest_marker("timeout") is None:
             if item.get_closest_marker("long") is not None:
                 item.add_marker(pytest.mark.timeout(3600))
@@ -160,6 +160,7 @@ def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _waits(item: pytest.Item) -> bool:
+    """Whether a test starts whole swarms. That folder marks its tests after this is asked."""
     return item.get_closest_marker("swarm") is not None or TESTS / "swarm" in item.path.parents
 
 

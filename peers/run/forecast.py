@@ -105,31 +105,35 @@ class Forecast:
 
 def forecast(load: Load, microbatches: int, replicas: int, line: Line | None) -> Forecast:
     """Forecast a step with `microbatches` per row and `replicas` of each stage. `line` None: links take no time."""
+    found = _forecast(load, microbatches, replicas, line)
+    warm = _forecast(load, microbatches, replicas, line, warm=True)
+    return replace(found, restarts_s=found.step_s - warm.step_s)
+
+
+def _forecast(load: Load, microbatches: int, replicas: int, line: Line | None, *, warm: bool = False) -> Forecast:
+    """As `forecast`, without `restarts_s`. `warm`: as if connections kept their rate while they are idle."""
     pipeline = Pipeline(load.forward_s, load.backward_s, load.zero_bubble)
     without = step_time(pipeline, microbatches)
     compute = microbatches * max(f + b for f, b in zip(load.forward_s, load.backward_s, strict=True))
-    wire, reduce, restarts = 0.0, load.reduce_s, 0.0
+    wire, reduce = 0.0, load.reduce_s
     if line is not None:
-        warm = replace(
+
+        def warming_s(nbytes: float, rest_s: float = math.inf) -> float:
+            return 0.0 if warm else line.warming_s(nbytes, rest_s)
+
+        over = replace(
             pipeline,
             forward_frame=load.forward_frame / line.rate,
             backward_frame=load.backward_frame / line.rate,
             delay=line.delay_s,
-        )
-        over = replace(
-            warm,
-            after_rest=lambda work, rest: line.warming_s(
+            after_rest=lambda work, rest: warming_s(
                 load.forward_frame if work is Work.FORWARD else load.backward_frame, rest
             ),
         )
-        pipelined = step_time(over, microbatches)
-        restarts = pipelined - step_time(warm, microbatches)
-        wire = pipelined - without + MESSAGES * line.delay_s
+        wire = step_time(over, microbatches) - without + MESSAGES * line.delay_s
         if replicas > 1:
-            warming = line.warming_s(load.reduce_bytes)
-            restarts += warming
-            reduce += load.reduce_bytes / line.rate + warming + OF_REDUCE * line.delay_s
-    return Forecast(microbatches, compute, without - compute, wire, reduce, restarts)
+            reduce += load.reduce_bytes / line.rate + warming_s(load.reduce_bytes) + OF_REDUCE * line.delay_s
+    return Forecast(microbatches, compute, without - compute, wire, reduce)
 
 
 def smallest_step(load: Load, replicas: int, line: Line | None) -> Forecast | None:
@@ -138,7 +142,7 @@ def smallest_step(load: Load, replicas: int, line: Line | None) -> Forecast | No
     """
 
     def efficient(microbatches: int) -> bool:
-        return forecast(load, microbatches, replicas, line).efficiency >= GOOD_EFFICIENCY
+        return _forecast(load, microbatches, replicas, line).efficiency >= GOOD_EFFICIENCY
 
     if not efficient(MOST_MICROBATCHES):
         return None
