@@ -20,6 +20,16 @@ MOVING_SHARE = 0.57
 """The fraction of the published bandwidth that operations reach if they read and write all of their numbers."""
 START_S = 39e-6
 """Seconds to start an operation from one thread of the host."""
+HOST_NS = 35.0
+"""Nanoseconds per parameter to reduce and apply on a host (docs/gpu.md)."""
+CARD_NS = 7.7
+"""The same for exact sums on a card."""
+_OFFLOAD_REDUCE_NS = 23.0
+"""Nanoseconds per parameter to reduce exact sums on the host of a card (docs/gpu.md)."""
+_OFFLOADED_BYTES = 20 + 12
+"""Bytes per parameter that cross the bus in a step with --offload: parameters, moments and reduced sums to the card,
+parameters and moments back.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,11 @@ class Kind:
     times: Sequence[Times]
     offloaded: Sequence[StageNeed] = ()
     """What each stage needs with --offload. Empty: these cards have no memory of their own."""
+    ns_per_parameter: float = HOST_NS
+    """Nanoseconds per parameter to reduce exact sums and to apply them."""
+    offload_ns: float = 0.0
+    """The same for a stage with --offload, which the host reduces; then its state crosses the bus to the card and back.
+    """
 
     def taken_up(self, stage: int) -> StageMemory:
         """Memory that a peer of a stage uses on this card."""
@@ -51,6 +66,9 @@ class Kind:
 
     def recomputes_layers(self, stage: int) -> bool:
         """True if a whole graph does not fit, so that the peer recomputes layer by layer."""
+        offloaded = self.with_offload(stage)
+        if offloaded is not None:
+            return offloaded != self.offloaded[stage].memory
         return self.taken_up(stage) != self.needs[stage].memory
 
     def lacks(self, stage: int) -> int:
@@ -64,9 +82,17 @@ class Kind:
         memory = self.offloaded[stage].within(self.memory)
         return memory if memory.device <= self.memory else None
 
+    def reduce_s(self, stage: int, *, on_host: bool) -> float:
+        """Seconds to reduce and apply a stage. `on_host`: the run's sums are of a kind that only hosts reduce."""
+        if self.with_offload(stage) is not None:
+            ns = max(self.offload_ns, HOST_NS if on_host else 0.0)
+        else:
+            ns = HOST_NS if on_host else self.ns_per_parameter
+        return 1e-9 * ns * self.needs[stage].parameters
+
     def graphs(self, stage: int) -> int:
         """The number of microbatch graphs that fit at once."""
-        memory = self.taken_up(stage)
+        memory = self.with_offload(stage) or self.taken_up(stage)
         return 1 + max(0, self.memory - memory.device) // max(1, memory.graph)
 
     def taken(self, stage: int, stages: int) -> Times:
@@ -81,6 +107,11 @@ class Kind:
 
 def mode_of(name: str) -> Mode:
     return Mode() if name == MINE else Mode("cuda", CARDS[name].precision)
+
+
+def offload_ns(card: Card) -> float:
+    """Nanoseconds per parameter to reduce and apply a stage with --offload; the bus at its published rate."""
+    return _OFFLOAD_REDUCE_NS + 1e9 * _OFFLOADED_BYTES / card.bus_bytes_per_s
 
 
 def times_on(card: Card, work: Sequence[StageWork]) -> list[Times]:
@@ -112,6 +143,11 @@ def placed(kinds: Mapping[str, Kind], names: Sequence[str], stages: int) -> list
         crews[stage].append(name)
         rates[stage] += 1 / kind.taken(stage, stages).both_s
     return crews
+
+
+def reduce_s(kinds: Mapping[str, Kind], crews: Sequence[Sequence[str]], *, on_host: bool) -> float:
+    """Seconds to reduce and apply the stage that takes longest, on its slowest card. `on_host`: as in Kind.reduce_s."""
+    return max(kinds[name].reduce_s(stage, on_host=on_host) for stage, crew in enumerate(crews) for name in crew)
 
 
 def row_of(kinds: Mapping[str, Kind], crews: Sequence[Sequence[str]]) -> tuple[list[Times], int]:

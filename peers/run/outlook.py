@@ -11,7 +11,7 @@ from peers.run.capacity import Capacity, capacities, usable
 from peers.run.cards import CARDS, MINE, UnknownCard, parse_cards
 from peers.run.coding import ENTROPY, coding, name_of
 from peers.run.dry_run import DryRun, dry_run
-from peers.run.fleet import Kind, Times, mode_of, placed, row_of, times_on
+from peers.run.fleet import CARD_NS, Kind, Times, mode_of, offload_ns, placed, reduce_s, row_of, times_on
 from peers.run.forecast import Forecast, Line, Load, forecast, smallest_step
 from peers.run.losses import Loss, loss_of
 from swarm.compute.memory_table import Mode, StageCounts
@@ -25,8 +25,6 @@ EXACT = ("none", "dither:1")
 """The ways of averaging with which a run equals its reference whoever computed what."""
 AVERAGING = (*EXACT, "int8", "int4", "powersgd:4")
 """The ways of averaging that are compared, those with the most bits first."""
-_CARD_NS, _HOST_NS = 7.7, 35.0
-"""Nanoseconds per parameter to reduce and apply: exact sums on a card, all else on the host (docs/gpu.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +169,9 @@ class Fleet:
         return -(-self.manifest.batch.microbatches // self.rows)
 
     def _load(self, manifest: RunManifest) -> Load:
-        return _load(dry_run(manifest, mode_of(self._first), self._counts), self._row, MINE in self._kinds)
+        on_host = manifest.sums.averaging != "none" or manifest.sums.mode != "exact"
+        slowest = reduce_s(self._kinds, self._crews, on_host=on_host)
+        return _load(dry_run(manifest, mode_of(self._first), self._counts), self._row, slowest)
 
     @property
     def placements(self) -> tuple[Placement, ...]:
@@ -196,7 +196,7 @@ def _kind(manifest: RunManifest, name: str, counts: dict[str, list[StageCounts]]
         return Kind(name, memory_budget(None, "cpu"), needs, _times(manifest, speed or own_speed(manifest)))
     offloaded = dry_run(manifest, dataclasses.replace(mode, offload=True), counts[name]).stages
     times = times_on(CARDS[name], count_work(manifest, mode))
-    return Kind(name, usable(CARDS[name].memory), needs, times, offloaded)
+    return Kind(name, usable(CARDS[name].memory), needs, times, offloaded, CARD_NS, offload_ns(CARDS[name]))
 
 
 def own_speed(manifest: RunManifest) -> Speed:
@@ -229,17 +229,16 @@ def _changed(manifest: RunManifest, codec: str | None, averaging: str, replicas:
     )
 
 
-def _load(plan: DryRun, row: Sequence[Times], on_host: bool) -> Load:
-    count, sums = plan.manifest.batch.microbatches, plan.manifest.sums
+def _load(plan: DryRun, row: Sequence[Times], reduce_s: float) -> Load:
+    count = plan.manifest.batch.microbatches
     boundary = max(plan.boundaries, key=lambda each: each.forward + each.backward, default=None)
-    ns = _HOST_NS if on_host or sums.averaging != "none" or sums.mode != "exact" else _CARD_NS
     return Load(
         forward_s=[times.forward_s for times in row],
         backward_s=[times.backward_s for times in row],
         forward_frame=0.0 if boundary is None else boundary.forward / count,
         backward_frame=0.0 if boundary is None else boundary.backward / count,
         reduce_bytes=max(need.reduce_packed for need in plan.stages),
-        reduce_s=ns * 1e-9 * max(need.parameters for need in plan.stages),
+        reduce_s=reduce_s,
     )
 
 

@@ -20,7 +20,7 @@ from peers.run.capacity import capacities
 from peers.run.cards import CARDS, UnknownCard, parse_cards
 from peers.run.coding import ENTROPY
 from peers.run.dry_run import dry_run
-from peers.run.fleet import Kind, Times, placed, row_of, times_on
+from peers.run.fleet import CARD_NS, Kind, Times, offload_ns, placed, reduce_s, row_of, times_on
 from peers.run.forecast import Line, Load, forecast, smallest_step
 from peers.run.losses import _BOUNDARIES, EQUAL_LOSS, Loss, loss_of
 from peers.run.outlook import Outlook, outlook, to_json
@@ -292,6 +292,26 @@ def test_a_stage_that_fits_with_offload_alone_is_named(monkeypatch: pytest.Monke
     assert Kind("card", room, plain, times).with_offload(0) is None, "a CPU has nothing to offload"
     assert Kind("card", room - 1, plain, times, offloaded).with_offload(0) is None, "it does not fit at all"
     assert Kind("card", 1 << 40, plain, times, offloaded).with_offload(0) is None, "it fits without"
+
+
+def test_the_forecast_counts_what_offload_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_table, "STREAMED_AT_ONCE", 1 << 16)
+    run = manifest()
+    stages = run.model.stages
+    plain, offloaded = (dry_run(run, Mode("cuda", "bf16", offload=offload)).stages for offload in (False, True))
+    times = [Times(1.0, 2.0)] * stages
+    slow_bus, card = offload_ns(CARDS["rtx2060"]), CARD_NS
+    assert slow_bus > offload_ns(CARDS["rtx3060"]) > card, "the state crosses the bus, and the host adds up"
+    tight = Kind("card", offloaded[0].least.device, plain, times, offloaded, card, slow_bus)
+    roomy = Kind("card", 1 << 40, plain, times, offloaded, card, slow_bus)
+    parameters = plain[0].parameters
+    assert tight.reduce_s(0, on_host=False) == pytest.approx(1e-9 * slow_bus * parameters)
+    assert roomy.reduce_s(0, on_host=False) == pytest.approx(1e-9 * card * parameters)
+    assert roomy.reduce_s(0, on_host=True) > roomy.reduce_s(0, on_host=False), "dithered sums are reduced on the host"
+    assert tight.graphs(0) == 1 and tight.recomputes_layers(0), "its memory is that with offload"
+    assert reduce_s({"tight": tight, "roomy": roomy}, [["roomy", "tight"]], on_host=False) == tight.reduce_s(
+        0, on_host=False
+    ), "the slowest card of a stage decides"
 
 
 def test_offload_and_recomputed_layers_each_make_room_for_a_larger_stage() -> None:
