@@ -259,14 +259,15 @@ def _kept(row: Point, dense: Point, ids: Point) -> float:
 
 def markdown(table: Sequence[dict[str, object]]) -> str:
     lines = [
-        "| row | rate | bytes both ways | × fewer | loss | gap | kept | ± |",
-        "|---|" + 7 * "---:|",
+        "| row | seeds | rate | bytes both ways | × fewer | loss | gap | kept | ± |",
+        "|---|" + 8 * "---:|",
     ]
     for row in table:
         both = float(str(row["bytes_forward"])) + float(str(row["bytes_backward"]))
         gaps, kept = (", ".join(map(str, _list(row[key]))) for key in ("gap_percent", "kept"))
-        cells = (row["row"], row["rate"], f"{both:.1f}", row["times_fewer_bytes"], row["loss"], gaps, kept)
-        lines.append("| " + " | ".join(map(str, (*cells, row["kept_half_range"]))) + " |")
+        cells = (row["row"], row["seeds"], row["rate"], f"{both:.1f}", row["times_fewer_bytes"], row["loss"])
+        spread = row["kept_half_range"] if row["seeds"] != 1 else "–"
+        lines.append("| " + " | ".join(map(str, (*cells, gaps, kept, spread))) + " |")
     return "\n".join(lines) + "\n"
 
 

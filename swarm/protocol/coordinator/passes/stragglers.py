@@ -89,18 +89,18 @@ class Stragglers:
         """The reason why a member counts as stalled if it may take `allowed` seconds for one item of work. Empty: it
         does not count as stalled.
         """
-        line_s = self._settings.step_budget_s / 8
-        if self._pass_state.kind is not PassKind.TRAIN:
-            line_s = min(line_s, self._limits.while_s)
-        answer = max(allowed, line_s)
-        own = answer
+        settings = self._settings
         if self._pass_state.kind is PassKind.TRAIN:
-            settings = self._settings
+            line_s = settings.step_budget_s / 8
+            answer = max(allowed, line_s)
             usual = reduce_deadline(member.reducing, settings.step_budget_s, settings.heartbeat_s)
             own = allowed if member.actor in self._pass_state.probed else min(answer, max(allowed, usual))
+        else:
+            line_s = min(settings.step_budget_s / 8, self._limits.while_s)
+            own = answer = max(allowed, line_s)
         why = self._standstill.why_idle(member, allowed, own, now)
         why = why or self._standstill.why_waiting(member, line_s, answer, now)
-        return why or self._standstill.why_unbegun(member.actor, max(answer, self._settings.step_budget_s / 2), now)
+        return why or self._standstill.why_unbegun(member.actor, max(answer, settings.step_budget_s / 2), now)
 
     def _patience(self, member: Member, strikes: int) -> float:
         """Seconds in which an actor with available work must finish some of it.
