@@ -21,6 +21,7 @@ from swarm.compute.engine import StageEngine
 from swarm.compute.layout import Layout
 from swarm.compute.least_pace import wait
 from swarm.compute.stage import Stage
+from swarm.compute.stage_options import StageOptions
 from swarm.manifest import RunManifest
 from swarm.models.stage_module import StageModule
 from swarm.protocol.ids import Microbatch, PassKind
@@ -39,6 +40,7 @@ from swarm.protocol.peer.io import (
 
 GRADIENT = 1.0
 """Root mean square of the gradient of a microbatch."""
+_OPTIONS = StageOptions(graph_budget_bytes=0)
 
 
 class EmulatedEngine(StageEngine):
@@ -62,7 +64,7 @@ class EmulatedEngine(StageEngine):
         self._splits_in = splits
         self._parameters = parameters
         self._seconds = (forward_s, backward_s)
-        super().__init__(manifest, stage, post=post, graph_budget_bytes=0)
+        super().__init__(manifest, stage, _OPTIONS, post=post)
 
     def _layout(self) -> Layout:
         module = _Weights(self._parameters, last=self._index == self._manifest.model.stages - 1)
@@ -88,7 +90,7 @@ class _EmulatedStage(Stage):
         """Microbatches of which half of the backward is still to be computed."""
         self._forward_s = forward_s
         self._backward_s = backward_s
-        super().__init__(manifest, index, device="cpu", graph_budget_bytes=0, initialised=True)
+        super().__init__(manifest, index, _OPTIONS, initialised=True)
         batch = manifest.batch
         shape = (batch.sequences, batch.sequence_length, manifest.model.boundary_width)
         self._hidden = torch.randn(shape, generator=torch.Generator().manual_seed(0))  # the same at every stage

@@ -39,7 +39,7 @@ if __name__ == "__main__":
     }[options.zero_bubble]
 
     def engine(
-        manifest: RunManifest, stage: int, *, post: Callable[[PeerInput], None], **_ignored: Any
+        manifest: RunManifest, stage: int, *_options: Any, post: Callable[[PeerInput], None], **_ignored: Any
     ) -> EmulatedEngine:
         return EmulatedEngine(
             manifest,

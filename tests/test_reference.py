@@ -16,6 +16,7 @@ from swarm.compute.digest import run_digest
 from swarm.compute.engine import StageEngine
 from swarm.compute.optimizer import OptimizerError
 from swarm.compute.precision import Precision
+from swarm.compute.stage_options import StageOptions
 from swarm.manifest import (
     BatchSection,
     CodecSection,
@@ -102,7 +103,7 @@ class Pump:
         self.format = BodyFormat(of)
         self.posts: queue.SimpleQueue = queue.SimpleQueue()
         self.stages = [
-            [StageEngine(of, stage, post=self.posts.put, **options) for _ in range(replicas)]
+            [StageEngine(of, stage, StageOptions(**options), post=self.posts.put) for _ in range(replicas)]
             for stage in range(of.model.stages)
         ]
 
@@ -466,7 +467,7 @@ class HalfOffloaded(Pump):
     def __init__(self, of: RunManifest, **options):
         super().__init__(of, **options)
         for stage, replicas in enumerate(self.stages):
-            replicas.append(StageEngine(of, stage, post=self.posts.put, offload=True, **options))
+            replicas.append(StageEngine(of, stage, StageOptions(offload=True, **options), post=self.posts.put))
 
     def scaled(self, pass_id, norms, tokens):
         scale, norm = super().scaled(pass_id, norms, tokens)
@@ -501,7 +502,9 @@ def test_an_offloaded_replica_equals_the_other_one_to_the_bit(kind, precision, i
         after = [swarm.step(step, corpus) for step in (2, 3)], swarm.digests()
         for stage, replicas in enumerate(swarm.stages):
             replicas[1].close()
-            replicas[1] = StageEngine(of, stage, post=swarm.posts.put, offload=True, **PRECISIONS[precision])
+            replicas[1] = StageEngine(
+                of, stage, StageOptions(offload=True, **PRECISIONS[precision]), post=swarm.posts.put
+            )
             replicas[1].prepare()
             for engine in replicas:
                 engine.load_state(kept[stage]).result(WAIT_S)

@@ -19,6 +19,7 @@ from peers.run.capacity import MiddleStage, usable
 from swarm.compute.memory_table import Mode, StageMemory
 from swarm.compute.precision import Precision
 from swarm.compute.stage import Stage
+from swarm.compute.stage_options import StageOptions
 from swarm.manifest import RunManifest
 from swarm.models.kinds import count_parameters
 from swarm.protocol.ids import Microbatch, PassKind
@@ -107,15 +108,8 @@ def _trained(lab: Lab, manifest: RunManifest, graphs: int, by_layer: bool, alloc
     """Train a step. Returns the most bytes that were allocated; on a CPU, which keeps the reduced vector of a real
     reduction all the time, those in the microbatches.
     """
-    stage = Stage(
-        manifest,
-        MIDDLE,
-        device=str(lab.device),
-        graph_budget_bytes=max(0, graphs),
-        initialised=False,
-        recomputes_layers=by_layer,
-        offload=offload,
-    )
+    options = StageOptions(str(lab.device), max(0, graphs), recomputes_layers=by_layer, offload=offload)
+    stage = Stage(manifest, MIDDLE, options, initialised=False)
     beside = host_bytes(lab, stage) if offload else 0
     fill(stage.parameters)
     stage.loaded()

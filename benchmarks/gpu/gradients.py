@@ -9,6 +9,7 @@ from benchmarks.gpu.lab import Lab
 from benchmarks.gpu.phase import Aim, Found
 from benchmarks.gpu.workload import MIDDLE, bodies_of, compute_one, run_of
 from swarm.compute.stage import Stage
+from swarm.compute.stage_options import StageOptions
 from swarm.models.kinds import build_stage
 from swarm.models.rms_norm import RMSNorm
 from swarm.protocol.ids import PassKind
@@ -16,7 +17,7 @@ from swarm.protocol.ids import PassKind
 
 def measure(lab: Lab) -> Found:
     manifest = run_of(256, 640, 2, 2, 128)
-    stage = Stage(manifest, MIDDLE, device=str(lab.device), graph_budget_bytes=1 << 40, initialised=True)
+    stage = Stage(manifest, MIDDLE, StageOptions(str(lab.device), 1 << 40), initialised=True)
     bodies = bodies_of(manifest)
     runs = []
     for budget in (1 << 40, 1 << 40, 0):

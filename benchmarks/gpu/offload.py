@@ -17,6 +17,7 @@ from swarm.compute.graph import count_stages
 from swarm.compute.memory_table import Mode, stage_memory
 from swarm.compute.precision import Precision
 from swarm.compute.stage import Stage
+from swarm.compute.stage_options import StageOptions
 from swarm.manifest import RunManifest
 from swarm.protocol.ids import Microbatch, PassKind
 from swarm.protocol.peer.io import Backward, Forward
@@ -72,9 +73,7 @@ def measure(lab: Lab) -> Found:
 
 
 def _stage(lab: Lab, manifest: RunManifest, offload: bool) -> Stage:
-    stage = Stage(
-        manifest, MIDDLE, device=str(lab.device), graph_budget_bytes=1 << 40, initialised=False, offload=offload
-    )
+    stage = Stage(manifest, MIDDLE, StageOptions(str(lab.device), 1 << 40, offload=offload), initialised=False)
     torch.manual_seed(0)
     fill({name: parameter for name, parameter in stage.parameters.items() if parameter.ndim == 1})
     for name, parameter in stage.parameters.items():

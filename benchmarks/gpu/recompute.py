@@ -8,6 +8,7 @@ from benchmarks.gpu.lab import Lab
 from benchmarks.gpu.phase import Aim, Found
 from benchmarks.gpu.workload import MIDDLE, bodies_of, compute_one, fill, run_of
 from swarm.compute.stage import Stage
+from swarm.compute.stage_options import StageOptions
 
 MOST = 1.4
 """A backward is as long as two forwards, and recomputing adds one: 4/3, and some launches."""
@@ -22,14 +23,8 @@ def measure(lab: Lab) -> Found:
         bodies = bodies_of(manifest)
         row: dict[str, float] = {}
         for by_layer in (False, True):
-            stage = Stage(
-                manifest,
-                MIDDLE,
-                device=str(lab.device),
-                graph_budget_bytes=1 << 40,
-                initialised=False,
-                recomputes_layers=by_layer,
-            )
+            options = StageOptions(str(lab.device), 1 << 40, recomputes_layers=by_layer)
+            stage = Stage(manifest, MIDDLE, options, initialised=False)
             fill(stage.parameters)
             stage.loaded()
             way = "by_layer" if by_layer else "whole"

@@ -32,6 +32,7 @@ from benchmarks.gpu.workload import MIDDLE, PASS, bodies_of, fill, run_of
 from swarm.compute.engine import StageEngine
 from swarm.compute.precision import Precision
 from swarm.compute.stage import Stage
+from swarm.compute.stage_options import StageOptions
 from swarm.compute.working_weights import WorkingWeights
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage, count_parameters
@@ -145,12 +146,7 @@ class _Line:
         self._told: queue.SimpleQueue[PeerInput] = queue.SimpleQueue()
         self._bodies = bodies_of(manifest)
         self._engine = _Filled(
-            manifest,
-            MIDDLE,
-            post=self._told.put,
-            device=str(lab.device),
-            graph_budget_bytes=1 << 40,
-            compiled=compiled,
+            manifest, MIDDLE, StageOptions(str(lab.device), 1 << 40, compiled=compiled), post=self._told.put
         )
         self._engine.initialise().result()
 

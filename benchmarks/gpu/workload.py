@@ -12,6 +12,7 @@ from benchmarks.gpu.lab import Lab
 from swarm.buffer import Buffer
 from swarm.compute.body import BodyFormat, BodyKind
 from swarm.compute.stage import Stage
+from swarm.compute.stage_options import StageOptions
 from swarm.manifest import (
     BatchSection,
     CodecSection,
@@ -69,7 +70,7 @@ def run_of(dim: int, ffn: int, layers: int, rows: int, length: int, subspace_dim
 
 def stage_of(lab: Lab, manifest: RunManifest) -> Stage:
     """With values drawn on the device: seeded ones take a core most of a minute at these sizes."""
-    stage = Stage(manifest, MIDDLE, device=str(lab.device), graph_budget_bytes=1 << 40, initialised=False)
+    stage = Stage(manifest, MIDDLE, StageOptions(str(lab.device), 1 << 40), initialised=False)
     fill(stage.parameters)
     stage.loaded()
     return stage

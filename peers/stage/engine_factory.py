@@ -13,6 +13,7 @@ from peers.stage.retention import Retention
 from swarm.compute.engine import StageEngine
 from swarm.compute.memory_table import StageMemory
 from swarm.compute.paced import PacedEngine
+from swarm.compute.stage_options import StageOptions
 from swarm.compute.turns import Turns
 from swarm.events import Event, FreedMemoryReturned, LayersRecomputed
 from swarm.manifest import RunManifest
@@ -54,30 +55,27 @@ class EngineFactory:
         self._seat.holds(memory.device, memory.host)
         self._retention.budget_bytes = self._seat.frames
         kind = options.engine if options.pace is None else partial(PacedEngine, pace=options.pace)
-        further: dict[str, object] = {}  # an emulated engine has no such options
-        if self._updates_on_cpu:
-            further["updates_on_cpu"] = True
-        if options.offload:
-            further["offload"] = True
-        if options.precision is not None:
-            further["precision"] = options.precision
-        if memory != need.memory:
-            further["recomputes_layers"] = True
+        recomputes_layers = memory != need.memory
+        if recomputes_layers:
             self._emit(LayersRecomputed(stage, need.memory.device, self._seat.memory_for_stage, options.compiled))
-        elif options.compiled:
-            further["compiled"] = True
         if options.device == "cpu":
             self._fit_heap(stage, memory)
         return kind(
             self._manifest,
             stage,
+            StageOptions(
+                options.device,
+                self._seat.graphs,
+                options.precision,
+                compiled=options.compiled and not recomputes_layers,
+                splits=options.splits,
+                recomputes_layers=recomputes_layers,
+                updates_on_cpu=self._updates_on_cpu,
+                offload=options.offload,
+            ),
             post=post,
-            device=options.device,
             threads=options.threads,
-            graph_budget_bytes=self._seat.graphs,
             turns=Turns(options.threads) if options.device == "cpu" else None,
-            splits=options.splits,
-            **further,
         )
 
     def _fit_heap(self, stage: int, memory: StageMemory) -> None:

@@ -37,10 +37,10 @@ from swarm.compute.held import HeldState, Holds
 from swarm.compute.layout import Layout
 from swarm.compute.meter import Meter
 from swarm.compute.optimizer import StageState
-from swarm.compute.precision import Precision
 from swarm.compute.reduction import Buckets
 from swarm.compute.shortage import first_line, out_of_memory
 from swarm.compute.stage import Stage
+from swarm.compute.stage_options import StageOptions
 from swarm.compute.turns import Turns
 from swarm.manifest import RunManifest
 from swarm.protocol.ids import Attempt, Direction, FrameKey, PartKey, SumKey
@@ -70,54 +70,32 @@ _Finish = Callable[[], Callable[[], PeerInput]]
 """As in stage.py: the first call waits for the device, the second call finishes the result in any thread."""
 _Value = TypeVar("_Value")
 _Action = TypeVar("_Action", Forward, Backward, Weights)
+_USUAL = StageOptions()
 
 
 class StageEngine:
     """Computes stage `stage` of the run. It holds no state until `initialise` or `load_state`.
 
     `post`: receives the core's inputs, from one thread, in order.
-    `graph_budget_bytes`: limit of the autograd graphs kept between forward and backward; 0 recomputes every forward.
-    `turns`: microbatches are computed in these turns; None: at any time.
-    `updates_on_cpu`: the optimizer's steps are computed on the CPU, whatever device computes the rest.
-    `precision`: None uses the device's default.
-    `compiled`: torch compiles the layers before the first computation.
-    `splits`: a backward defers the gradients of the weights, within the same budget. They are computed when there is
-    nothing else to do.
-    `recomputes_layers`: a graph holds only the input of each layer, for stages whose whole graph does not fit. Not
-    together with `compiled`: torch recomputes a compiled layer differently, and the bits would differ.
-    `offload`: the fp32 parameters, their moments and the reduced vector are in the host's memory. The results have the
-    same bits.
+    `threads`: of torch. `turns`: microbatches are computed in these turns; None: at any time.
     """
 
     def __init__(
         self,
         manifest: RunManifest,
         stage: int,
+        options: StageOptions = _USUAL,
         *,
         post: Callable[[PeerInput], None],
-        device: str = "cpu",
         threads: int = 1,
-        graph_budget_bytes: int = 1 << 30,
         turns: Turns | None = None,
-        updates_on_cpu: bool = False,
-        precision: Precision | None = None,
-        compiled: bool = False,
-        splits: bool = False,
-        recomputes_layers: bool = False,
-        offload: bool = False,
     ) -> None:
         self._manifest = manifest
         self._index = stage
-        self._device = device
-        self._graph_budget_bytes = graph_budget_bytes
+        self._options = options
         self._turns = turns
-        self._updates_on_cpu = updates_on_cpu
-        self._precision = precision
-        self._compiled = compiled
-        self._clock = DeviceClock(torch.device(device))
-        self._splits = splits
-        self._recomputes_layers = recomputes_layers
-        self._offload = offload
+        device = torch.device(options.device)
+        self._clock = DeviceClock(device)
         self._post = post
         self._format = BodyFormat(manifest)
         layout = self._layout()
@@ -132,7 +110,7 @@ class StageEngine:
         """The tensors for a state that is being received."""
         self._ahead = self._clock.asynchronous and type(self)._compute is StageEngine._compute
         """True if the device receives a microbatch before it has finished the previous one."""
-        self._arrivals = Arrivals(torch.device(device), f"arrivals-{stage}")
+        self._arrivals = Arrivals(device, f"arrivals-{stage}")
         self._begun: Begin | None = None  # written by `submit`, so that stale work is refused at once
         self._thread = ComputeThread(
             stage, self, post=post, clock=self._clock, threads=threads, turns=turns, ahead=self._ahead
@@ -171,7 +149,7 @@ class StageEngine:
 
     def limit_graphs(self, budget_bytes: int) -> None:
         """Change the memory budget of the autograd graphs. May be called from any thread."""
-        self._graph_budget_bytes = budget_bytes
+        self._options = replace(self._options, graph_budget_bytes=budget_bytes)
         for stage in (self._stage, self._coming):
             if stage is not None:
                 stage.limit_graphs(budget_bytes)
@@ -341,20 +319,7 @@ class StageEngine:
         return Layout.of_stage(self._manifest.model, self._index)
 
     def _build(self, initialised: bool) -> Stage:
-        return Stage(
-            self._manifest,
-            self._index,
-            device=self._device,
-            graph_budget_bytes=self._graph_budget_bytes,
-            initialised=initialised,
-            updates_on_cpu=self._updates_on_cpu,
-            precision=self._precision,
-            clock=self._clock,
-            compiled=self._compiled,
-            splits=self._splits,
-            recomputes_layers=self._recomputes_layers,
-            offload=self._offload,
-        )
+        return Stage(self._manifest, self._index, self._options, initialised=initialised, clock=self._clock)
 
     def _compute(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:
         if self._turns is None:
@@ -398,7 +363,7 @@ class StageEngine:
         first, self._relieved = not self._relieved, True
         before, now = (0, 0) if self._stage is None else self._stage.relieve()
         gc.collect()
-        if self._device.startswith("cuda"):
+        if self._options.device.startswith("cuda"):
             torch.cuda.empty_cache()
         self._thread.tell(MemoryShort(f"{described(action)}: {first_line(error)}", before, now))
         return first
@@ -494,7 +459,7 @@ class StageEngine:
     def _warm(self, stage: Stage) -> Stage:
         """Make the stage ready to compute."""
         stage.reduction.coming = self._queued_orders
-        if self._compiled:
+        if self._options.compiled:
             stage.warm_up(self._manifest)
         return stage
 

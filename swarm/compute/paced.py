@@ -21,11 +21,11 @@ _Action = TypeVar("_Action", Forward, Backward, Weights)
 class PacedEngine(StageEngine):
     """A `StageEngine` with a minimum time per microbatch. If computing takes longer, it does not sleep."""
 
-    def __init__(self, manifest: RunManifest, stage: int, *, pace: LeastPace, **options: Any) -> None:
-        """`pace`: the minimum times; `options`: the other arguments of StageEngine."""
+    def __init__(self, manifest: RunManifest, stage: int, *options: Any, pace: LeastPace, **further: Any) -> None:
+        """`pace`: the minimum times. The others are those of StageEngine."""
         self._pace = pace
         self._last = stage == manifest.model.stages - 1
-        super().__init__(manifest, stage, **options)
+        super().__init__(manifest, stage, *options, **further)
 
     def _compute(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:
         began = time.perf_counter()

@@ -34,6 +34,7 @@ from swarm.compute.host_copy import HostCopy
 from swarm.compute.layout import Layout
 from swarm.compute.optimizer import StageOptimizer
 from swarm.compute.precision import Precision
+from swarm.compute.stage_options import StageOptions
 from swarm.compute.sums import Accumulator
 from swarm.compute.working_weights import WorkingWeights
 from swarm.manifest import RunManifest
@@ -68,50 +69,35 @@ class Stage:
         self,
         manifest: RunManifest,
         index: int,
+        options: StageOptions,
         *,
-        device: str,
-        graph_budget_bytes: int,
         initialised: bool,
-        updates_on_cpu: bool = False,
-        precision: Precision | None = None,
         clock: DeviceClock | None = None,
-        compiled: bool = False,
-        splits: bool = False,
-        recomputes_layers: bool = False,
-        offload: bool = False,
     ) -> None:
-        """`precision` None: the default of the device. `clock`: the clock of `device`.
-
-        `compiled`: torch compiles the layers. `splits`: a backward may defer the weight gradients while there is memory
-        for their inputs; not possible with compiled layers. `recomputes_layers`: activation checkpointing: a graph
-        keeps only the input of each layer, and a backward recomputes one layer after another. `offload`: the fp32
-        parameters, their moments and the reduced vector are in the host's memory (offload.py).
-        """
-        assert not (compiled and splits), "compiled layers compute all gradients at once"
-        assert not (compiled and recomputes_layers), "layers cannot be compiled when they are recomputed"
+        """`clock`: the clock of the device."""
         self._index = index
-        self._device = torch.device(device)
-        self._precision = precision or Precision.usual(self._device)
+        self._device = torch.device(options.device)
+        self._precision = options.precision or Precision.usual(self._device)
         self._clock = clock or DeviceClock(self._device)
         self._format = BodyFormat(manifest)
         self._module = self._build(manifest, manifest.run.seed if initialised else None)
-        self._module.recomputes_layers = recomputes_layers
+        self._module.recomputes_layers = options.recomputes_layers
         self._sent_means = sent_means(self._module, self._precision.gradient_scale)
-        self._weights = WorkingWeights(self._module, self._precision, self._device if offload else None)
-        self._compiled = compiled
-        if compiled:
+        self._weights = WorkingWeights(self._module, self._precision, self._device if options.offload else None)
+        self._compiled = options.compiled
+        if options.compiled:
             self._module.compile_layers()
         self.parameters = self._weights.masters
         self._fixed = [*self._weights.leaves.values(), *self._module.buffers()]
         """Tensors that exist independently of graphs."""
-        self._split = SplitBackward() if splits else None
+        self._split = SplitBackward() if options.splits else None
         if self._split is not None:
             self._split.attach(self._module)
         self._due = DueWeights()
         layout = Layout.of(self.parameters, with_loss=self._module.last, shared=self._module.shared)
-        self._grid = BlockGrid.of(manifest, index, layout, device)
-        self._accumulator = Accumulator(layout, manifest.sums, device, self._grid)
-        self._graphs = GraphStash(graph_budget_bytes)
+        self._grid = BlockGrid.of(manifest, index, layout, options.device)
+        self._accumulator = Accumulator(layout, manifest.sums, options.device, self._grid)
+        self._graphs = GraphStash(options.graph_budget_bytes)
         self._adding = False
         """Whether a microbatch was partly added to the sums."""
         self._received: dict[Microbatch, Buffer] = {}  # forward bodies needed to pack the gradients sent back
@@ -125,15 +111,17 @@ class Stage:
         self.bases = BaseStore()
         self.overflows = False
         """For fault tests: send gradients to the previous stage that are finite but far too large."""
-        self.reduction = reduction_of(self._accumulator, manifest.sums, self._grid, on_host=offload)
-        updated_on = torch.device("cpu") if updates_on_cpu else self._device
+        self.reduction = reduction_of(self._accumulator, manifest.sums, self._grid, on_host=options.offload)
+        updated_on = torch.device("cpu") if options.updates_on_cpu else self._device
         self.optimizer = StageOptimizer(
             self.parameters,
             layout,
             manifest.optimizer,
             first_chain(manifest, index),
             manifest.model.subspace_id,
-            updated_on if offload != updates_on_cpu else None,  # else the state is where steps are computed
+            updated_on
+            if options.offload != options.updates_on_cpu
+            else None,  # else the state is where steps are computed
         )
 
     def begin(self, chosen: Sequence[CodecPair] = (), nonfinite: bool = False) -> None:

@@ -14,6 +14,7 @@ from benchmarks import bare_peer, profiled_peer
 from benchmarks.gpu.workload import ATTEMPT, MIDDLE, PASS, bodies_of, run_of
 from swarm.compute import digest, reduction
 from swarm.compute.engine import StageEngine
+from swarm.compute.stage_options import StageOptions
 from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassKind
 from swarm.protocol.io import Send
 from swarm.protocol.messages import Decision
@@ -48,7 +49,7 @@ FORWARD, BACKWARD = bodies_of(RUN)  # before any function is changed: this calls
 def train_a_step() -> Assembled:
     """One step of a middle stage, with everything that a peer's compute thread does in it."""
     posts: queue.SimpleQueue[PeerInput] = queue.SimpleQueue()
-    engine = StageEngine(RUN, MIDDLE, post=posts.put, splits=True)
+    engine = StageEngine(RUN, MIDDLE, StageOptions(splits=True), post=posts.put)
 
     def ask(action: Any, kind: type[Any]) -> Any:
         engine.submit(action)

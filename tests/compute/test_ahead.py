@@ -17,6 +17,7 @@ from swarm.compute.device_clock import DeviceClock
 from swarm.compute.engine import StageEngine
 from swarm.compute.grid import SumOverflow
 from swarm.compute.stage import Stage
+from swarm.compute.stage_options import StageOptions
 from swarm.compute.sums import Added
 from swarm.protocol.ids import Attempt, PassId, PassKind
 from swarm.protocol.peer.io import (
@@ -51,7 +52,7 @@ def ahead(monkeypatch: pytest.MonkeyPatch) -> None:
 def posts_of(manifest, splits: bool) -> list[object]:
     """All that a first stage tells of a pass, and its first part."""
     told: queue.SimpleQueue = queue.SimpleQueue()
-    engine = StageEngine(manifest, 0, post=told.put, splits=splits)
+    engine = StageEngine(manifest, 0, StageOptions(splits=splits), post=told.put)
     form, width = BodyFormat(manifest), manifest.model.boundary_width
     rows, length = manifest.batch.sequences, manifest.batch.sequence_length
     tokens = torch.arange(rows * (length + 1)).view(rows, -1) % manifest.model.vocab_size
@@ -186,7 +187,7 @@ def test_a_gradient_that_cannot_be_sent_is_told_before_a_sum_that_is_too_large(
 ) -> None:
     """As on a CPU: the pass is repeated with what is not finite, while a sum that is too large ends the run."""
     manifest = make_manifest()
-    stage = Stage(manifest, 1, device="cpu", graph_budget_bytes=1 << 30, initialised=True)
+    stage = Stage(manifest, 1, StageOptions(), initialised=True)
     form, shape = BodyFormat(manifest), BodyFormat(manifest)._batch_shape
     tokens = torch.zeros(form._batch_columns, dtype=torch.int64)
     action = Forward(STEP, PassKind.TRAIN, 0, form.pack_forward(1, BodyKind.BATCH, tokens, torch.randn(shape)))

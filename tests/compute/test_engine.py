@@ -18,6 +18,7 @@ from swarm.compute.held import GivenUp, HeldState
 from swarm.compute.least_pace import LeastPace
 from swarm.compute.optimizer import OptimizerError
 from swarm.compute.paced import PacedEngine
+from swarm.compute.stage_options import StageOptions
 from swarm.models.kinds import build_stage
 from swarm.protocol.ids import Actor, Attempt, Direction, FrameKey, PartKey, PassId, PassKind, SumKey
 from swarm.protocol.messages import Decision
@@ -56,10 +57,10 @@ IDS = np.arange(14).reshape(2, 7)
 class Driver:
     """Collects what an engine posts, and can hold its compute thread between two tasks."""
 
-    def __init__(self, manifest, stage, engine=StageEngine, **options):
+    def __init__(self, manifest, stage, engine=StageEngine, *options, **further):
         self.posts: queue.SimpleQueue = queue.SimpleQueue()
         self.format = BodyFormat(manifest)
-        self.engine = engine(manifest, stage, post=self.posts.put, **options)
+        self.engine = engine(manifest, stage, *options, post=self.posts.put, **further)
 
     def begin(self, pass_id=STEP, kind=TRAIN):
         self.engine.submit(Begin(pass_id, kind))
@@ -100,8 +101,8 @@ class Driver:
 def start(make_manifest):
     drivers = []
 
-    def make(stage=0, *, initialise=True, engine=StageEngine, manifest=None, **options) -> Driver:
-        drivers.append(Driver(manifest or make_manifest(), stage, engine, **options))
+    def make(stage=0, *options, initialise=True, engine=StageEngine, manifest=None, **further) -> Driver:
+        drivers.append(Driver(manifest or make_manifest(), stage, engine, *options, **further))
         if initialise:
             drivers[-1].engine.initialise().result(WAIT_S)
         return drivers[-1]
@@ -460,7 +461,7 @@ def test_an_overflow_names_the_tensor_and_the_step(start, make_manifest):
 
 @pytest.mark.parametrize("budget", [0, 1 << 30])
 def test_graphs_are_kept_within_the_budget_and_let_go(start, budget):
-    driver = start(0, graph_budget_bytes=budget)
+    driver = start(0, StageOptions(graph_budget_bytes=budget))
     driver.begin()
     outputs = []
     run = driver.engine._stage._run
@@ -478,7 +479,7 @@ def test_graphs_are_kept_within_the_budget_and_let_go(start, budget):
 
 
 def test_a_graph_is_measured_without_the_parameters(start):
-    driver = start(0, graph_budget_bytes=1 << 30)
+    driver = start(0)
     driver.begin()
     driver.ask(Forward(STEP, TRAIN, 0, tokens(driver)), ForwardDone)
     one = driver.engine._stage._graphs._graph_bytes
@@ -504,7 +505,7 @@ def test_closing_cancels_what_was_not_done(start):
 @pytest.mark.parametrize("budget", [0, 1 << 30], ids=["recomputed", "kept"])
 def test_a_gradient_at_other_places_than_its_activation_is_refused_at_the_door(start, make_manifest, budget):
     manifest = make_manifest(codec="topk:0.25", backward="topk-shared")
-    a, b = (start(stage, manifest=manifest, graph_budget_bytes=budget) for stage in range(2))
+    a, b = (start(stage, StageOptions(graph_budget_bytes=budget), manifest=manifest) for stage in range(2))
     a.begin()
     b.begin()
     bodies = {m: a.format.pack_tokens(TRAIN, (IDS + 9 * m) % 50) for m in (0, 1)}

@@ -23,6 +23,7 @@ from swarm.compute.memory_table import Mode, StageMemory, stage_memory
 from swarm.compute.precision import Precision
 from swarm.compute.reduction import Buckets
 from swarm.compute.stage import Stage
+from swarm.compute.stage_options import StageOptions
 from swarm.compute.working_weights import WorkingWeights
 from swarm.manifest import RunFile, RunManifest
 from swarm.models import cross_entropy
@@ -51,15 +52,8 @@ def manifest(rows: int = 2, length: int = 32, **model: object) -> RunManifest:
 
 def middle_stage(run: RunManifest, **options: bool) -> Stage:
     """Stage 1 in bf16, with parameters and room for all graphs."""
-    stage = Stage(
-        run,
-        1,
-        device="cpu",
-        graph_budget_bytes=1 << 40,
-        initialised=False,
-        precision=Precision.BF16,
-        **options,
-    )
+    chosen = StageOptions(graph_budget_bytes=1 << 40, precision=Precision.BF16, **options)
+    stage = Stage(run, 1, chosen, initialised=False)
     for parameter in stage.parameters.values():
         parameter.detach().fill_(1e-2)
     stage.loaded()
@@ -194,7 +188,7 @@ def test_with_offload_a_device_has_only_what_it_computes_with(rows: int, length:
 def test_a_graph_that_has_no_room_is_given_up_whole() -> None:
     """The first one too, which is measured."""
     run = manifest(2, 512, layers=6, cuts=[1, 5], dim=128, heads=4, ffn_dim=352)
-    stage = Stage(run, 1, device="cpu", graph_budget_bytes=0, initialised=True, precision=Precision.FP32)
+    stage = Stage(run, 1, StageOptions(graph_budget_bytes=0, precision=Precision.FP32), initialised=True)
     live = LiveBytes()
     with live:
         stage.forward(Forward(PASS, PassKind.TRAIN, Microbatch(0), bodies(run)[0]))

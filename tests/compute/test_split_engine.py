@@ -15,6 +15,7 @@ from swarm.compute.body import BodyFormat, BodyKind
 from swarm.compute.engine import StageEngine
 from swarm.compute.least_pace import LeastPace
 from swarm.compute.paced import PacedEngine
+from swarm.compute.stage_options import StageOptions
 from swarm.protocol.ids import Microbatch, PassId, PassKind
 from swarm.protocol.peer.io import (
     Backward,
@@ -37,10 +38,12 @@ IDS = np.arange(14).reshape(2, 7)
 class Driver:
     """One engine, and what it posts."""
 
-    def __init__(self, manifest: Any, stage: int, engine: type[StageEngine], **options: Any) -> None:
+    def __init__(
+        self, manifest: Any, stage: int, engine: type[StageEngine], *options: StageOptions, **further: Any
+    ) -> None:
         self.posts: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.format = BodyFormat(manifest)
-        self.engine = engine(manifest, stage, post=self.posts.put, **options)
+        self.engine = engine(manifest, stage, *options, post=self.posts.put, **further)
         self.engine.initialise().result(WAIT_S)
         self.engine.submit(Begin(STEP, TRAIN))
 
@@ -96,8 +99,15 @@ Start = Callable[..., Driver]
 def start(make_manifest: Any) -> Iterator[Start]:
     made: list[Driver] = []
 
-    def make(stage: int = 0, engine: type[StageEngine] = StageEngine, splits: bool = True, **options: Any) -> Driver:
-        made.append(Driver(make_manifest(), stage, engine, splits=splits, **options))
+    def make(
+        stage: int = 0,
+        engine: type[StageEngine] = StageEngine,
+        splits: bool = True,
+        graph_budget_bytes: int = 1 << 30,
+        **further: Any,
+    ) -> Driver:
+        options = StageOptions(graph_budget_bytes=graph_budget_bytes, splits=splits)
+        made.append(Driver(make_manifest(), stage, engine, options, **further))
         return made[-1]
 
     yield make

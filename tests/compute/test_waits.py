@@ -23,6 +23,7 @@ from swarm.compute.device_clock import DeviceClock, Mark
 from swarm.compute.engine import StageEngine
 from swarm.compute.precision import Precision
 from swarm.compute.stage import Stage
+from swarm.compute.stage_options import StageOptions
 from swarm.manifest import RunFile, RunManifest
 from swarm.protocol.ids import Microbatch, PassId, PassKind, StepNumber, Term
 from swarm.protocol.peer.io import Backward, BackwardDone, Begin, Forward, ForwardDone, Weights
@@ -75,15 +76,7 @@ def test_a_microbatch_is_given_to_the_device_without_waiting_for_it(
 ) -> None:
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: False)  # torch does not know it for `meta`
     run = manifest(codec)
-    stage = Stage(
-        run,
-        index,
-        device="meta",
-        graph_budget_bytes=1 << 40,
-        initialised=False,
-        precision=Precision.FP32,
-        splits=splits,
-    )
+    stage = Stage(run, index, StageOptions("meta", 1 << 40, Precision.FP32, splits=splits), initialised=False)
     form = BodyFormat(run)
     tokens, hidden = torch.zeros(form._batch_columns, dtype=torch.int64), torch.randn(form._batch_shape)
     body = (

@@ -15,6 +15,7 @@ from swarm.compute.actions import failure
 from swarm.compute.engine import StageEngine
 from swarm.compute.ladders import ladders
 from swarm.compute.optimizer import StageState
+from swarm.compute.stage_options import StageOptions
 from swarm.data import step_order, visits
 from swarm.events import Event
 from swarm.manifest import (
@@ -221,7 +222,9 @@ class Peer:
     def _load(self, action: peer_io.LoadState) -> peer_io.PeerInput | None:
         if self.engine is not None:
             self.engine.close()
-        self.engine = StageEngine(self._swarm.manifest, action.stage, post=lambda event: None, **self._options)
+        self.engine = StageEngine(
+            self._swarm.manifest, action.stage, StageOptions(**self._options), post=lambda event: None
+        )
         if action.archive is not None:
             self.engine.load_state(self._swarm.archive[action.stage, action.version]).result(WAIT_S)
         elif action.donors:
