@@ -64,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--rate", type=parse_rate, default=parse_rate("80Mbit"), help="of every host, each way")
     made.add_argument("--delay-ms", type=float, default=50.0, help="between two hosts, one way")
     made.add_argument("--mtu", type=int, default=1500)
+    made.add_argument("--no-slow-start", action="store_true", help="hosts have net.ipv4.tcp_slow_start_after_idle = 0")
     made.add_argument("--stages", type=int, default=4, help="of one layer each")
     made.add_argument("--replicas", type=each(at_least(1), ","), default="1")
     made.add_argument("--microbatches", type=int, default=64, help="per replica of a stage")
@@ -105,7 +106,9 @@ def _measure(folder: Path, options: argparse.Namespace, compute: str, name: str,
     with ExitStack() as stack:
         places: list[Place] = []
         if not row.unlimited:
-            plan = NetworkPlan(Shape(delay_s=options.delay_ms / 1000), mtu=options.mtu)
+            plan = NetworkPlan(
+                Shape(delay_s=options.delay_ms / 1000), mtu=options.mtu, slow_start=not options.no_slow_start
+            )
             internet = stack.enter_context(Namespaces(plan))
             hosts = ["coordinator", *(f"peer-{number}" for number in range(peers))]
             places = [internet.add(HostPlan(host, access, access)) for host in hosts]

@@ -47,9 +47,12 @@ class Forwarder:
     count packets.
     """
 
-    def __init__(self, seed: int, mtu: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, seed: int, mtu: int, clock: Callable[[], float] = time.monotonic, *, slow_start: bool = True
+    ) -> None:
         self._random = Random(seed)
         self._mtu = mtu
+        self._slow_start = slow_start
         self._clock = clock
         self._hosts: dict[bytes, ForwardedHost] = {}
         """The hosts, by address."""
@@ -98,7 +101,7 @@ class Forwarder:
     # ------------------------------------------------------------
 
     def _add(self, name: str, address: str, up: Shape, down: Shape, nat: bool) -> dict[str, Any]:
-        namespace, device = make_host(HOME if nat else address, self._mtu)
+        namespace, device = make_host(HOME if nat else address, self._mtu, slow_start=self._slow_start)
         router = Router(address) if nat else None
         host = ForwardedHost(name, device, namespace, Pipe(up, self._random), Pipe(down, self._random), router)
         self._hosts[socket.inet_aton(address)] = self._by_device[device] = self._by_name[name] = host
@@ -166,7 +169,7 @@ def _routed(packet: bytes, near: Router | None, far: Router | None, now: float) 
 def main() -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
-    forwarder = Forwarder(int(sys.argv[1]), int(sys.argv[2]))
+    forwarder = Forwarder(int(sys.argv[1]), int(sys.argv[2]), slow_start=bool(int(sys.argv[3])))
     orders = sys.stdin.fileno()
     forwarder.watch(orders)
     rest = b""

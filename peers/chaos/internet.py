@@ -105,7 +105,7 @@ class Namespaces(Internet):
     """An internet of network namespaces. It needs root and /dev/net/tun."""
 
     def _open(self, plan: NetworkPlan) -> _Program:
-        return _Program("peers.chaos.forwarder", str(plan.seed), str(plan.mtu))
+        return _Program("peers.chaos.forwarder", str(plan.seed), str(plan.mtu), str(int(plan.slow_start)))
 
     def _add(self, order: dict[str, Any]) -> Place:
         number = len(self._hosts) + 1
@@ -148,6 +148,11 @@ def refuse_without_packets(scenario: Scenario) -> None:
     if scenario.network.mtu != MTU:
         raise ScenarioError(
             "network.mtu: a relay passes bytes, not packets; run the scenario as root, or remove this key"
+        )
+    if not scenario.network.slow_start:
+        raise ScenarioError(
+            "network.slow_start_after_idle: a relay cannot change the system's TCP; run the scenario as root, or "
+            "remove this key"
         )
 
 

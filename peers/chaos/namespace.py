@@ -22,6 +22,7 @@ _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
 _SIOCSIFADDR, _SIOCSIFNETMASK, _SIOCSIFMTU, _SIOCSIFTXQLEN = 0x8916, 0x891C, 0x8922, 0x8943
 _CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+_SLOW_START_AFTER_IDLE = Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle")
 _TX_QUEUE = 1000
 """Packets that wait for the forwarder; it reads them within a millisecond or so."""
 
@@ -49,16 +50,18 @@ def why_not() -> str | None:
     return f"a network namespace with a TUN device cannot be made: {os.strerror(code)} (it takes root)"
 
 
-def make_host(address: str, mtu: int) -> tuple[int, int]:
+def make_host(address: str, mtu: int, *, slow_start: bool = True) -> tuple[int, int]:
     """Make a host. Returns descriptors of a new namespace and of its TUN device with this IPv4 address in a /8. Raises
     NamespaceError.
+
+    `slow_start`: its TCP connections send slowly again after a pause, as by default in Linux.
 
     Afterwards the calling thread is in its former namespace. Reading the device returns packets that the host sends.
     """
     with _own_namespace():
         unshare(_CLONE_NEWNET, "a network namespace")
         inside = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        _as_at_home()
+        _as_at_home(slow_start)
         try:
             device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -76,13 +79,14 @@ def make_host(address: str, mtu: int) -> tuple[int, int]:
     return inside, device
 
 
-def _as_at_home() -> None:
+def _as_at_home(slow_start: bool) -> None:
     """Give the new namespace the congestion control of most volunteers' systems, instead of this machine's.
 
     BBR, for example, keeps its rate while a connection is idle, and so hides what a pause between frames costs them.
     Linux allows only the algorithms in `tcp_allowed_congestion_control`. Reno is always allowed, and does not keep its
     rate either.
     """
+    _SLOW_START_AFTER_IDLE.write_text(str(int(slow_start)))
     for name in ("cubic", "reno"):
         with contextlib.suppress(OSError):
             _CONGESTION_CONTROL.write_text(name)

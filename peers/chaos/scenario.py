@@ -60,6 +60,8 @@ class NetworkPlan:
     links: tuple[LinkPlan, ...] = ()
     mtu: int = MTU
     seed: int = 1
+    slow_start: bool = True
+    """Whether a TCP connection sends slowly again after a pause, as by default in Linux."""
 
     def shape(self, source: str, target: str) -> Shape:
         found = self.default
@@ -164,6 +166,7 @@ def read(table: Table, path: Path) -> Scenario:
     up, down = network.take("up", quantity.rate), network.take("down", quantity.rate)
     mtu = network.take("mtu", _mtu, MTU)
     seed = network.take("seed", quantity.count, 1)
+    slow_start = network.take("slow_start_after_idle", quantity.yes, True)
     default = read_shape(network)
     network.close()
     faults = _faults(table.tables("fault"))
@@ -182,7 +185,7 @@ def read(table: Table, path: Path) -> Scenario:
         coordinators=coordinators,
         peers=peers,
         hosts=plans,
-        network=NetworkPlan(default, tuple(_link(row) for row in table.tables("link")), mtu, seed),
+        network=NetworkPlan(default, tuple(_link(row) for row in table.tables("link")), mtu, seed, slow_start),
         faults=faults,
         churn=churn,
         expect=_expectations(table.table("expect")),

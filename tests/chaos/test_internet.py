@@ -159,9 +159,10 @@ def test_hosts_vanish_with_who_made_them() -> None:
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-def test_connections_of_a_host_slow_down_after_a_pause_as_at_home() -> None:
-    """Some machines have BBR, which does not; a host has CUBIC or Reno."""
-    with Namespaces(NetworkPlan()) as internet:
+@pytest.mark.parametrize("slow_start", [True, False])
+def test_connections_of_a_host_slow_down_after_a_pause_as_at_home(slow_start: bool) -> None:
+    """Some machines have BBR, which does not; a host has CUBIC or Reno, and Linux's default unless the plan says no."""
+    with Namespaces(NetworkPlan(slow_start=slow_start)) as internet:
         place = internet.add(HostPlan("a"))
         assert place.namespace is not None
         settings = ("tcp_congestion_control", "tcp_slow_start_after_idle")
@@ -172,13 +173,16 @@ def test_connections_of_a_host_slow_down_after_a_pause_as_at_home() -> None:
             text=True,
             check=True,
         )
-    assert there.stdout in ("cubic\n1\n", "reno\n1\n")
+    assert there.stdout in (f"cubic\n{slow_start:d}\n", f"reno\n{slow_start:d}\n")
 
 
 def test_what_a_relay_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "scenario.toml"
     path.write_text('peers = 2\n[network]\nloss = "1%"\n')
     with pytest.raises(ScenarioError, match=r"network\.loss"):
+        refuse_without_packets(load(path))
+    path.write_text("peers = 2\n[network]\nslow_start_after_idle = false\n")
+    with pytest.raises(ScenarioError, match="slow_start_after_idle"):
         refuse_without_packets(load(path))
     path.write_text("peers = 2\n[network]\nmtu = 9000\n")
     with pytest.raises(ScenarioError, match="mtu"):
