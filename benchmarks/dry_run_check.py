@@ -21,6 +21,7 @@ from benchmarks.results import write_results
 from benchmarks.slow_links import run_file
 from peers.options import parse_line
 from peers.run.dry_run import dry_run
+from peers.run.fleet import HOST_NS
 from peers.run.forecast import Line, Load, forecast
 from peers.run.resolved_run import resolve_run
 
@@ -96,6 +97,7 @@ def _planned(cell: Path, options: argparse.Namespace, codec: str, replicas: int,
         forward_frame=boundary.forward / count,
         backward_frame=boundary.backward / count,
         reduce_bytes=middle.reduce_packed,
+        reduce_s=1e-9 * HOST_NS * middle.parameters,
     )
     return forecast(load, count // replicas, replicas, line).step_s
 
