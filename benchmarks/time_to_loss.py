@@ -101,11 +101,14 @@ STEPS, FEW_STEPS = 4, 3
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Bytes/s of every host in each direction (None: no limit), and seconds between two hosts, one way."""
+    """Bytes/s of every host in each direction (None: no limit), and seconds between two hosts, one way. `slow_start`:
+    whether a connection sends slowly again after a pause (docs/slow-links.md#pauses).
+    """
 
     up: int | None
     down: int | None
     delay_s: float
+    slow_start: bool = True
 
 
 UNLIMITED_LINE = "unlimited"
@@ -116,6 +119,9 @@ LINES: dict[str, Line | None] = {
     "80 Mbit/s, 50 ms": Line(10_000_000, 10_000_000, 0.05),
     "40 Mbit/s, 50 ms": Line(5_000_000, 5_000_000, 0.05),
     "15 Mbit/s up, 80 down, 50 ms": Line(1_875_000, 10_000_000, 0.05),
+    "80 Mbit/s, 50 ms, no slow start": Line(10_000_000, 10_000_000, 0.05, slow_start=False),
+    "40 Mbit/s, 50 ms, no slow start": Line(5_000_000, 5_000_000, 0.05, slow_start=False),
+    "15 Mbit/s up, 80 down, 50 ms, no slow start": Line(1_875_000, 10_000_000, 0.05, slow_start=False),
 }
 
 
@@ -328,7 +334,9 @@ def _step_time(
     with ExitStack() as stack:
         places: list[Place] = []
         if shape is not None:
-            internet = stack.enter_context(Namespaces(NetworkPlan(Shape(delay_s=shape.delay_s))))
+            internet = stack.enter_context(
+                Namespaces(NetworkPlan(Shape(delay_s=shape.delay_s), slow_start=shape.slow_start))
+            )
             up, down = (UNLIMITED if rate is None else Shape(rate) for rate in (shape.up, shape.down))
             hosts = ["coordinator", *(f"peer-{number}" for number in range(peers))]
             places = [internet.add(HostPlan(host, up, down)) for host in hosts]
@@ -445,15 +453,16 @@ def has_codec(row: str) -> bool:
 
 
 def markdown(table: Sequence[dict[str, Any]]) -> str:
-    """Under each line: seconds per step, and the figure."""
-    heads = ["compute", "replicas", "row", "sums", "microbatches", "bytes", "loss", "N_dc ÷ N", "data centre", *LINES]
+    """Under each line that was timed: seconds per step, and the figure."""
+    timed = [line for line in LINES if any(line in row["step_s"] for row in table)]
+    heads = ["compute", "replicas", "row", "sums", "microbatches", "bytes", "loss", "N_dc ÷ N", "data centre", *timed]
     lines = ["| " + " | ".join(heads) + " |", "|---|---:|---|---|" + (len(heads) - 4) * "---:|"]
     for row in table:
         sums = "–" if row["replicas"] == 1 else {"none": "exact"}.get(row["sums"], row["sums"])
         cells = [row["chips"], row["replicas"], row["row"], sums, row["microbatches"], row["bytes"]]
         cells += [f"{row['loss']:.3f}", row["tokens_share"]]
         cells.append(f"{row['centre_s']:.2f}")
-        for line in LINES:
+        for line in timed:
             step_s = row["step_s"].get(line)
             cells.append("–" if step_s is None else f"{step_s:.2f}: **{row['figure'][line]:.2f}**")
         lines.append("| " + " | ".join(map(str, cells)) + " |")
