@@ -113,6 +113,7 @@ from swarm.events.run import (
     ResourcesMeasured,
     RunFinished,
     RunPaused,
+    SlowAfterPauses,
     StateChanged,
     TrafficMeasured,
 )
@@ -203,6 +204,7 @@ __all__ = [
     "SeatTaken",
     "Severity",
     "ShareChanged",
+    "SlowAfterPauses",
     "StageAmended",
     "StageDoubted",
     "StagePrepared",
