@@ -74,10 +74,13 @@ class Study:
         return max(1, round(tokens / self._manifest(Job(DENSE, 0, 1e-3, 1, 1)).batch.tokens_per_step))
 
     def best_recorded_rate(self, row: str, steps: int) -> float:
-        """The rate of the recorded run of this row and length that ended best; NaN if there is none."""
-        runs = recorded_runs(self._folder, self._options.overrides, self._options.heldout)
-        ended = {job.rate: points[-1].loss for job, points in runs.items() if (job.row, job.steps) == (row, steps)}
-        sound = {rate: loss for rate, loss in ended.items() if math.isfinite(loss)}
+        """The rate whose recorded runs of this row and length ended best, by their mean; NaN if there are none."""
+        ended: dict[float, list[float]] = {}
+        for job, points in recorded_runs(self._folder, self._options.overrides, self._options.heldout).items():
+            if (job.row, job.steps) == (row, steps):
+                ended.setdefault(job.rate, []).append(points[-1].loss)
+        means = {rate: statistics.mean(losses) for rate, losses in ended.items()}
+        sound = {rate: loss for rate, loss in means.items() if math.isfinite(loss)}
         return min(sound, key=lambda rate: sound[rate], default=math.nan)
 
     def width(self) -> int:
