@@ -229,7 +229,7 @@ def _changed(manifest: RunManifest, codec: str | None, averaging: str, replicas:
     )
 
 
-def _load(plan: DryRun, row: Sequence[Times], reduce_s: float) -> Load:
+def _load(plan: DryRun, row: Sequence[Times], reduction_s: float) -> Load:
     count = plan.manifest.batch.microbatches
     boundary = max(plan.boundaries, key=lambda each: each.forward + each.backward, default=None)
     return Load(
@@ -238,7 +238,7 @@ def _load(plan: DryRun, row: Sequence[Times], reduce_s: float) -> Load:
         forward_frame=0.0 if boundary is None else boundary.forward / count,
         backward_frame=0.0 if boundary is None else boundary.backward / count,
         reduce_bytes=max(need.reduce_packed for need in plan.stages),
-        reduce_s=reduce_s,
+        reduce_s=reduction_s,
     )
 
 
