@@ -27,8 +27,8 @@ class Card:
     """Bytes."""
     flop_per_s: float
     bytes_per_s: float
-    precision: str = "bf16"
-    bus_bytes_per_s: float = _PCIE_4 * 1e9
+    precision: str
+    bus_bytes_per_s: float
     """Of the PCIe bus, in one direction."""
 
 

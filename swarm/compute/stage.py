@@ -113,15 +113,14 @@ class Stage:
         """For fault tests: send gradients to the previous stage that are finite but far too large."""
         self.reduction = reduction_of(self._accumulator, manifest.sums, self._grid, on_host=options.offload)
         updated_on = torch.device("cpu") if options.updates_on_cpu else self._device
+        apart = options.offload != options.updates_on_cpu  # else the state is where steps are computed
         self.optimizer = StageOptimizer(
             self.parameters,
             layout,
             manifest.optimizer,
             first_chain(manifest, index),
             manifest.model.subspace_id,
-            updated_on
-            if options.offload != options.updates_on_cpu
-            else None,  # else the state is where steps are computed
+            updated_on if apart else None,
         )
 
     def begin(self, chosen: Sequence[CodecPair] = (), nonfinite: bool = False) -> None:
