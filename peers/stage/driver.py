@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from peers.runtime.core_loop import CoreLoop
 from peers.runtime.fault import Fault
 from peers.stage.keeper import Keeper, NotFinite
+from peers.stage.padding import Padding
 from peers.stage.resources import measure
 from peers.stage.retention import Retention
 from peers.stage.telemetry import Reports
@@ -78,6 +79,8 @@ class StageDriver:
         """(stage, step) of the sums that are being fetched."""
         self.reports: Reports | None = None
         """The telemetry of this peer."""
+        self.padding: Padding | None = None
+        """What fills the pauses of connections; None: they stay empty."""
         self._network: Post | None = None
         self._keeper: Keeper | None = None
         self._daemon_pid: int | None = None
@@ -120,6 +123,8 @@ class StageDriver:
         finally:
             if self.reports is not None:
                 self.reports.close()
+            if self.padding is not None:
+                self.padding.close()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -134,6 +139,8 @@ class StageDriver:
                 ready = self._with_payload(message)
                 if ready is not None:
                     self._network.send(to, ready)
+                    if self.padding is not None:
+                        self.padding.sent(to, ready)
                 if self.reports is not None:
                     self.reports.sent(to, message)
             case Emit(event):

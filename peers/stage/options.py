@@ -55,6 +55,8 @@ class JoinOptions:
     """The fastest pace at which the peer may compute. It replaces the measured speed of the machine."""
     splits: bool = True
     """True if a backward defers the gradients of the weights until there is no other work."""
+    pads: bool = True
+    """True if padding fills the pauses of connections that send slowly after a pause."""
     watched: Watched | None = None
     """The limits at which the peer pauses; None: the device is not watched."""
     engine: Callable[..., StageEngine] = StageEngine

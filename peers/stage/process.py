@@ -25,10 +25,12 @@ from peers.stage.entrance import enter, patience_of
 from peers.stage.keeper import Keeper
 from peers.stage.offer import MachineOffer, measured_offer, updates_here
 from peers.stage.options import JoinOptions
+from peers.stage.padding import Padding
 from peers.stage.patience import CoordinatorGone, HeardFinished, Patience
 from peers.stage.pausing import watch
 from peers.stage.retention import Retention
 from peers.stage.service import Service
+from peers.stage.slow_start import slows_after_pauses
 from peers.stage.telemetry import Reports
 from peers.stage.twin import check_note, is_of_a_twin
 from peers.stage.usage import Usage, machine_traits
@@ -188,6 +190,10 @@ class PeerProcess:
         self.reports = self.driver.reports = Reports(
             self.core, self._network, self._meter, Usage(options.device), traits, log
         )
+        if options.pads and slows_after_pauses() is not None:
+            self.driver.padding = Padding(
+                self._network.pad, self._network.ping, self._network.round_trips.get, self.core.leader.includes
+            )
         self.driver.attach(self._network, self._keeper, host.daemon_pid)
         given = {member: known[member.peer] for member in group if member.peer in known}
         self.directory = Directory(
@@ -302,6 +308,8 @@ class PeerProcess:
     def notice(self, sender: Actor, message: Message) -> None:
         """Handle a message before the core sees it."""
         self.reports.heard(sender, message)
+        if self.driver.padding is not None:
+            self.driver.padding.heard(sender, message)
         if sender in self._group and _comes_near(message, self._near):
             self.directory.need((*self._group, *self._near))
         if isinstance(message, Twin) and sender in self._group and message.incarnation not in self._twins:

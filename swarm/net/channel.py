@@ -18,6 +18,7 @@ from swarm.net.daemon import DialError
 from swarm.net.handshake import Channel, Refusal, Refused
 from swarm.net.lane import Lane
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
+from swarm.net.traffic import BY_LINK_KIND
 from swarm.net.uplink import Uplink
 from swarm.net.wire import Encoder
 from swarm.net.wire_bounds import WireError
@@ -61,6 +62,8 @@ def channel_of(message: m.Message) -> Channel:
             return Channel.ACTIVATION if key.direction is Direction.FORWARD else Channel.GRADIENT
         case m.ReducePart() | m.ReducedPart():
             return Channel.REDUCE
+        case m.Padding(kind=kind):
+            return BY_LINK_KIND[kind]
         case _:
             return Channel.CONTROL
 
@@ -112,12 +115,17 @@ class Outgoing:
     def send(self, message: m.Message) -> None:
         """Queue a message.
 
-        Ignore it if the same frame or part is already queued: a waiting peer repeats its request.
+        Ignore it if the same frame or part is already queued: a waiting peer repeats its request. Padding is only
+        queued if nothing else is, and dropped when something else is queued.
         """
         if (what := _identity(message)) is not None:
             if what in self._leaving:
                 return
             self._leaving.add(what)
+        if self._queue and isinstance(message, m.Padding) != isinstance(self._queue[0], m.Padding):
+            if isinstance(message, m.Padding):
+                return
+            self._queue.clear()
         self._queue.append(message)
         self._wake.set()
 

@@ -214,6 +214,8 @@ _SPECIAL: dict[tuple[type, str], Converter] = {
     (m.LogWant, "before"): text(MAX_DIGEST),
     (m.LogChunk, "log"): text(MAX_DIGEST),
     (m.LogChunk, "lines"): bytes_up_to(m.MAX_LOG_BYTES),
+    (m.Padding, "kind"): bounded(0, len(m.PADDED_KINDS) - 1),
+    (m.Padding, "filler"): bytes_up_to(m.MAX_FILLER),
     (m.Relay, "message"): _RELAYED,
     (m.Relay, "signature"): bytes_up_to(SIGNATURE_BYTES),
     (m.Append, "entries"): many(_ENTRY, BATCH),

@@ -165,6 +165,14 @@ class Network:
         if link is not None and link.open:
             link.send(self.round_trips.ping(actor))
 
+    def pad(self, actor: Actor, kind: int, nbytes: int) -> None:
+        """Send padding before data of this kind (see `Padding`), if a stream to the actor is open."""
+        link = self._links.get(actor)
+        if link is None or not link.open:
+            return
+        for start in range(0, nbytes, m.MAX_FILLER):
+            link.send(m.Padding(kind, bytes(min(m.MAX_FILLER, nbytes - start))))
+
     def withdraw(self, attempt: Attempt) -> None:
         """Drop our own queued parts of a reduction attempt, and of earlier attempts of its stage."""
 
@@ -405,11 +413,15 @@ class Network:
                     self._heard_at[sender] = time.monotonic()
                 if control or (isinstance(message, m.Relay) and message.origin == sender):
                     await self._use(opener, message_allowance.cost_of(len(header), decoder.parts))
+                elif isinstance(message, m.Padding):
+                    await self._use(opener, message_allowance.cost_of_useless(len(header)))
                 elif isinstance(message, m.WithPayload) and not self._observer.expects(sender, message):
                     await self._use(opener, message_allowance.cost_of_useless(len(payload)))
                 self.link_rates.arrived(sender, len(payload), stream.payload_s)
                 if self._incoming.get(key) is not stream:
                     return
+                if isinstance(message, m.Padding):
+                    continue
                 if isinstance(message, m.Ping | m.Pong):
                     self._on_ping(sender, message)
                     continue

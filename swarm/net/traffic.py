@@ -10,7 +10,7 @@ from swarm.protocol.ids import Actor
 
 MOST_COUNTED = 4096
 """Largest number of actors whose bytes are counted separately between two calls of `take_sent`."""
-_BY_KIND = (Channel.ACTIVATION, Channel.GRADIENT, Channel.REDUCE, Channel.BULK, Channel.CONTROL)
+BY_LINK_KIND = (Channel.ACTIVATION, Channel.GRADIENT, Channel.REDUCE, Channel.BULK, Channel.CONTROL)
 """The channels, in the order in which LINK_KINDS names their traffic."""
 
 
@@ -46,7 +46,7 @@ class TrafficMeter:
     def take_sent(self, most: int) -> dict[Actor, tuple[int, ...]]:
         """Bytes sent since the last call to the `most` actors that got the most data: {actor: bytes by LINK_KINDS}."""
         taken, self._sent_to = self._sent_to, {}
-        sent = {actor: tuple(counts[channel] for channel in _BY_KIND) for actor, counts in taken.items()}
+        sent = {actor: tuple(counts[channel] for channel in BY_LINK_KIND) for actor, counts in taken.items()}
         largest = sorted(sent, key=lambda actor: (-sum(sent[actor][:-1]), -sent[actor][-1], actor))[:most]
         return {actor: sent[actor] for actor in largest}
 

@@ -45,7 +45,7 @@ OFFLOAD_BF16: ComputeKind
 OFFLOAD_FP16: ComputeKind
 
 class Header(_message.Message):
-    __slots__ = ("introduce", "restart", "frame", "reduce_part", "reduced_part", "want", "relay", "status", "prepared", "result", "open", "amend", "release", "released", "decide", "fenced", "assign", "join", "unreachable", "failed", "leave", "halt", "canvass", "vote", "append", "appended", "adjourn", "excuse", "steer", "steered", "dismiss", "twin", "pending", "take_seats", "leave_seat", "banned", "prove", "proof", "disproved", "telemetry", "ping", "pong", "log_want", "log_chunk")
+    __slots__ = ("introduce", "restart", "frame", "reduce_part", "reduced_part", "want", "relay", "status", "prepared", "result", "open", "amend", "release", "released", "decide", "fenced", "assign", "join", "unreachable", "failed", "leave", "halt", "canvass", "vote", "append", "appended", "adjourn", "excuse", "steer", "steered", "dismiss", "twin", "pending", "take_seats", "leave_seat", "banned", "prove", "proof", "disproved", "telemetry", "ping", "pong", "log_want", "log_chunk", "padding")
     INTRODUCE_FIELD_NUMBER: _ClassVar[int]
     RESTART_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +90,7 @@ class Header(_message.Message):
     PONG_FIELD_NUMBER: _ClassVar[int]
     LOG_WANT_FIELD_NUMBER: _ClassVar[int]
     LOG_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
     introduce: _containers.RepeatedCompositeFieldContainer[Actor]
     restart: bool
     frame: Frame
@@ -134,7 +135,8 @@ class Header(_message.Message):
     pong: Pong
     log_want: LogWant
     log_chunk: LogChunk
-    def __init__(self, introduce: _Optional[_Iterable[_Union[Actor, _Mapping]]] = ..., restart: _Optional[bool] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., reduce_part: _Optional[_Union[ReducePart, _Mapping]] = ..., reduced_part: _Optional[_Union[ReducedPart, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., relay: _Optional[_Union[Relay, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., amend: _Optional[_Union[Amend, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., decide: _Optional[_Union[Decide, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., unreachable: _Optional[_Union[Unreachable, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., halt: _Optional[_Union[Halt, _Mapping]] = ..., canvass: _Optional[_Union[Canvass, _Mapping]] = ..., vote: _Optional[_Union[Vote, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., adjourn: _Optional[_Union[Adjourn, _Mapping]] = ..., excuse: _Optional[_Union[Excuse, _Mapping]] = ..., steer: _Optional[_Union[Steer, _Mapping]] = ..., steered: _Optional[_Union[Steered, _Mapping]] = ..., dismiss: _Optional[_Union[Dismiss, _Mapping]] = ..., twin: _Optional[_Union[Twin, _Mapping]] = ..., pending: _Optional[_Union[Pending, _Mapping]] = ..., take_seats: _Optional[_Union[TakeSeats, _Mapping]] = ..., leave_seat: _Optional[_Union[LeaveSeat, _Mapping]] = ..., banned: _Optional[_Union[Banned, _Mapping]] = ..., prove: _Optional[_Union[Prove, _Mapping]] = ..., proof: _Optional[_Union[Proof, _Mapping]] = ..., disproved: _Optional[_Union[Disproved, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., log_want: _Optional[_Union[LogWant, _Mapping]] = ..., log_chunk: _Optional[_Union[LogChunk, _Mapping]] = ...) -> None: ...
+    padding: Padding
+    def __init__(self, introduce: _Optional[_Iterable[_Union[Actor, _Mapping]]] = ..., restart: _Optional[bool] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., reduce_part: _Optional[_Union[ReducePart, _Mapping]] = ..., reduced_part: _Optional[_Union[ReducedPart, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., relay: _Optional[_Union[Relay, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., amend: _Optional[_Union[Amend, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., decide: _Optional[_Union[Decide, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., unreachable: _Optional[_Union[Unreachable, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., halt: _Optional[_Union[Halt, _Mapping]] = ..., canvass: _Optional[_Union[Canvass, _Mapping]] = ..., vote: _Optional[_Union[Vote, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., adjourn: _Optional[_Union[Adjourn, _Mapping]] = ..., excuse: _Optional[_Union[Excuse, _Mapping]] = ..., steer: _Optional[_Union[Steer, _Mapping]] = ..., steered: _Optional[_Union[Steered, _Mapping]] = ..., dismiss: _Optional[_Union[Dismiss, _Mapping]] = ..., twin: _Optional[_Union[Twin, _Mapping]] = ..., pending: _Optional[_Union[Pending, _Mapping]] = ..., take_seats: _Optional[_Union[TakeSeats, _Mapping]] = ..., leave_seat: _Optional[_Union[LeaveSeat, _Mapping]] = ..., banned: _Optional[_Union[Banned, _Mapping]] = ..., prove: _Optional[_Union[Prove, _Mapping]] = ..., proof: _Optional[_Union[Proof, _Mapping]] = ..., disproved: _Optional[_Union[Disproved, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., log_want: _Optional[_Union[LogWant, _Mapping]] = ..., log_chunk: _Optional[_Union[LogChunk, _Mapping]] = ..., padding: _Optional[_Union[Padding, _Mapping]] = ...) -> None: ...
 
 class Actor(_message.Message):
     __slots__ = ("peer", "incarnation")
@@ -945,6 +947,14 @@ class Pong(_message.Message):
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     number: int
     def __init__(self, number: _Optional[int] = ...) -> None: ...
+
+class Padding(_message.Message):
+    __slots__ = ("kind", "filler")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    FILLER_FIELD_NUMBER: _ClassVar[int]
+    kind: int
+    filler: bytes
+    def __init__(self, kind: _Optional[int] = ..., filler: _Optional[bytes] = ...) -> None: ...
 
 class LogWant(_message.Message):
     __slots__ = ("log", "offset", "before")

@@ -58,6 +58,7 @@ from swarm.protocol.messages.orders import (
     TakeSeats,
     Twin,
 )
+from swarm.protocol.messages.padding import MAX_FILLER, PADDED_KINDS, Padding
 from swarm.protocol.messages.reports import (
     MAX_AWAITED,
     MAX_PAUSED,
@@ -118,6 +119,7 @@ Message = (
     | Telemetry
     | LogWant
     | LogChunk
+    | Padding
     | Ping
     | Pong
     | Canvass
@@ -140,6 +142,7 @@ __all__ = [
     "MAX_AWAITED",
     "MAX_BANNED",
     "MAX_DONORS",
+    "MAX_FILLER",
     "MAX_LINK_USES",
     "MAX_LOG_BYTES",
     "MAX_PAUSED",
@@ -148,6 +151,7 @@ __all__ = [
     "MAX_TRAITS",
     "MAX_TROUBLE",
     "NEAR",
+    "PADDED_KINDS",
     "UNTOLD",
     "WORK_KINDS",
     "Adjourn",
@@ -188,6 +192,7 @@ __all__ = [
     "Message",
     "Offer",
     "Open",
+    "Padding",
     "Payload",
     "Pending",
     "Ping",
