@@ -21,8 +21,8 @@ from torch import Tensor
 
 from peers.cli import main
 from peers.stage.driver import StageDriver
-from swarm.compute.engine import StageEngine
 from swarm.compute.held import HeldState
+from swarm.compute.live_state import LiveState
 from swarm.compute.stage import Stage
 from swarm.compute.sums import Accumulator
 from swarm.protocol.io import Send
@@ -127,9 +127,9 @@ def _keep_back(kind: str, since: int) -> None:
 
 def _give_false_states(since: int) -> None:
     """Give false numbers to peers that fetch a copy of this peer's state."""
-    copied = StageEngine.copied
+    copied = LiveState.copied
 
-    def falsified(self: StageEngine, copy: Callable[[HeldState], Any]) -> Future[Any]:
+    def falsified(self: LiveState, copy: Callable[[HeldState], Any]) -> Future[Any]:
         def of_other_numbers(held: HeldState) -> Any:
             if held.version >= since:
                 held._tensors = {name: tensor.detach() * 1.5 for name, tensor in held._tensors.items()}
@@ -137,7 +137,7 @@ def _give_false_states(since: int) -> None:
 
         return copied(self, of_other_numbers)
 
-    setattr(StageEngine, "copied", falsified)  # noqa: B010 - mypy would have it be a method
+    setattr(LiveState, "copied", falsified)  # noqa: B010 - mypy would have it be a method
 
 
 def _send_late(since: int) -> None:

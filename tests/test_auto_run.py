@@ -199,13 +199,13 @@ def test_a_peer_that_cannot_use_a_choice_leaves_the_pass_and_says_why() -> None:
     posted: list[peer_io.PeerInput] = []
     engine = StageEngine(auto(), 0, post=posted.append)
     try:
-        engine.initialise().result(30)
+        engine.state.initialise().result(30)
         pass_id = PassId(Term(1), StepNumber(0))
         engine.submit(peer_io.Begin(pass_id, PassKind.TRAIN, (CodecPair("int1", "int8"),)))
         (failed,) = posted
         assert isinstance(failed, peer_io.ComputeFailed) and failed.microbatch is None and "'int1'" in failed.reason
         engine.submit(peer_io.Forward(pass_id, PassKind.TRAIN, Microbatch(0), b""))
-        engine.snapshot().result(30)
+        engine.state.snapshot().result(30)
         assert posted == [failed], "nothing of that pass is computed"
     finally:
         engine.close()

@@ -181,8 +181,8 @@ def test_a_gradient_that_is_not_finite_reaches_everyone_is_skipped_and_leaves_no
             return
         if (action.attempt.pass_id.step, action.attempt.stage) == (2, 0):
             engine = swarm.peers[actor].engine
-            assert engine is not None and engine._stage is not None
-            sums = engine._stage._accumulator
+            assert engine is not None and engine.state.stage is not None
+            sums = engine.state.stage._accumulator
             sums.add_one(0, torch.full(sums.layout.shapes[0], math.inf))
 
     swarm = run(averaged(averaging), hook=hook)

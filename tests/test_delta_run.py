@@ -100,8 +100,8 @@ def test_a_small_cache_costs_bytes_only(run) -> None:
     assert any(0 < bits < EVERYTHING for step in frames[BLOCKS:] for bits in step), "some are kept, some are not"
     assert swarm.digests() == swarm.reference()
     for peer in swarm.peers.values():
-        assert len(peer.core._bases) <= 3 and peer.engine is not None and peer.engine._stage is not None
-        assert len(peer.engine._stage.bases) == len(peer.core._bases)
+        assert len(peer.core._bases) <= 3 and peer.engine is not None and peer.engine.state.stage is not None
+        assert len(peer.engine.state.stage.bases) == len(peer.core._bases)
 
 
 def test_a_rollback_begins_with_key_frames(run) -> None:

@@ -30,7 +30,7 @@ def flips(swarm: Swarm, actor: Actor, kind: str, bit: int) -> None:
     """One bit of an actor's state is another one from now on."""
     engine = swarm.peers[actor].engine
     assert engine is not None
-    tensor = next(t for n, t in engine._held().optimizer._live().items() if n.startswith(kind) and t.numel() > 100)
+    tensor = next(t for n, t in engine.state.held().optimizer._live().items() if n.startswith(kind) and t.numel() > 100)
     tensor.view(torch.int32).view(-1)[17] ^= 1 << bit
 
 

@@ -119,15 +119,15 @@ def test_a_broken_replica_is_fenced_and_nothing_is_skipped(run) -> None:
         if not isinstance(action, peer_io.Forward) or action.pass_id.step != AT or stage_of(swarm, actor) != 0:
             return False
         engine = swarm.peers[actor].engine
-        assert engine is not None and engine._stage is not None
-        compute = engine._stage.forward
+        assert engine is not None and engine.state.stage is not None
+        compute = engine.state.stage.forward
 
         def broken(order: peer_io.Forward) -> object:
-            engine._stage.forward = compute  # type: ignore[union-attr, method-assign]
+            engine.state.stage.forward = compute  # type: ignore[union-attr, method-assign]
             raise_for = torch.full((2, 12, 32), torch.nan)
-            return engine._stage._sent(order, engine._stage._unpacked(order), raise_for)  # type: ignore[union-attr]
+            return engine.state.stage._sent(order, engine.state.stage._unpacked(order), raise_for)  # type: ignore[union-attr]
 
-        engine._stage.forward = broken  # type: ignore[method-assign, assignment]
+        engine.state.stage.forward = broken  # type: ignore[method-assign, assignment]
         return True
 
     swarm = run(manifest("int8", 2, STEPS), hook=once(strike))

@@ -109,7 +109,7 @@ class Pump:
 
     def __enter__(self):
         for engine in self.engines():
-            engine.initialise().result(WAIT_S)
+            engine.state.initialise().result(WAIT_S)
         return self
 
     def __exit__(self, *_):
@@ -180,7 +180,7 @@ class Pump:
         return found[0]
 
     def digests(self) -> tuple[str, ...]:
-        found = [{engine.snapshot().result(WAIT_S).digest() for engine in replicas} for replicas in self.stages]
+        found = [{engine.state.snapshot().result(WAIT_S).digest() for engine in replicas} for replicas in self.stages]
         assert all(len(of_stage) == 1 for of_stage in found), "replicas differ"
         return tuple(next(iter(of_stage)) for of_stage in found)
 
@@ -348,14 +348,14 @@ def test_state_of_another_subspace_is_refused():
     engine = StageEngine(other, 0, post=lambda _: None)
     try:
         with pytest.raises(OptimizerError, match="so the state cannot be used"):
-            engine.load_state(half.states[0]).result(WAIT_S)
-        assert engine.version is None
+            engine.state.load(half.states[0]).result(WAIT_S)
+        assert engine.state.version is None
     finally:
         engine.close()
     same = StageEngine(of, 0, post=lambda _: None)
     try:
-        same.load_state(half.states[0]).result(WAIT_S)
-        assert same.snapshot().result(WAIT_S).subspace_id == of.subspace_id
+        same.state.load(half.states[0]).result(WAIT_S)
+        assert same.state.snapshot().result(WAIT_S).subspace_id == of.subspace_id
     finally:
         same.close()
 
@@ -382,7 +382,7 @@ def test_recomputed_forwards_give_the_same_bits(budget):
         def ask(self, engine, action, kind):
             done = super().ask(engine, action, kind)
             if engine is self.stages[1][0]:
-                held = list(engine._stage._graphs._kept.values())
+                held = list(engine.state.stage._graphs._kept.values())
                 graphs = sum(entry.graph is not None for entry in held)
                 self.most = max(self.most, (graphs, len(held) - graphs))
             return done
@@ -442,7 +442,7 @@ def test_fp32_sums_stay_close_to_exact_ones():
     with Pump(loose, replicas=2) as pump:
         for step in range(3):
             pump.step(step, Corpus(loose))
-        states = [replicas[0].snapshot().result(WAIT_S) for replicas in pump.stages]
+        states = [replicas[0].state.snapshot().result(WAIT_S) for replicas in pump.stages]
     for state, want in zip(states, expected.states, strict=True):
         for name, tensor in want.tensors.items():
             if name.startswith("param/"):
@@ -495,9 +495,9 @@ def test_an_offloaded_replica_equals_the_other_one_to_the_bit(kind, precision, i
     with HalfOffloaded(of, **PRECISIONS[precision]) as swarm:
         swarm.skipped = (1,)
         first = [swarm.step(step, corpus) for step in range(2)]
-        kept = [replicas[0].snapshot().result(WAIT_S) for replicas in swarm.stages]
+        kept = [replicas[0].state.snapshot().result(WAIT_S) for replicas in swarm.stages]
         for stage, replicas in enumerate(swarm.stages):
-            read = [engine.copied(lambda held: held.give(lambda raw: None)).result(WAIT_S) for engine in replicas]
+            read = [engine.state.copied(lambda held: held.give(lambda raw: None)).result(WAIT_S) for engine in replicas]
             assert read[0] == read[1] and read[0].digest == kept[stage].digest()
         after = [swarm.step(step, corpus) for step in (2, 3)], swarm.digests()
         for stage, replicas in enumerate(swarm.stages):
@@ -505,9 +505,9 @@ def test_an_offloaded_replica_equals_the_other_one_to_the_bit(kind, precision, i
             replicas[1] = StageEngine(
                 of, stage, StageOptions(offload=True, **PRECISIONS[precision]), post=swarm.posts.put
             )
-            replicas[1].prepare()
+            replicas[1].state.prepare()
             for engine in replicas:
-                engine.load_state(kept[stage]).result(WAIT_S)
+                engine.state.load(kept[stage]).result(WAIT_S)
         assert swarm.digests() == tuple(state.digest() for state in kept)
         assert ([swarm.step(step, corpus) for step in (2, 3)], swarm.digests()) == after
     assert first[0] != first[1]

@@ -37,7 +37,11 @@ def tied(codec: str = "int8", stages: int = 2, **sections) -> RunManifest:
 
 def states(swarm: Swarm) -> list[tuple[int, StageState]]:
     engines = [(peer.core.held_stage.stage, peer.engine) for peer in swarm.peers.values()]
-    return [(stage, e.snapshot().result(WAIT_S)) for stage, e in engines if e is not None and e.version is not None]
+    return [
+        (stage, e.state.snapshot().result(WAIT_S))
+        for stage, e in engines
+        if e is not None and e.state.version is not None
+    ]
 
 
 def assert_copies_equal(swarm: Swarm) -> None:

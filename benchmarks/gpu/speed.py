@@ -148,12 +148,11 @@ class _Line:
         self._engine = _Filled(
             manifest, MIDDLE, StageOptions(str(lab.device), 1 << 40, compiled=compiled), post=self._told.put
         )
-        self._engine.initialise().result()
+        self._engine.state.initialise().result()
 
     @property
     def stage(self) -> Stage:
-        assert self._engine._stage is not None, "it is initialised"
-        return self._engine._stage
+        return self._engine.state.held()
 
     def run(self, count: int, begun: Callable[[], object] = lambda: None) -> tuple[float, float]:
         """Return the seconds of `count` microbatches, and those in which the device computed.

@@ -10,7 +10,7 @@ from peers.fold.reading import LARGEST, MOST_NAME, Malformed, Record, a_count, a
 if TYPE_CHECKING:
     from peers.fold.state import RunState
 
-KINDS = {kind: kind for kind in ("forward", "backward", "sums", "state", "control")}
+KINDS = {kind: kind for kind in ("forward", "backward", "sums", "state", "padding", "control")}
 """The kinds of bytes. Each name is mapped to itself, so that a million names in memory share these five strings."""
 MOST_PAIRS = 16_384
 """Maximum number of pairs. In a larger swarm, only the totals and the pairs reported first are kept."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from swarm.buffer import Buffer
 from swarm.compute.held import HeldState
 from swarm.events import Event, StepHeldUp
-from swarm.protocol.ids import Attempt
 from swarm.state.draft import Draft, write_draft
 from swarm.state.error import StateError
 
@@ -21,24 +19,17 @@ _Value = TypeVar("_Value")
 Log = Callable[[Event], None]
 
 
-class Engine(Protocol):
-    @property
-    def buckets(self) -> int: ...
-    @property
-    def whole_buckets(self) -> int: ...
+class State(Protocol):
     @property
     def version(self) -> int | None: ...
     def copied(self, copy: Callable[[HeldState], _Value]) -> Future[_Value]: ...
-    def written(self, attempt: Attempt, take: Callable[[Iterable[Buffer]], _Value]) -> Future[_Value]: ...
 
 
-def copy_state(
-    engine: Engine, stage: int, version: int, write: Callable[[HeldState], Draft], emit: Log
-) -> Future[Draft]:
-    """Run `write` in a thread for the version that the engine holds, and return its result. Call it from the event
+def copy_state(state: State, stage: int, version: int, write: Callable[[HeldState], Draft], emit: Log) -> Future[Draft]:
+    """Run `write` in a thread for this version of the live state, and return its result. Call it from the event
     loop; the copy begins before the next step.
 
-    The future raises StateError if the engine has reached another version by then, and the errors of `write`. `emit`
+    The future raises StateError if the state has reached another version by then, and the errors of `write`. `emit`
     gets an event if the next step had to wait.
     """
 
@@ -51,9 +42,9 @@ def copy_state(
             if held.waited_s >= TOLD_S:
                 emit(StepHeldUp(stage, version, held.waited_s))
 
-    return engine.copied(copy)
+    return state.copied(copy)
 
 
-def copy_to(path: Path, engine: Engine, run_hash: str, stage: int, version: int, emit: Log) -> Future[Draft]:
+def copy_to(path: Path, state: State, run_hash: str, stage: int, version: int, emit: Log) -> Future[Draft]:
     """Like `copy_state`, but writes into a file. Also raises OSError."""
-    return copy_state(engine, stage, version, lambda held: write_draft(path, held, run_hash, stage), emit)
+    return copy_state(state, stage, version, lambda held: write_draft(path, held, run_hash, stage), emit)

@@ -223,10 +223,11 @@ class StageDriver:
             self._tell_trouble(f"the {what} cannot be loaded: {_without_path(error)}")
             self.loop.post(StateFailed(action.stage, action.version, str(error)))
             return
-        assert engine.version is not None
-        self._log.append(measure(engine.version, self._retention.peak_bytes, self._daemon_pid))
+        version = engine.state.version
+        assert version is not None
+        self._log.append(measure(version, self._retention.peak_bytes, self._daemon_pid))
         counts = (engine.buckets, engine.first_round, engine.shared_buckets)
-        self.loop.post(StateLoaded(action.stage, engine.version, *counts))
+        self.loop.post(StateLoaded(action.stage, version, *counts))
 
     def _tell_trouble(self, reason: str) -> None:
         if self.reports is not None:

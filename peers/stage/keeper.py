@@ -133,17 +133,17 @@ class Keeper:
         started = time.monotonic()
         if not order.donors and order.archive is None:
             self._check_initial(order)
-            await asyncio.wrap_future(engine.initialise())
+            await asyncio.wrap_future(engine.state.initialise())
             self._lending.clear()
             return engine
-        engine.prepare()
+        engine.state.prepare()
         shard, source = await self._fetched(order)
         state = _state(shard)
         if await asyncio.to_thread(state.digest) != shard.meta.digest:
             raise StateError(source, f"the state of stage {order.stage} does not have the digest it names")
         if state.version == 0 and self._manifest.initial.sha256:
             self._check_first(state, shard.meta, source)
-        await asyncio.wrap_future(engine.load_state(state))
+        await asyncio.wrap_future(engine.state.load(state))
         self._lending.clear()  # the copies may belong to a history that was rolled back
         nbytes = sum(tensor.nbytes for tensor in shard.tensors.values())
         seconds = time.monotonic() - started
@@ -263,7 +263,7 @@ class Keeper:
         """
         engine, stage = self.engine, self.stage
         assert engine is not None and stage is not None
-        copying = copy_state(engine, stage, version, lambda held: self._store.draft(stage, held), self._emit)
+        copying = copy_state(engine.state, stage, version, lambda held: self._store.draft(stage, held), self._emit)
         draft = await asyncio.wrap_future(copying)
         async with self._saving:
             if draft.spoilt:

@@ -12,11 +12,13 @@ import asyncio
 import shutil
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from peers.runtime.piece_request import NOT_KEPT, NOT_YET, PieceKind, PieceRequest
 from peers.runtime.transfer_allowance import TransferAllowance
-from peers.stage.copying import Engine
+from peers.stage.copying import State
 from peers.stage.lent_files import LentFile, LentFiles
 from peers.stage.state_copies import StateCopies
 from swarm.buffer import Buffer
@@ -34,6 +36,17 @@ _TOLD_TIMES = 3
 """How many times a requester is told why its content cannot be had. One answer may be lost: a requester that has waited
 for too long cancels the request, and asks again.
 """
+_Value = TypeVar("_Value")
+
+
+class Engine(Protocol):
+    @property
+    def buckets(self) -> int: ...
+    @property
+    def whole_buckets(self) -> int: ...
+    @property
+    def state(self) -> State: ...
+    def written(self, attempt: Attempt, take: Callable[[Iterable[Buffer]], _Value]) -> Future[_Value]: ...
 
 
 class Lending:
@@ -71,7 +84,7 @@ class Lending:
         """Execute a Lend."""
         self._holds(stage)
         self._order = order
-        self._copies.order(order.versions, order.pass_id.version, stage, engine)
+        self._copies.order(order.versions, order.pass_id.version, stage, engine.state)
         for step in [step for step in self._sums.numbers if step < order.since]:
             self._sums.forget(step)
 
@@ -132,12 +145,13 @@ class Lending:
             return NOT_KEPT
         self._holds(stage)
         if request.kind is PieceKind.STATE:
-            lent = self._copies.get(request.version, stage, engine)
+            lent = self._copies.get(request.version, stage, engine.state)
         else:
             lent = self._sums.get(request.version)
         if lent is None:
             self._tell_trouble(request, peer)
-            return NOT_YET if engine.version is not None and request.version >= engine.version else NOT_KEPT
+            held = engine.state.version
+            return NOT_YET if held is not None and request.version >= held else NOT_KEPT
         if not lent.done() and not request.count:
             return NOT_YET
         found = await asyncio.shield(lent)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from peers.stage.copying import Engine, copy_to
+from peers.stage.copying import State, copy_to
 from peers.stage.lent_files import LentFile, LentFiles
 from swarm.events import Event
 from swarm.net.bulk import FAIR_RATE, PATIENCE_S
@@ -55,8 +55,8 @@ class StateCopies:
     def versions(self) -> list[int]:
         return self._files.numbers
 
-    def order(self, versions: Collection[int], version: int, stage: int, engine: Engine) -> None:
-        """Copy `version`, which the engine holds, if it is one of `versions`. Drop the ordered copies of all other
+    def order(self, versions: Collection[int], version: int, stage: int, state: State) -> None:
+        """Copy `version`, that of the live state, if it is one of `versions`. Drop the ordered copies of all other
         versions.
         """
         for other in [v for v in self.versions if v not in versions and v not in self._uses]:
@@ -66,25 +66,25 @@ class StateCopies:
         self._uses.pop(version, None)
         ordered = [v for v in self.versions if v not in self._uses]
         if version not in self._files and self._rest_s() <= 0 and len(ordered) < MAX_COPIES:
-            self._take(version, stage, engine)
+            self._take(version, stage, state)
 
-    def get(self, version: int, stage: int, engine: Engine) -> asyncio.Future[LentFile] | None:
+    def get(self, version: int, stage: int, state: State) -> asyncio.Future[LentFile] | None:
         """Return the copy of a requested version; None: there is no copy, or not yet.
 
-        If the engine holds that version, a copy is made, unless the last copy is too recent or there are already
+        If the live state has that version, a copy is made, unless the last copy is too recent or there are already
         enough copies. A copy that only slow readers still need is dropped to make room.
         """
         now = time.monotonic()
         if version in self._uses:
             self._uses[version].asked_at = now
-        elif version not in self._files and engine.version == version and self._rest_s() <= 0:
+        elif version not in self._files and state.version == version and self._rest_s() <= 0:
             if len(self._uses) >= MAX_COPIES:
                 overdue = [other for other in self._uses if self._gives_way(other, now)]
                 if not overdue:
                     return None
                 self._drop(min(overdue))
             self._uses[version] = use = _Use(now, now)
-            self._take(version, stage, engine).add_done_callback(lambda _: self._taken(version, use))
+            self._take(version, stage, state).add_done_callback(lambda _: self._taken(version, use))
         return self._files.get(version)
 
     @property
@@ -97,10 +97,10 @@ class StateCopies:
         self._uses.clear()
         self._files.clear()
 
-    def _take(self, version: int, stage: int, engine: Engine) -> asyncio.Future[LentFile]:
+    def _take(self, version: int, stage: int, state: State) -> asyncio.Future[LentFile]:
         began = time.monotonic()
         path = self._folder / f"state-{version}-{time.monotonic_ns()}"
-        copying = copy_to(path, engine, self._run_hash, stage, version, self._emit)
+        copying = copy_to(path, state, self._run_hash, stage, version, self._emit)
         taking = asyncio.wrap_future(copying)  # it is queued before the step is applied
         self._next_at = began + MAX_REST_S  # no other copy begins before this one is finished
         taking.add_done_callback(lambda _: self._rest(began))

@@ -7,7 +7,6 @@ reduce and apply, then backward, then forward, then the gradients of the weights
 from __future__ import annotations
 
 import gc
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -33,10 +32,9 @@ from swarm.compute.backlog import Urgency
 from swarm.compute.body import BodyFormat, FrameError
 from swarm.compute.compute_thread import TIMED, ComputeThread, Launched, warn
 from swarm.compute.device_clock import DeviceClock, Mark
-from swarm.compute.held import HeldState, Holds
 from swarm.compute.layout import Layout
+from swarm.compute.live_state import LiveState
 from swarm.compute.meter import Meter
-from swarm.compute.optimizer import StageState
 from swarm.compute.reduction import Buckets
 from swarm.compute.shortage import first_line, out_of_memory
 from swarm.compute.stage import Stage
@@ -74,7 +72,7 @@ _USUAL = StageOptions()
 
 
 class StageEngine:
-    """Computes stage `stage` of the run. It holds no state until `initialise` or `load_state`.
+    """Computes stage `stage` of the run, with its `state`. There is no state until it is initialised or loaded.
 
     `post`: receives the core's inputs, from one thread, in order.
     `threads`: of torch. `turns`: microbatches are computed in these turns; None: at any time.
@@ -101,13 +99,9 @@ class StageEngine:
         layout = self._layout()
         self._buckets = buckets_of(layout, manifest.sums)
         self._whole_buckets = Buckets(layout, manifest.sums).count
-        self._stage: Stage | None = None
         self._relieved = False
         """True if memory ran out once, and the engine has already freed what it could."""
         self._starved = 0
-        self._holds = Holds()
-        self._coming: Stage | None = None
-        """The tensors for a state that is being received."""
         self._ahead = self._clock.asynchronous and type(self)._compute is StageEngine._compute
         """True if the device receives a microbatch before it has finished the previous one."""
         self._arrivals = Arrivals(device, f"arrivals-{stage}")
@@ -115,6 +109,8 @@ class StageEngine:
         self._thread = ComputeThread(
             stage, self, post=post, clock=self._clock, threads=threads, turns=turns, ahead=self._ahead
         )
+        self.state = LiveState(stage, self._thread, self._built)
+        """The stage's parameters and the optimizer's state, and the stage that computes with them."""
         self._thread.start()
 
     @property
@@ -138,137 +134,11 @@ class StageEngine:
         return self._buckets.shared
 
     @property
-    def version(self) -> int | None:
-        """Number of steps applied; None without a state."""
-        return None if self._stage is None else self._stage.optimizer.version
-
-    @property
     def meter(self) -> Meter:
         """Measures the work of the compute thread."""
         return self._thread.meter
 
-    def limit_graphs(self, budget_bytes: int) -> None:
-        """Change the memory budget of the autograd graphs. May be called from any thread."""
-        self._options = replace(self._options, graph_budget_bytes=budget_bytes)
-        for stage in (self._stage, self._coming):
-            if stage is not None:
-                stage.limit_graphs(budget_bytes)
-
-    # ------------------------------------------------ the state
-
-    def initialise(self) -> Future[None]:
-        """Set version 0: the initial parameters, which follow from (seed, tensor name)."""
-        return self._thread.call(self._initialise)
-
-    def prepare(self) -> None:
-        """Allocate the stage's tensors while a state is being received, because to allocate them takes longer than to
-        fill them.
-
-        If it fails, `load_state` fails too.
-        """
-        self._thread.call(self._prepare)
-
-    def load_state(self, state: StageState) -> Future[None]:
-        """Continue from `state`. The future raises StateError, with nothing changed, if the state does not fit."""
-        return self._thread.call(lambda: self._load(state))
-
-    def snapshot(self) -> Future[StageState]:
-        """Return a copy, in memory, of the full state of one version."""
-        return self._thread.call(lambda: self._held().optimizer.state())
-
-    def copied(self, copy: Callable[[HeldState], _Value]) -> Future[_Value]:
-        """Call `copy` with the full state of one version, in a separate thread, and return its result. It serves
-        checkpoints and the loads of peers.
-
-        The state is not copied in memory. The next step is not applied until `copy` has read the whole state.
-        """
-        copied: Future[_Value] = Future()
-
-        def begin() -> None:
-            held = self._held().optimizer.hold(self._holds)
-            if not copied.set_running_or_notify_cancel():
-                held.release()
-                return
-            threading.Thread(target=_copy, args=(held, copy, copied), name="copy", daemon=True).start()
-
-        def failed(begun: Future[None]) -> None:
-            if begun.cancelled():
-                copied.cancel()
-            elif (error := begun.exception()) is not None and copied.set_running_or_notify_cancel():
-                copied.set_exception(error)
-
-        self._thread.call(begin).add_done_callback(failed)
-        return copied
-
-    def written(self, attempt: Attempt, take: Callable[[Iterable[Buffer]], _Value]) -> Future[_Value]:
-        """Call `take` in the compute thread with an attempt's reduced sums, uncompressed, bucket by bucket, and return
-        its result.
-
-        Call it before the step is applied.
-        """
-        return self._thread.call(lambda: take(self._held().reduction.written(attempt)))
-
-    def restore(self, attempt: Attempt, sums: Sequence[Buffer], whole: bool) -> None:
-        """Use these sums of all buckets as those of `attempt`; the core receives Assembled. Work of that pass and
-        older passes is dropped.
-
-        `whole`: the sums were produced by `written`, uncompressed, although the run compresses sums.
-        """
-        self._thread.drop(lambda action: is_before(action, attempt))
-        if whole:
-            self._thread.call(lambda: self._held().reduction.restore(attempt, sums)).add_done_callback(
-                lambda done: self._restored(attempt, done.exception())
-            )
-            return
-        for bucket, payload in enumerate(sums):
-            self.submit(StoreSum(attempt, bucket, payload))
-        self.submit(Assemble(attempt))
-
-    def _restored(self, attempt: Attempt, error: BaseException | None) -> None:
-        if error is None:
-            self.submit(Assemble(attempt))
-        else:
-            self._post(ComputeFailed(attempt.pass_id, None, str(error)))
-
-    # ------------------------------------------------ rehearsals of faults
-
-    def starve(self) -> None:
-        """Make the next microbatch run out of memory."""
-        self._starved += 1
-
-    def overflow(self) -> None:
-        """Make all further gradients for the previous stage finite but far too large, as a lying peer would."""
-        self._held().overflows = True
-
-    def flip_bit(self) -> None:
-        """Flip the sign of the first parameter at once, as a memory error would."""
-        stage = self._held()
-        next(iter(stage.parameters.values())).data.view(-1)[:1].neg_()  # invisible to autograd
-
-    # ------------------------------------------------ frames and actions
-
-    def check_frame(self, key: FrameKey, payload: object, *, changed: bool = False) -> None:
-        """Raise FrameError for a frame that cannot be used. May be called from any thread, before the core sees the
-        frame.
-
-        `changed`: the payload is the change since an earlier frame.
-        """
-        begun = self._begun
-        kind = begun.kind if begun is not None and begun.pass_id == key.pass_id else None
-        if kind is None and self._manifest.codec.auto:
-            return  # of another pass, whose codecs may differ; the core does not use the frame
-        if changed and key.direction is Direction.FORWARD and isinstance(payload, Buffer):
-            self._format.check_change(key.boundary, payload, kind)
-            return
-        stage = self._stage
-        sent = None if stage is None or kind is None else stage.sent.get(key.microbatch)
-        self._format.check(key.boundary, key.direction, payload, kind, sent)
-
-    def check_bucket(self, key: PartKey | SumKey, payload: object) -> None:
-        """Raise FrameError for a part or sum of the wrong size or outside the grid. May be called from any thread."""
-        if key.attempt.stage != self._index:
-            raise FrameError(f"the bucket is of stage {key.attempt.stage}, but this peer holds stage {self._index}")
-        self._buckets.check(key.bucket, payload)
+    # ------------------------------------------------ for the driver
 
     def submit(self, action: ComputeAction) -> None:
         """Order work, and return at once. Work that does not belong to the current pass is dropped."""
@@ -303,15 +173,90 @@ class StageEngine:
     def _is_stale(self, action: ComputeAction) -> bool:
         return is_stale(action, None if self._begun is None else self._begun.pass_id)
 
+    def check_frame(self, key: FrameKey, payload: object, *, changed: bool = False) -> None:
+        """Raise FrameError for a frame that cannot be used. May be called from any thread, before the core sees the
+        frame.
+
+        `changed`: the payload is the change since an earlier frame.
+        """
+        begun = self._begun
+        kind = begun.kind if begun is not None and begun.pass_id == key.pass_id else None
+        if kind is None and self._manifest.codec.auto:
+            return  # of another pass, whose codecs may differ; the core does not use the frame
+        if changed and key.direction is Direction.FORWARD and isinstance(payload, Buffer):
+            self._format.check_change(key.boundary, payload, kind)
+            return
+        stage = self.state.stage
+        sent = None if stage is None or kind is None else stage.sent.get(key.microbatch)
+        self._format.check(key.boundary, key.direction, payload, kind, sent)
+
+    def check_bucket(self, key: PartKey | SumKey, payload: object) -> None:
+        """Raise FrameError for a part or sum of the wrong size or outside the grid. May be called from any thread."""
+        if key.attempt.stage != self._index:
+            raise FrameError(f"the bucket is of stage {key.attempt.stage}, but this peer holds stage {self._index}")
+        self._buckets.check(key.bucket, payload)
+
+    def limit_graphs(self, budget_bytes: int) -> None:
+        """Change the memory budget of the autograd graphs. May be called from any thread."""
+        self._options = replace(self._options, graph_budget_bytes=budget_bytes)
+        self.state.limit_graphs(budget_bytes)
+
     def close(self) -> None:
         """Finish the current task, drop the others, end the thread, and free the state. Incomplete copies are given
         up.
         """
         self._thread.stop()
-        self._holds.give_up()
+        self.state.give_up_copies()
         self._arrivals.close()
         self._thread.join()
-        self._stage = self._coming = None  # whoever still refers to this engine does not keep its tensors
+        self.state.free()  # whoever still refers to this engine does not keep its tensors
+
+    # ------------------------------------------------ the sums of a step
+
+    def written(self, attempt: Attempt, take: Callable[[Iterable[Buffer]], _Value]) -> Future[_Value]:
+        """Call `take` in the compute thread with an attempt's reduced sums, uncompressed, bucket by bucket, and return
+        its result.
+
+        Call it before the step is applied.
+        """
+        return self._thread.call(lambda: take(self.state.held().reduction.written(attempt)))
+
+    def restore(self, attempt: Attempt, sums: Sequence[Buffer], whole: bool) -> None:
+        """Use these sums of all buckets as those of `attempt`; the core receives Assembled. Work of that pass and
+        older passes is dropped.
+
+        `whole`: the sums were produced by `written`, uncompressed, although the run compresses sums.
+        """
+        self._thread.drop(lambda action: is_before(action, attempt))
+        if whole:
+            self._thread.call(lambda: self.state.held().reduction.restore(attempt, sums)).add_done_callback(
+                lambda done: self._restored(attempt, done.exception())
+            )
+            return
+        for bucket, payload in enumerate(sums):
+            self.submit(StoreSum(attempt, bucket, payload))
+        self.submit(Assemble(attempt))
+
+    def _restored(self, attempt: Attempt, error: BaseException | None) -> None:
+        if error is None:
+            self.submit(Assemble(attempt))
+        else:
+            self._post(ComputeFailed(attempt.pass_id, None, str(error)))
+
+    # ------------------------------------------------ rehearsals of faults
+
+    def starve(self) -> None:
+        """Make the next microbatch run out of memory."""
+        self._starved += 1
+
+    def overflow(self) -> None:
+        """Make all further gradients for the previous stage finite but far too large, as a lying peer would."""
+        self.state.held().overflows = True
+
+    def flip_bit(self) -> None:
+        """Flip the sign of the first parameter at once, as a memory error would."""
+        stage = self.state.held()
+        next(iter(stage.parameters.values())).data.view(-1)[:1].neg_()  # invisible to autograd
 
     # ------------------------------------------------ for emulated and paced engines to replace
 
@@ -345,10 +290,10 @@ class StageEngine:
         return done if error is None else failure(action, error)
 
     def needs_room(self) -> bool:
-        return self._stage is not None and self._stage.is_crowded
+        return self.state.stage is not None and self.state.stage.is_crowded
 
     def turned_at(self) -> Mark | None:
-        return None if self._stage is None else self._stage.turned
+        return None if self.state.stage is None else self.state.stage.turned
 
     def _attempt(self, action: ComputeAction) -> tuple[PeerInput | Launched | None, Exception | None]:
         """Return the result or the error. The error has no traceback, because its frames would keep memory alive."""
@@ -361,7 +306,7 @@ class StageEngine:
     def _relieve(self, action: ComputeAction, error: Exception) -> bool:
         """Free what can be freed, and tell the core. Return True if this is the first time."""
         first, self._relieved = not self._relieved, True
-        before, now = (0, 0) if self._stage is None else self._stage.relieve()
+        before, now = (0, 0) if self.state.stage is None else self.state.stage.relieve()
         gc.collect()
         if self._options.device.startswith("cuda"):
             torch.cuda.empty_cache()
@@ -374,14 +319,14 @@ class StageEngine:
         """
         match action:
             case Forward() | Backward() | Weights():
-                return self._stage is None or not self._stage.intact
+                return self.state.stage is None or not self.state.stage.intact
             case EncodePart() | SumBucket() | StoreSum() | Assemble():
                 return self._manifest.sums.compresses  # the residuals of compression have changed
             case _:
                 return True
 
     def _carry_out(self, action: ComputeAction) -> PeerInput | Launched | None:
-        stage = self._held()
+        stage = self.state.held()
         if self._starved and isinstance(action, Forward | Backward):
             self._starved -= 1
             raise MemoryError("a rehearsal: out of memory")
@@ -411,7 +356,7 @@ class StageEngine:
             case CancelReduce():
                 stage.reduction.cancel(action.attempt)
             case Apply():
-                self._holds.settle()
+                self.state.settle()
                 return stage.apply(action)
             case SettleBases():
                 stage.bases.settle(action)
@@ -425,7 +370,7 @@ class StageEngine:
         if not self._ahead:
             return None
         body = self._arrivals.of(action)
-        stage, begun = self._held(), self._clock.mark()
+        stage, begun = self.state.held(), self._clock.mark()
         before = stage.turned
         finish = launch(action, body)
         turned = stage.turned if stage.turned is not before else None
@@ -438,26 +383,9 @@ class StageEngine:
             return replace(done, seconds=time.perf_counter() - start)
         return done
 
-    def _held(self) -> Stage:
-        if self._stage is None:
-            raise RuntimeError(f"stage {self._index} holds no state yet")
-        return self._stage
-
-    def _initialise(self) -> None:
-        self._holds.settle()
-        self._stage = self._coming = None  # there may be no room for two copies
-        self._stage = self._warm(self._build(initialised=True))
-
-    def _prepare(self) -> Stage:
-        """Return the tensors to load a state into: those of the held state if there is one, otherwise new ones."""
-        if self._stage is not None:
-            return self._stage
-        if self._coming is None:
-            self._coming = self._warm(self._build(initialised=False))
-        return self._coming
-
-    def _warm(self, stage: Stage) -> Stage:
-        """Make the stage ready to compute."""
+    def _built(self, initialised: bool) -> Stage:
+        """Build the stage, ready to compute."""
+        stage = self._build(initialised)
         stage.reduction.coming = self._queued_orders
         if self._options.compiled:
             stage.warm_up(self._manifest)
@@ -466,28 +394,3 @@ class StageEngine:
     def _queued_orders(self) -> list[EncodePart | SumBucket]:
         """The queued actions of a reduction."""
         return [task for task in self._thread.queued(Urgency.REDUCE) if isinstance(task, EncodePart | SumBucket)]
-
-    def _load(self, state: StageState) -> None:
-        stage = self._prepare()
-        self._holds.settle()
-        try:
-            stage.optimizer.load(state)
-        finally:
-            if stage.optimizer.torn:
-                self._stage = self._coming = None
-        stage.loaded()
-        stage.begin()
-        stage.bases.clear()
-        stage.reduction.forget()
-        self._stage, self._coming = stage, None
-
-
-def _copy(held: HeldState, copy: Callable[[HeldState], _Value], copied: Future[_Value]) -> None:
-    """Call `copy` in its own thread."""
-    torch.set_num_threads(1)  # leave the other processor cores to the computation
-    try:
-        copied.set_result(copy(held))
-    except Exception as error:
-        copied.set_exception(error)
-    finally:
-        held.release()

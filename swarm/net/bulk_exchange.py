@@ -122,7 +122,7 @@ class BulkExchange:
             registrar=self._registrar,
             shown=self._shown,
         )
-        self._traffic.sent(requester.sender, Channel.BULK, sent)
+        self._traffic.sent(requester.sender, Channel.BULK.value, sent)
 
     async def _go_round(self, why: NoStraightWay, detour: Detour, max_bytes: int, least_rate: float) -> Transfer:
         failed = "no coordinator is known"
@@ -142,7 +142,7 @@ class BulkExchange:
         async def counted() -> AsyncGenerator[Buffer, None]:
             async with aclosing(transfer.chunks):
                 async for chunk in transfer.chunks:
-                    self._traffic.received(Channel.BULK, PREFIX_BYTES + len(chunk))
+                    self._traffic.received(Channel.BULK.value, PREFIX_BYTES + len(chunk))
                     yield chunk
 
         return Transfer(transfer.total, counted(), abandon=transfer.abandon)

@@ -18,7 +18,7 @@ from swarm.net.daemon import DialError
 from swarm.net.handshake import Channel, Refusal, Refused
 from swarm.net.lane import Lane
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
-from swarm.net.traffic import BY_LINK_KIND
+from swarm.net.traffic import PADDING
 from swarm.net.uplink import Uplink
 from swarm.net.wire import Encoder
 from swarm.net.wire_bounds import WireError
@@ -27,6 +27,8 @@ from swarm.protocol.ids import Actor, Direction
 
 FIRST_DELAY_S = 0.05
 LONGEST_DELAY_S = 2.0
+_PADDED = (Channel.ACTIVATION, Channel.GRADIENT, Channel.REDUCE)
+"""The channels of PADDED_KINDS."""
 _PASSING = (Refusal.CLOSING, Refusal.ASK_AGAIN)
 """Refusals after which a later dial may succeed."""
 WEIGHTS: dict[Channel, float | None] = {
@@ -63,9 +65,14 @@ def channel_of(message: m.Message) -> Channel:
         case m.ReducePart() | m.ReducedPart():
             return Channel.REDUCE
         case m.Padding(kind=kind):
-            return BY_LINK_KIND[kind]
+            return _PADDED[kind]
         case _:
             return Channel.CONTROL
+
+
+def kind_of(message: m.Message) -> str:
+    """The kind of traffic as which the bytes of a message count: its channel, or PADDING."""
+    return PADDING if isinstance(message, m.Padding) else channel_of(message).value
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,8 @@ class Reports:
     unreachable: Callable[[Channel, str], None]
     refused: Callable[[Channel, Refused], None]
     unsendable: Callable[[m.Message, WireError], None]
-    sent: Callable[[Channel, int], None]
+    sent: Callable[[str, int], None]
+    """(kind of traffic, number of bytes)."""
     failed: Callable[[Channel, BaseException], None]
     """The sending task ended with an unexpected error; queued messages are lost."""
 
@@ -241,7 +249,7 @@ class Outgoing:
                 try:
                     header, payload = encoder.encode(message)
                     await stream.write_frame(header, payload, self._lane)
-                    self._reports.sent(self._channel, PREFIX_BYTES + len(header) + len(payload))
+                    self._reports.sent(kind_of(message), PREFIX_BYTES + len(header) + len(payload))
                 except WireError as error:
                     self._reports.unsendable(message, error)
                 finally:

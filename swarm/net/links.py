@@ -35,7 +35,8 @@ class LinkEvents:
     lost: Callable[[Actor, str], None]
     broke: Callable[[Actor, Channel, str], None]
     unsendable: Callable[[Actor, m.Message, WireError], None]
-    sent: Callable[[Channel, int], None]
+    sent: Callable[[str, int], None]
+    """(kind of traffic, number of bytes)."""
     dropped: Callable[[Actor, int, str], None]
     """(actor, number of dropped messages, reason)."""
     undelivered: Callable[[Actor, tuple[m.Message, ...]], None]

@@ -58,7 +58,7 @@ def train_a_step() -> Assembled:
         return found
 
     try:
-        engine.initialise().result(WAIT_S)
+        engine.state.initialise().result(WAIT_S)
         engine.submit(Begin(PASS, PassKind.TRAIN))
         ask(Forward(PASS, PassKind.TRAIN, Microbatch(0), FORWARD), ForwardDone)
         assert ask(Backward(PASS, Microbatch(0), BACKWARD), BackwardDone).weights_due

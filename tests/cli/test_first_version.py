@@ -6,6 +6,7 @@ import io
 from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -121,13 +122,13 @@ def test_the_reference_begins_with_them_or_not_at_all(initial: tuple[RunManifest
         train_reference(manifest, Data(), stop_after=1)
 
 
-class Engine:
+class State:
     """Takes up whatever it is given."""
 
     version: int | None = None
 
     def __init__(self) -> None:
-        self.state: StageState | None = None
+        self.given: StageState | None = None
 
     def initialise(self) -> Future[None]:
         raise AssertionError("nothing is initialised in a run from imported parameters")
@@ -135,8 +136,8 @@ class Engine:
     def prepare(self) -> None:
         pass
 
-    def load_state(self, state: StageState) -> Future[None]:
-        self.state = state
+    def load(self, state: StageState) -> Future[None]:
+        self.given = state
         future: Future[None] = Future()
         future.set_result(None)
         return future
@@ -172,9 +173,10 @@ async def test_a_peer_takes_up_version_0_and_nothing_else_as_version_0(
 
         return chunks()
 
-    engine, events = Engine(), []
+    live, events = State(), []
     told: list[PeerInput] = []
-    keeper = Keeper(manifest, tmp_path / "peer", lambda stage, post: engine, told.append, fetch, events.append)  # type: ignore
+    engine: Any = SimpleNamespace(state=live)
+    keeper = Keeper(manifest, tmp_path / "peer", lambda stage, post: engine, told.append, fetch, events.append)
     stage = StageIndex(0)
     with pytest.raises(
         StateError, match="orders new initial parameters for stage 0, but those of this run are imported"
@@ -183,9 +185,9 @@ async def test_a_peer_takes_up_version_0_and_nothing_else_as_version_0(
     for number in (0, 1):
         with pytest.raises(StateError, match="1 replica: version 0 of stage 0 differs from the run's"):
             await keeper.load(LoadState(stage, 0, (Donor(Actor("liar", number), 0),)))
-    assert engine.state is None and not [event for event in events if isinstance(event, StateFetched)]
+    assert live.given is None and not [event for event in events if isinstance(event, StateFetched)]
     await keeper.load(LoadState(stage, 0, archive=COORDINATOR))
-    assert engine.state is not None and engine.state.digest() == manifest.initial.digests[0]
+    assert live.given is not None and live.given.digest() == manifest.initial.digests[0]
     (fetched,) = [event for event in events if isinstance(event, StateFetched)]
     assert (fetched.version, fetched.source) == (0, "archive")
 

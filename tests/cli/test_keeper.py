@@ -39,8 +39,8 @@ from swarm.state.transfer import HEADER_BYTES
 ONE, TWO = (Actor(name, 1) for name in ("one", "two"))
 
 
-class Engine:
-    """Holds a state of one number; counts the copies that were begun."""
+class State:
+    """One number; counts the copies that were begun."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -48,7 +48,6 @@ class Engine:
         self.names: tuple[str, ...] = ("param/w",)
         self.snapshots = 0
         self.loaded: dict[str, torch.Tensor] | None = None
-        self.tensors: Tensors | None = None
 
     def prepare(self) -> None:
         pass
@@ -68,9 +67,17 @@ class Engine:
     def initialise(self) -> Future[None]:
         return done(None)
 
-    def load_state(self, state: StageState) -> Future[None]:
+    def load(self, state: StageState) -> Future[None]:
         self.loaded = dict(state.tensors)
         return done(None)
+
+
+class Engine:
+    """Holds this version of a state."""
+
+    def __init__(self, version: int) -> None:
+        self.state = State(version)
+        self.tensors: Tensors | None = None
 
     def close(self) -> None:
         self.tensors = None
@@ -163,8 +170,8 @@ async def test_a_run_does_not_prune_what_the_home_keeps_of_another(tmp_path: Pat
     await keeper_of(engine, tmp_path).save(10)
     another = keeper_of(engine, tmp_path, "another")
     assert another.preferred() is None
-    for engine.version in (20, 30, 40, 50):
-        await another.save(engine.version)
+    for engine.state.version in (20, 30, 40, 50):
+        await another.save(engine.state.version)
     kept = [keeper_of(engine, tmp_path, run)._store.versions(0) for run in ("swarm", "another")]
     assert [max(versions) for versions in kept] == [10, 50]
 
@@ -186,7 +193,7 @@ async def test_a_save_does_not_prune_what_another_one_is_writing(
     monkeypatch.setattr(checkpoints, "sync_folder", slowly)
     first = asyncio.create_task(keeper.save(20))
     await asyncio.to_thread(writing.wait, 60)
-    engine.version = 21
+    engine.state.version = 21
     second = asyncio.create_task(keeper.save(21))
     await asyncio.wait((second,), timeout=0.2)  # long enough for a second thread to be done, if one may begin
     go_on.set()
@@ -238,7 +245,7 @@ class Two:
         monkeypatch.setattr(incoming_module, "parameter_shapes", SHAPES)
         self.mine, self.theirs = Engine(7), Engine(7)
         for engine in (self.mine, self.theirs):
-            engine.names = tuple(state_shapes(SHAPES(None, 0)))
+            engine.state.names = tuple(state_shapes(SHAPES(None, 0)))
         self.keeper, self.holder = keeper_of(self.mine, folder / "one"), keeper_of(self.theirs, folder / "two")
         self.events: list[Event] = []
         self.keeper._emit = self.keeper._incoming._emit = self.events.append
@@ -268,10 +275,12 @@ async def test_one_donor_that_nobody_told_to_keep_a_copy_gives_its_state_as_seve
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = Two(tmp_path, monkeypatch)
-    two.theirs.value = 2.0
+    two.theirs.state.value = 2.0
     await two.keeper.load(LoadState(StageIndex(0), 7, (Donor(TWO, 0),)))
-    assert two.mine.loaded is not None and torch.equal(two.mine.loaded["param/w"], torch.full((200_000,), 2.0))
-    assert two.theirs.snapshots == 1
+    assert two.mine.state.loaded is not None and torch.equal(
+        two.mine.state.loaded["param/w"], torch.full((200_000,), 2.0)
+    )
+    assert two.theirs.state.snapshots == 1
     fetched = two.of(StateFetched)
     assert (fetched.stage, fetched.version, fetched.source) == (0, 7, "1 replica")
     assert two.of(Gathered).by_donor == {str(TWO): two.of(Gathered).nbytes} and two.of(Gathered).resumed == 0
@@ -284,10 +293,10 @@ async def test_pieces_that_the_own_checkpoint_has_are_not_fetched(
     """After a rollback a version may have come out otherwise than it lies here."""
     two = Two(tmp_path, monkeypatch)
     await two.keeper.save(7)
-    two.theirs.value = 1.0 if same else 2.0
+    two.theirs.state.value = 1.0 if same else 2.0
     await two.keeper.load(LoadState(StageIndex(0), 7, (Donor(TWO, 0),)))
-    assert two.mine.loaded is not None
-    assert torch.equal(two.mine.loaded["param/w"], torch.full((200_000,), two.theirs.value))
+    assert two.mine.state.loaded is not None
+    assert torch.equal(two.mine.state.loaded["param/w"], torch.full((200_000,), two.theirs.state.value))
     told = two.of(Gathered)
     assert (told.received == 0) is same and told.resumed == (pieces_in(told.nbytes) if same else 0)
 
@@ -298,12 +307,12 @@ async def test_an_own_checkpoint_is_used_if_the_archive_has_the_same(
 ) -> None:
     two = Two(tmp_path, monkeypatch)
     await two.keeper.save(7)
-    two.theirs.value = 1.0 if same else 2.0
+    two.theirs.state.value = 1.0 if same else 2.0
     await two.holder.save(7)
     await two.keeper.load(LoadState(StageIndex(0), 7, archive=TWO))
     assert two.of(StateFetched).source == ("own checkpoint" if same else "archive")
-    assert two.mine.loaded is not None
-    assert torch.equal(two.mine.loaded["param/w"], torch.full((200_000,), two.theirs.value))
+    assert two.mine.state.loaded is not None
+    assert torch.equal(two.mine.state.loaded["param/w"], torch.full((200_000,), two.theirs.state.value))
     assert (two.sent == HEADER_BYTES) is same
 
 

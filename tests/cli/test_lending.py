@@ -30,11 +30,18 @@ from swarm.state.shard import open_shard
 BUCKETS = 4
 
 
-class Engine:
-    buckets, whole_buckets, version = BUCKETS, BUCKETS + 1, 5
+class State:
+    version = 5
 
     def copied(self, copy: Callable[[HeldState], Any]) -> Future[Any]:
         raise AssertionError("nobody loads")
+
+
+class Engine:
+    buckets, whole_buckets = BUCKETS, BUCKETS + 1
+
+    def __init__(self, state: State | None = None) -> None:
+        self.state = state or State()
 
     def written(self, attempt: Attempt, take: Callable[[Iterable[Buffer]], Any]) -> Future[Any]:
         raise AssertionError("the sums were stored")
@@ -116,8 +123,8 @@ async def test_sums_of_one_step_at_most_wait_in_memory_for_a_slow_disk(
     assert not events
 
 
-class Holding(Engine):
-    """Holds a state of one number."""
+class Copyable(State):
+    """One number, which may be copied."""
 
     def copied(self, copy: Callable[[HeldState], Any]) -> Future[Any]:
         holds, future = Holds(), Future()
@@ -132,7 +139,7 @@ class Holding(Engine):
 
 async def test_a_copy_is_lent_from_its_file_which_goes_when_nobody_wants_that_version(tmp_path: Path) -> None:
     events: list[Event] = []
-    lending, folder, engine = Lending("a" * 64, tmp_path / "lent", events.append), tmp_path / "lent", Holding()
+    lending, folder, engine = Lending("a" * 64, tmp_path / "lent", events.append), tmp_path / "lent", Engine(Copyable())
     lending.lend(Lend(PassId(Term(1), StepNumber(5)), (5,), 5, sums=False), 0, engine)
     await until(lambda: bool(list(folder.iterdir())))
     (path,) = folder.iterdir()
@@ -148,7 +155,7 @@ async def test_a_copy_is_lent_from_its_file_which_goes_when_nobody_wants_that_ve
 async def test_a_version_that_is_over_is_not_copied(tmp_path: Path) -> None:
     events: list[Event] = []
     lending = Lending("a" * 64, tmp_path / "lent", events.append)
-    lending.lend(Lend(PassId(Term(1), StepNumber(4)), (4,), 4, sums=False), 0, Holding())
+    lending.lend(Lend(PassId(Term(1), StepNumber(4)), (4,), 4, sums=False), 0, Engine(Copyable()))
     await until(lambda: bool(events))
     assert "version 4 is no longer held: this peer is at version 5" in str(events)
     assert not lending.copies and not list((tmp_path / "lent").iterdir())
@@ -175,7 +182,7 @@ async def test_a_full_disk_is_told_and_does_not_stay_full_of_half_a_file(
     assert isinstance(told, CheckpointRefused) and "No space left" in told.reason
     assert not list((tmp_path / "lent").iterdir())
     engine = Engine()
-    engine.version = 6
+    engine.state.version = 6
     for peer in ("a peer", "another"):
         for _ in range(3):  # an answer may be lost
             with pytest.raises(StateError, match="the donor's disk: No space left on device"):
@@ -215,18 +222,18 @@ async def test_states_count_together_until_another_state_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer_allowance, "LEAST_BYTES", 1)
-    lending, engine = Lending("a" * 64, tmp_path / "lent", [].append), Holding()
+    lending, engine = Lending("a" * 64, tmp_path / "lent", [].append), Engine(Copyable())
     lending._allowance._clock = lambda: 0.0
     for version in (5, 6):
-        engine.version = version
+        engine.state.version = version
         lending.lend(Lend(PassId(Term(1), StepNumber(version)), (5, 6), 5, sums=False), 0, engine)
-        await until(lambda: len(lending.copies) > engine.version - 5)
+        await until(lambda: len(lending.copies) > engine.state.version - 5)
         lending._copies._next_at = 0.0  # the next copy need not wait
     state = PieceRequest(PieceKind.STATE, 0, 5, 0, 1)
     assert await copies_of(lending, state, engine) == transfer_allowance.COPIES
     assert await copies_of(lending, PieceRequest(PieceKind.STATE, 0, 6, 0, 1), engine) == 0
     lending.clear()
-    engine.version = 5
+    engine.state.version = 5
     lending._copies._next_at = 0.0
     lending.lend(Lend(PassId(Term(2), StepNumber(5)), (5,), 5, sums=False), 0, engine)
     assert await copies_of(lending, state, engine) == transfer_allowance.COPIES

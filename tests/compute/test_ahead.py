@@ -58,7 +58,7 @@ def posts_of(manifest, splits: bool) -> list[object]:
     tokens = torch.arange(rows * (length + 1)).view(rows, -1) % manifest.model.vocab_size
     found = []
     try:
-        engine.initialise().result(WAIT_S)
+        engine.state.initialise().result(WAIT_S)
         engine.submit(Begin(STEP, PassKind.TRAIN))
         for m in range(COUNT):
             engine.submit(Forward(STEP, PassKind.TRAIN, m, form.pack_tokens(PassKind.TRAIN, (tokens + m) % 50)))
@@ -169,7 +169,7 @@ def test_what_is_computed_is_told_though_the_engine_closes(make_manifest, ahead:
     monkeypatch.setattr(BodyFormat, "_pack", waiting)
     engine = StageEngine(manifest, 0, post=told.put)
     try:
-        engine.initialise().result(WAIT_S)
+        engine.state.initialise().result(WAIT_S)
         engine.submit(Begin(STEP, PassKind.TRAIN))
         for m in range(2):
             engine.submit(Forward(STEP, PassKind.TRAIN, m, tokens))
@@ -232,7 +232,7 @@ def test_what_fails_late_is_told_of_its_microbatch(make_manifest, ahead: None, m
     monkeypatch.setattr(BodyFormat, "begin_forward", failing)
     engine = StageEngine(manifest, 0, post=told.put)
     try:
-        engine.initialise().result(WAIT_S)
+        engine.state.initialise().result(WAIT_S)
         engine.submit(Begin(STEP, PassKind.TRAIN))
         for m in range(COUNT):
             engine.submit(Forward(STEP, PassKind.TRAIN, m, packed))

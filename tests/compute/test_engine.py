@@ -104,7 +104,7 @@ def start(make_manifest):
     def make(stage=0, *options, initialise=True, engine=StageEngine, manifest=None, **further) -> Driver:
         drivers.append(Driver(manifest or make_manifest(), stage, engine, *options, **further))
         if initialise:
-            drivers[-1].engine.initialise().result(WAIT_S)
+            drivers[-1].engine.state.initialise().result(WAIT_S)
         return drivers[-1]
 
     yield make
@@ -154,7 +154,7 @@ def test_evaluation_and_generation_come_back_as_results(start, make_manifest):
         b.begin(pass_id, kind)
         frame = a.ask(Forward(pass_id, kind, 0, a.format.pack_tokens(kind, ids)), ForwardDone)
         done = b.ask(Forward(pass_id, kind, 0, frame.payload), ResultDone)
-        assert not b.engine._stage._accumulator.flat.any()
+        assert not b.engine.state.stage._accumulator.flat.any()
         if kind is PassKind.EVALUATE:
             assert done.loss_sum == pytest.approx(12 * np.log(50), rel=0.05)
             assert done.token == -1
@@ -264,16 +264,16 @@ def test_a_step_moves_the_version_and_a_skip_moves_nothing_else(start):
         driver.ask(Forward(pass_id, TRAIN, 0, tokens(driver)), ForwardDone)
         driver.ask(Backward(pass_id, 0, gradient(driver)), BackwardDone)
         driver.reduce_alone(pass_id)
-        before = driver.engine.snapshot().result(WAIT_S)
+        before = driver.engine.state.snapshot().result(WAIT_S)
         apply = Apply(Decision(0, pass_id.step, scale, 1.0, 24, 1.0, (), update=UPDATE), Attempt(pass_id, 0, 0))
         done = driver.ask(apply, AppliedStep)
-        after = driver.engine.snapshot().result(WAIT_S)
+        after = driver.engine.state.snapshot().result(WAIT_S)
         assert done.step == pass_id.step
         assert after.chain == done.digest != before.chain
-        assert driver.engine.version == after.version == pass_id.step + 1
+        assert driver.engine.state.version == after.version == pass_id.step + 1
         moved = {n.split("/")[0] for n, t in after.tensors.items() if not torch.equal(t, before.tensors[n])}
         assert moved == (set() if scale == 0.0 else {"param", "exp_avg", "exp_avg_sq"})
-    assert driver.engine.snapshot().result(WAIT_S).digest() == after.digest()
+    assert driver.engine.state.snapshot().result(WAIT_S).digest() == after.digest()
     failed = driver.ask(apply, ComputeFailed)  # a decision is applied once
     assert "decision of step 1 does not fit version 2" in failed.reason
 
@@ -314,9 +314,9 @@ class SlowDisk:
 
 def test_a_copy_is_of_one_version_the_next_step_waits_and_microbatches_do_not(start):
     driver, disk = start(), SlowDisk()
-    before = driver.engine.snapshot().result(WAIT_S)
+    before = driver.engine.state.snapshot().result(WAIT_S)
     apply = applied_alone(driver)
-    copied = driver.engine.copied(disk.copy)
+    copied = driver.engine.state.copied(disk.copy)
     assert disk.began.wait(WAIT_S)
     driver.begin(NEXT)
     driver.ask(Forward(NEXT, TRAIN, 0, tokens(driver)), ForwardDone)
@@ -324,10 +324,10 @@ def test_a_copy_is_of_one_version_the_next_step_waits_and_microbatches_do_not(st
     driver.engine.submit(apply)
     with pytest.raises(queue.Empty):
         driver.posts.get(timeout=0.3)  # long enough to apply it, if that may be
-    assert driver.engine.version == 0
+    assert driver.engine.state.version == 0
     disk.go.set()
     driver.get(AppliedStep)
-    assert copied.result(WAIT_S) == (before.digest(), 0) and driver.engine.version == 1
+    assert copied.result(WAIT_S) == (before.digest(), 0) and driver.engine.state.version == 1
     assert bytes(disk.written) == b"".join(before.tensors[name].numpy().tobytes() for name in sorted(before.tensors))
     assert disk.held.waited_s > 0.2
 
@@ -337,7 +337,7 @@ def test_a_copy_that_does_not_get_on_is_given_up(start, monkeypatch, end):
     monkeypatch.setattr(held_module, "STALLED_S", 0.2 if end == "stalled" else 2 * WAIT_S)
     driver, disk = start(), SlowDisk()
     apply = applied_alone(driver)
-    copied = driver.engine.copied(disk.copy)
+    copied = driver.engine.state.copied(disk.copy)
     assert disk.began.wait(WAIT_S)
     driver.engine.submit(apply)
     if end == "closed":
@@ -356,16 +356,16 @@ def test_a_copy_that_fails_keeps_nobody_waiting_and_says_why(start):
         raise OSError("no space")
 
     with pytest.raises(OSError, match="no space"):
-        driver.engine.copied(lambda held: held.give(full)).result(WAIT_S)
+        driver.engine.state.copied(lambda held: held.give(full)).result(WAIT_S)
     driver.ask(applied_alone(driver), AppliedStep)
     other = start(initialise=False)
     with pytest.raises(RuntimeError, match="holds no state yet"):
-        other.engine.copied(SlowDisk().copy).result(WAIT_S)
+        other.engine.state.copied(SlowDisk().copy).result(WAIT_S)
 
 
 def test_a_state_that_cannot_be_read_to_its_end_leaves_none(start):
     driver = start()
-    state = driver.engine.snapshot().result(WAIT_S)
+    state = driver.engine.state.snapshot().result(WAIT_S)
     reads = 0
 
     class Failing(dict):
@@ -377,42 +377,44 @@ def test_a_state_that_cannot_be_read_to_its_end_leaves_none(start):
             return super().__getitem__(name)
 
     with pytest.raises(OSError, match="the disk fails"):
-        driver.engine.load_state(dataclasses.replace(state, tensors=Failing(state.tensors))).result(WAIT_S)
-    assert driver.engine.version is None, "half of it is of another version"
-    driver.engine.load_state(state).result(WAIT_S)
-    assert driver.engine.snapshot().result(WAIT_S).digest() == state.digest()
+        driver.engine.state.load(dataclasses.replace(state, tensors=Failing(state.tensors))).result(WAIT_S)
+    assert driver.engine.state.version is None, "half of it is of another version"
+    driver.engine.state.load(state).result(WAIT_S)
+    assert driver.engine.state.snapshot().result(WAIT_S).digest() == state.digest()
 
 
 def test_state_moves_to_another_engine_and_a_wrong_one_is_refused(start, make_manifest):
     donor, other = start(0), start(0, initialise=False)
-    assert other.engine.version is None
+    assert other.engine.state.version is None
     donor.begin()
     donor.reduce_alone()
     donor.ask(Apply(Decision(0, 0, 0.1, 1.0, 24, 1.0, (), update=UPDATE), Attempt(STEP, 0, 0)), AppliedStep)
-    state = donor.engine.snapshot().result(WAIT_S)
-    other.engine.load_state(state).result(WAIT_S)
-    assert other.engine.version == 1
-    assert other.engine.snapshot().result(WAIT_S).digest() == donor.engine.snapshot().result(WAIT_S).digest()
+    state = donor.engine.state.snapshot().result(WAIT_S)
+    other.engine.state.load(state).result(WAIT_S)
+    assert other.engine.state.version == 1
+    assert (
+        other.engine.state.snapshot().result(WAIT_S).digest() == donor.engine.state.snapshot().result(WAIT_S).digest()
+    )
     with pytest.raises(OptimizerError, match="is it of another stage"):
-        start(1).engine.load_state(state).result(WAIT_S)
+        start(1).engine.state.load(state).result(WAIT_S)
 
 
 def test_what_was_made_while_the_state_came_is_what_it_is_loaded_into(start):
     driver, other = start(0), start(0, initialise=False)
-    state = driver.engine.snapshot().result(WAIT_S)
-    other.engine.prepare()
+    state = driver.engine.state.snapshot().result(WAIT_S)
+    other.engine.state.prepare()
     with pytest.raises(RuntimeError, match="holds no state yet"):
-        other.engine.snapshot().result(WAIT_S)
-    made = other.engine._coming
-    assert made is not None and other.engine.version is None
-    other.engine.load_state(state).result(WAIT_S)
-    assert other.engine._held() is made
-    assert other.engine.snapshot().result(WAIT_S).digest() == state.digest()
+        other.engine.state.snapshot().result(WAIT_S)
+    made = other.engine.state._coming
+    assert made is not None and other.engine.state.version is None
+    other.engine.state.load(state).result(WAIT_S)
+    assert other.engine.state.held() is made
+    assert other.engine.state.snapshot().result(WAIT_S).digest() == state.digest()
 
 
 def test_a_closed_engine_frees_its_state_even_if_it_is_still_referred_to(start):
     driver = start()
-    state = [weakref.ref(tensor) for tensor in driver.engine._held().parameters.values()]
+    state = [weakref.ref(tensor) for tensor in driver.engine.state.held().parameters.values()]
     driver.engine.close()
     gc.collect()
     assert state and not any(tensor() is not None for tensor in state)
@@ -464,8 +466,8 @@ def test_graphs_are_kept_within_the_budget_and_let_go(start, budget):
     driver = start(0, StageOptions(graph_budget_bytes=budget))
     driver.begin()
     outputs = []
-    run = driver.engine._stage._run
-    driver.engine._stage._run = lambda body: outputs.append(weakref.ref((graph := run(body)).output)) or graph
+    run = driver.engine.state.stage._run
+    driver.engine.state.stage._run = lambda body: outputs.append(weakref.ref((graph := run(body)).output)) or graph
     done = [driver.ask(Forward(STEP, TRAIN, m, tokens(driver)), ForwardDone) for m in (0, 1)]
     driver.settle()
     gc.collect()
@@ -482,7 +484,7 @@ def test_a_graph_is_measured_without_the_parameters(start):
     driver = start(0)
     driver.begin()
     driver.ask(Forward(STEP, TRAIN, 0, tokens(driver)), ForwardDone)
-    one = driver.engine._stage._graphs._graph_bytes
+    one = driver.engine.state.stage._graphs._graph_bytes
     hidden = 2 * 6 * 16 * 4
     assert 5 * hidden < one < 60 * hidden
 
@@ -490,7 +492,7 @@ def test_a_graph_is_measured_without_the_parameters(start):
 def test_closing_cancels_what_was_not_done(start):
     driver = start()
     go = driver.hold()
-    pending = driver.engine.snapshot()
+    pending = driver.engine.state.snapshot()
     closing = threading.Thread(target=driver.engine.close)
     closing.start()
     deadline = time.monotonic() + WAIT_S
@@ -499,7 +501,7 @@ def test_closing_cancels_what_was_not_done(start):
     go.set()
     closing.join(WAIT_S)
     assert pending.cancelled()
-    assert driver.engine.snapshot().cancelled()
+    assert driver.engine.state.snapshot().cancelled()
 
 
 @pytest.mark.parametrize("budget", [0, 1 << 30], ids=["recomputed", "kept"])
@@ -511,17 +513,17 @@ def test_a_gradient_at_other_places_than_its_activation_is_refused_at_the_door(s
     bodies = {m: a.format.pack_tokens(TRAIN, (IDS + 9 * m) % 50) for m in (0, 1)}
     frames = {m: a.ask(Forward(STEP, TRAIN, m, body), ForwardDone).payload for m, body in bodies.items()}
     gradients = {m: b.ask(Forward(STEP, TRAIN, m, frame), BackwardDone).payload for m, frame in frames.items()}
-    assert not b.engine._stage._received
+    assert not b.engine.state.stage._received
     key = FrameKey(STEP, 1, Direction.BACKWARD, 0)
     a.engine.check_frame(key, gradients[0])
     with pytest.raises(FrameError, match="wrong forward frame"):
         a.engine.check_frame(key, gradients[1])
     a.ask(Backward(STEP, 0, gradients[0]), BackwardDone)
     a.engine.check_frame(key, gradients[0])  # late and ignored, but nothing is wrong with it
-    assert set(a.engine._stage.sent) == {1}
+    assert set(a.engine.state.stage.sent) == {1}
     a.engine.submit(Discard(STEP, 1))
     a.settle()
-    assert not a.engine._stage.sent
+    assert not a.engine.state.stage.sent
 
 
 @pytest.mark.parametrize("kind", [PassKind.EVALUATE, PassKind.GENERATE])
@@ -534,7 +536,7 @@ def test_topk_stays_on_when_nothing_is_trained(start, make_manifest, kind):
     frame = a.ask(Forward(pass_id, kind, 0, a.format.pack_tokens(kind, ids)), ForwardDone).payload
     hidden = a.format.unpack_forward(1, frame, kind).hidden
     assert [int(row.count_nonzero()) for row in hidden] == [6 * 16 // 4] * len(ids)
-    assert not a.engine._stage.sent
+    assert not a.engine.state.stage.sent
 
 
 @pytest.mark.parametrize(("codec", "backward"), [("int8", "int8"), ("topk:0.25", "topk-shared")])

@@ -82,7 +82,7 @@ def test_the_engine_meters_its_work_by_kind(make_manifest: Callable[..., RunMani
     posts: queue.SimpleQueue[object] = queue.SimpleQueue()
     engine = StageEngine(manifest, 0, post=posts.put, turns=Turns(1))
     began = engine.meter.clock()
-    engine.initialise().result(20)
+    engine.state.initialise().result(20)
     engine.submit(Begin(STEP, PassKind.TRAIN))
     form = BodyFormat(manifest)
     for m in (Microbatch(0), Microbatch(1)):
@@ -119,7 +119,7 @@ def test_the_wait_for_a_turn_is_no_work(
     turns = Turns(1)
     monkeypatch.setattr(turns, "_wait", lambda: time.sleep(0.3))
     engine = StageEngine(manifest, 0, post=posts.put, turns=turns)
-    engine.initialise().result(20)
+    engine.state.initialise().result(20)
     engine.submit(Begin(STEP, PassKind.TRAIN))
     turns._usual_s = 1.0  # as a turn is only wanted for what takes long
     engine.submit(

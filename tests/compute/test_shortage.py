@@ -39,7 +39,7 @@ class Run:
         self.posts: queue.SimpleQueue = queue.SimpleQueue()
         self.format = BodyFormat(manifest)
         self.engine = StageEngine(manifest, stage, post=self.posts.put)
-        self.engine.initialise().result(WAIT_S)
+        self.engine.state.initialise().result(WAIT_S)
         self.engine.submit(Begin(STEP, TRAIN))
 
     def step(self) -> list[object]:
@@ -146,6 +146,6 @@ def test_the_second_time_it_fails(start, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_fewer_graphs_are_kept_in_later_passes_too(start) -> None:
     run = start()
     assert [post.kept for post in run.step() if isinstance(post, ForwardDone)] == [True, True]
-    run.engine._stage.relieve()
+    run.engine.state.stage.relieve()
     run.engine.submit(Begin(STEP, TRAIN))
     assert [post.kept for post in run.step() if isinstance(post, ForwardDone)] == [True, False]

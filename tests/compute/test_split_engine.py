@@ -44,7 +44,7 @@ class Driver:
         self.posts: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.format = BodyFormat(manifest)
         self.engine = engine(manifest, stage, *options, post=self.posts.put, **further)
-        self.engine.initialise().result(WAIT_S)
+        self.engine.state.initialise().result(WAIT_S)
         self.engine.submit(Begin(STEP, TRAIN))
 
     def forward(self, m: int) -> Forward:
@@ -83,13 +83,13 @@ class Driver:
 
     @property
     def sums(self) -> torch.Tensor:
-        assert self.engine._stage is not None
-        return self.engine._stage._accumulator.flat
+        assert self.engine.state.stage is not None
+        return self.engine.state.stage._accumulator.flat
 
     @property
     def due_bytes(self) -> int:
-        assert self.engine._stage is not None
-        return self.engine._stage._due.nbytes
+        assert self.engine.state.stage is not None
+        return self.engine.state.stage._due.nbytes
 
 
 Start = Callable[..., Driver]
@@ -146,8 +146,8 @@ def test_due_weights_make_room_for_a_graph(start: Start) -> None:
     """To compute a forward again would cost more than to compute weights' gradients now."""
     roomy = start()
     roomy.do(roomy.forward(0))
-    assert roomy.engine._stage is not None
-    graph = roomy.engine._stage._graphs._graph_bytes
+    assert roomy.engine.state.stage is not None
+    graph = roomy.engine.state.stage._graphs._graph_bytes
     roomy.do(roomy.backward(0))
     driver = start(graph_budget_bytes=graph + roomy.due_bytes - 1)
     assert driver.go_back(0).weights_due

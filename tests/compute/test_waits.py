@@ -153,7 +153,7 @@ def test_the_thread_that_launches_does_not_wait_and_launches_what_comes_meanwhil
     gradient = form.pack_backward(1, torch.ones(rows, length, width))
     engine = StageEngine(run, 0, post=told.put)
     try:
-        engine.initialise().result(WAIT_S)
+        engine.state.initialise().result(WAIT_S)
         engine.submit(Begin(STEP, PassKind.TRAIN))
         engine.submit(Forward(STEP, PassKind.TRAIN, Microbatch(0), tokens))
         assert launched.get(timeout=WAIT_S)[:2] == ("launch_forward", 0)

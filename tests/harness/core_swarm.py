@@ -143,7 +143,7 @@ class Peer:
                 return self._load(action)
             case peer_io.SaveCheckpoint(version):
                 assert self.engine is not None
-                if self.engine.snapshot().result(WAIT_S).spoilt:
+                if self.engine.state.snapshot().result(WAIT_S).spoilt:
                     return peer_io.StateSpoilt(version)
                 return peer_io.CheckpointSaved(version, f"version {version}")
             case io.Emit() | io.Stop():
@@ -156,7 +156,7 @@ class Peer:
         if isinstance(action, peer_io.RestoreSums):
             sums = self._fetched.pop(action.attempt.pass_id.step)
             if action.whole:
-                self.engine._held().reduction.restore(action.attempt, sums)
+                self.engine.state.held().reduction.restore(action.attempt, sums)
             for bucket, payload in enumerate(() if action.whole else sums):
                 self.engine._carry_out(peer_io.StoreSum(action.attempt, bucket, payload))
             return self.engine._carry_out(peer_io.Assemble(action.attempt))
@@ -175,7 +175,7 @@ class Peer:
         self.copies = {version: copy for version, copy in self.copies.items() if version in action.versions}
         self.sums = {step: sums for step, sums in self.sums.items() if step >= action.since}
         if action.pass_id.version in action.versions:
-            self.copies[action.pass_id.version] = self.engine.snapshot().result(WAIT_S)
+            self.copies[action.pass_id.version] = self.engine.state.snapshot().result(WAIT_S)
 
     def _note(self, action: object) -> None:
         """Keep the sums of the open step, if other peers listen."""
@@ -190,7 +190,7 @@ class Peer:
             step, digest = action.decision.step, action.decision.outcomes[self.core.held_stage.stage].digest
             if not all(self._stored.get(b) for b in range(self.engine.buckets)):  # nobody else received them
                 assert is_whole(action.decision, action.attempt.stage) or not self._swarm.manifest.sums.compresses
-                whole = self.engine._held().reduction.written(action.attempt)
+                whole = self.engine.state.held().reduction.written(action.attempt)
                 self.sums[step] = (digest, [bytes(each) for each in whole])
             elif self._lent.sums:
                 self.sums[step] = (digest, [self._stored[b] for b in range(self.engine.buckets)])
@@ -209,15 +209,17 @@ class Peer:
     def _comes(self, donors: tuple[Actor, ...], version: int) -> bool:
         """Return True if a donor still has to reach what is needed. Then the order is carried out again later."""
         there = [
-            p.engine.version for a in donors if (p := self._swarm.peers.get(a)) is not None and p.engine is not None
+            p.engine.state.version
+            for a in donors
+            if (p := self._swarm.peers.get(a)) is not None and p.engine is not None
         ]
         return any(held is not None and held <= version for held in there)
 
     def gives(self, version: int) -> StageState | None:
         """The state of a version as other peers get it: a copy that was ordered, or one that is made now."""
-        if version in self.copies or self.engine is None or self.engine.version != version:
+        if version in self.copies or self.engine is None or self.engine.state.version != version:
             return self.copies.get(version)
-        return self.engine.snapshot().result(WAIT_S)
+        return self.engine.state.snapshot().result(WAIT_S)
 
     def _load(self, action: peer_io.LoadState) -> peer_io.PeerInput | None:
         if self.engine is not None:
@@ -226,7 +228,7 @@ class Peer:
             self._swarm.manifest, action.stage, StageOptions(**self._options), post=lambda event: None
         )
         if action.archive is not None:
-            self.engine.load_state(self._swarm.archive[action.stage, action.version]).result(WAIT_S)
+            self.engine.state.load(self._swarm.archive[action.stage, action.version]).result(WAIT_S)
         elif action.donors:
             actors = tuple(donor.actor for donor in action.donors)
             given = (p.gives(action.version) for actor in actors if (p := self._swarm.peers.get(actor)) is not None)
@@ -235,9 +237,9 @@ class Peer:
                 return None
             if copy is None:
                 return peer_io.StateFailed(action.stage, action.version, "no donor has it")
-            self.engine.load_state(copy).result(WAIT_S)
+            self.engine.state.load(copy).result(WAIT_S)
         else:
-            self.engine.initialise().result(WAIT_S)
+            self.engine.state.initialise().result(WAIT_S)
         counts = (self.engine.buckets, self.engine.first_round, self.engine.shared_buckets)
         return peer_io.StateLoaded(action.stage, action.version, *counts)
 
@@ -335,8 +337,8 @@ class Swarm:
         """The digests of the state of each stage. All replicas of a stage must agree on them."""
         found: dict[int, set[str]] = {}
         for peer in self.peers.values():
-            if peer.engine is not None and peer.engine.version == len(self.decisions):
-                digest = peer.engine.snapshot().result(WAIT_S).digest()
+            if peer.engine is not None and peer.engine.state.version == len(self.decisions):
+                digest = peer.engine.state.snapshot().result(WAIT_S).digest()
                 assert peer.core.held_stage.stage is not None
                 found.setdefault(peer.core.held_stage.stage, set()).add(digest)
         assert all(len(digests) == 1 for digests in found.values())
@@ -418,7 +420,9 @@ class Swarm:
             case coordinator_io.CollectCheckpoint(version, term, holders, _):
                 for stage, actors in enumerate(holders):
                     held = [peer.engine for actor in actors if (peer := self.peers.get(actor)) is not None]
-                    states = [e.snapshot().result(WAIT_S) for e in held if e is not None and e.version == version]
+                    states = [
+                        e.state.snapshot().result(WAIT_S) for e in held if e is not None and e.state.version == version
+                    ]
                     if not states:
                         return
                     self.archive[stage, version] = states[0]

@@ -306,7 +306,7 @@ async def test_the_pass_that_holds_most_memory_in_half_frames_loses_one(
     monkeypatch.setattr(unfinished_frames, "MOST_BYTES", 3 << 20)
     monkeypatch.setattr(unfinished_frames, "FRAMES", 0)
     monkeypatch.setattr(unfinished_frames, "FRAME_S", 0.0)
-    monkeypatch.setattr("swarm.net.network.LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr("swarm.net.inbox.LOOK_EVERY_S", 0.05)
     one, two = pair.hosts
     network = pair.two.network(two)
     await network.start()
@@ -462,7 +462,7 @@ async def test_who_only_spoke_to_us_is_not_dialled_when_it_goes(pair: Pair) -> N
     await stream.write_frame(*Encoder(Actor(one.peer_id, 7), network.me).encode(m.Released(PASS, 1, ())))
     await pair.two.next_of(pair.two.messages)
     stream.abort()
-    await pair.two.until(lambda: not network._incoming)
+    await pair.two.until(lambda: not network._inbox._streams)
     assert not network._links
     await network.close()
 
@@ -644,13 +644,13 @@ async def test_the_last_message_of_a_process_is_read_before_it_ends(pair: Pair) 
     a.dial(b.me)
     await pair.one.until(lambda: a._links[b.me].open and b._links[a.me].open)
     reading = asyncio.Event()
-    receive = b._receive
+    receive = b._inbox.receive
 
     async def receive_late(*given: Any) -> None:
         await reading.wait()
         await receive(*given)
 
-    b._receive = receive_late  # type: ignore[method-assign]
+    b._inbox.receive = receive_late  # type: ignore[method-assign]
     a._links[b.me].reopen()
     await pair.one.next_of(pair.one.broken)
     await pair.one.until(lambda: a._links[b.me].open)

@@ -8,7 +8,7 @@ from swarm.protocol.ids import Actor, PassId, StageIndex
 
 WORK_KINDS = ("forward", "backward", "waiting", "reducing", "applying", "recovering")
 """Activities of a peer, by their names in events."""
-LINK_KINDS = ("forward", "backward", "sums", "state", "control")
+LINK_KINDS = ("forward", "backward", "sums", "state", "padding", "control")
 """Kinds of data that a peer sends, by their names in events."""
 MAX_SPANS = 64
 MAX_LINK_USES = 32

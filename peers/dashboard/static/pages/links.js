@@ -101,7 +101,7 @@ function AsTable({ data }) {
     { label: "rate", number: true, cell: (p) => linkRate(p.rate) },
     { label: "round trip", number: true, cell: (p) => duration(p.rtt_s) },
     { label: "way", cell: (p) => (p.via ? html`through <${PeerLink} actor=${p.via} name=${names(p.via)} />` : "direct") },
-    ...["forward", "backward", "sums", "state", "control"].map((kind) => ({ label: kind, number: true, cell: (p) => (p.bytes?.[kind] ? bytes(p.bytes[kind]) : NONE) })),
+    ...["forward", "backward", "sums", "state", "padding", "control"].map((kind) => ({ label: kind, number: true, cell: (p) => (p.bytes?.[kind] ? bytes(p.bytes[kind]) : NONE) })),
   ]} />`;
 }
 
