@@ -4,7 +4,7 @@ root.
     python -m benchmarks.dry_run_check [--shapes 2x1,4x1,2x2,3x2] [--lines 80Mbit,50ms;40Mbit,20ms] [--out FILE]
 
 Compute is a calibrated sleep with the default schedule, zero bubble, so the model's seconds of a microbatch are exact;
-frames, sums and lines are real. A row has the median of the steps after the first, the forecast of
+frames, sums and lines are real. A row has the median of the second half of the steps, the forecast of
 peers/run/forecast.py, and the first ÷ the second.
 """
 
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--microbatches", type=int, default=16, help="per replica of a stage")
     parser.add_argument("--forward-ms", type=float, default=150.0)
     parser.add_argument("--backward-ms", type=float, default=300.0)
-    parser.add_argument("--steps", type=at_least(2), default=3, help="the first is not counted")
+    parser.add_argument("--steps", type=at_least(2), default=8, help="the first half is not counted")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows: list[dict[str, object]] = []

@@ -1,6 +1,7 @@
 """A peer whose compute is a calibrated sleep: `emulated_peer.py FORWARD_S BACKWARD_S PARAMETERS INVITE --home HOME`.
 
-`--max-rate` as that of `swarm-peer join`. `--zero-bubble`: half of each backward waits, in all steps or in every other.
+`--max-rate` as that of `swarm-peer join`. `--no-padding`: pauses of connections stay empty. `--zero-bubble`: half of
+each backward waits, in all steps or in every other.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if __name__ == "__main__":
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--max-rate", type=parse_rate)
     parser.add_argument("--zero-bubble", choices=("never", "always", "odd-steps"), default="never")
+    parser.add_argument("--no-padding", action="store_true")
     options = parser.parse_args()
     splits: Callable[[int], bool] = {
         "never": lambda step: False,
@@ -52,5 +54,6 @@ if __name__ == "__main__":
         )
 
     with Home.open(options.home) as home:
-        choices = JoinOptions(Machine(max_rate=options.max_rate), engine=engine, slots=64, capacity=1.0)
+        machine = Machine(max_rate=options.max_rate)
+        choices = JoinOptions(machine, engine=engine, slots=64, capacity=1.0, pads=not options.no_padding)
         uvloop.run(join(parse(options.invite), home, choices))

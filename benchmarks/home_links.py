@@ -76,7 +76,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--grid-bits", type=int, default=30, help="of the exact sums")
     made.add_argument("--forward-ms", type=float, default=20.0, help="of a microbatch at a stage, emulated")
     made.add_argument("--backward-ms", type=float, default=40.0)
-    made.add_argument("--steps", type=at_least(2), default=4, help="the first is not counted")
+    made.add_argument("--no-padding", action="store_true", help="peers do not fill the pauses of their connections")
+    made.add_argument("--steps", type=at_least(2), default=8, help="the first half is not counted")
     made.add_argument("--out", type=Path)
     return made
 
@@ -101,6 +102,7 @@ def _measure(folder: Path, options: argparse.Namespace, compute: str, name: str,
     if compute == "emulated":
         times = (str(options.forward_ms / 1000), str(options.backward_ms / 1000))
         words = [*script("emulated_peer"), *times, str(parameters), "--zero-bubble=always"]
+        words += ["--no-padding"] * options.no_padding
     peers = options.stages * replicas
     access = Shape(options.rate)
     with ExitStack() as stack:

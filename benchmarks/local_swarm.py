@@ -127,10 +127,11 @@ class LocalSwarm:
     def events(self, name: str = "coordinator") -> list[tuple[float, Event]]:
         return list(read_log(self.folder / name / "events.jsonl"))
 
-    def step_seconds(self, steps: int, first: int = 1) -> float:
-        """The median seconds from opening to decision of the steps from `first` on. Every one of `steps` was run
-        once.
+    def step_seconds(self, steps: int, first: int | None = None) -> float:
+        """The median seconds from opening to decision of the steps from `first` on; None: of the second half, because
+        peers learn from the first steps when to pad (peers/stage/padding.py). Every one of `steps` was run once.
         """
+        first = steps // 2 if first is None else first
         return statistics.median(self.seconds_by_step(steps)[first:])
 
     def seconds_by_step(self, steps: int) -> list[float]:

@@ -225,13 +225,12 @@ def run_file(folder: Path, options: argparse.Namespace, row: Row, replicas: int,
 
 def wire_figures(sent: Sequence[dict[str, int]], stages: int, tokens_per_step: int, steps: int) -> dict[str, float]:
     """The bytes that crossed, from what each peer sent in all (`sent_bytes`)."""
-    crossed, averaged = (
-        sum(each["activation"] + each["gradient"] for each in sent),
-        sum(each["reduce"] for each in sent),
-    )
+    crossed = sum(each["activation"] + each["gradient"] for each in sent)
+    averaged, padding = (sum(each[kind] for each in sent) for kind in ("reduce", "padding"))
     return {
         "bytes per token and boundary": round(crossed / ((stages - 1) * tokens_per_step * steps), 1),
         "averaging, kB per peer and step": round(averaged / len(sent) / steps / 1000, 1),
+        "padding, kB per peer and step": round(padding / len(sent) / steps / 1000, 1),
     }
 
 

@@ -95,20 +95,22 @@ CHIPS = {"": 1.0, "3 × faster": 1 / 3, "3 × slower": 3.0}
 CHIPS_OF_THE_GOALS = "30 + 60 ms"
 FORWARD_S, BACKWARD_S = 0.030, 0.060
 """Of a microbatch of 1,024 tokens at a stage."""
-STEPS, FEW_STEPS = 4, 3
-"""Steps that are timed, the first of which is not counted; few where fp32 frames take minutes."""
+STEPS, FEW_STEPS = 14, 3
+"""Steps of a run, of which the second half is counted; few where fp32 frames take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """Bytes/s of every host in each direction (None: no limit), and seconds between two hosts, one way. `slow_start`:
-    whether a connection sends slowly again after a pause (docs/slow-links.md#pauses).
+    whether a connection sends slowly again after a pause (docs/slow-links.md#pauses). `pads`: whether peers fill the
+    pauses.
     """
 
     up: int | None
     down: int | None
     delay_s: float
     slow_start: bool = True
+    pads: bool = True
 
 
 UNLIMITED_LINE = "unlimited"
@@ -122,6 +124,9 @@ LINES: dict[str, Line | None] = {
     "80 Mbit/s, 50 ms, no slow start": Line(10_000_000, 10_000_000, 0.05, slow_start=False),
     "40 Mbit/s, 50 ms, no slow start": Line(5_000_000, 5_000_000, 0.05, slow_start=False),
     "15 Mbit/s up, 80 down, 50 ms, no slow start": Line(1_875_000, 10_000_000, 0.05, slow_start=False),
+    "80 Mbit/s, 50 ms, no padding": Line(10_000_000, 10_000_000, 0.05, pads=False),
+    "40 Mbit/s, 50 ms, no padding": Line(5_000_000, 5_000_000, 0.05, pads=False),
+    "15 Mbit/s up, 80 down, 50 ms, no padding": Line(1_875_000, 10_000_000, 0.05, pads=False),
 }
 
 
@@ -331,6 +336,7 @@ def _step_time(
     words = [*script("emulated_peer"), *seconds, str(count_parameters(manifest.model, 1)), "--zero-bubble=always"]
     peers = stages * replicas
     shape = LINES[line]
+    words += ["--no-padding"] * (shape is not None and not shape.pads)
     with ExitStack() as stack:
         places: list[Place] = []
         if shape is not None:
@@ -358,7 +364,7 @@ def _step_time(
         "microbatches": options.microbatches,
         "line": line,
         "chips": chips or CHIPS_OF_THE_GOALS,
-        "step_s": round(statistics.median(b - a for a, b in itertools.pairwise(decided)), 3),
+        "step_s": round(statistics.median([b - a for a, b in itertools.pairwise(decided)][steps // 2 - 1 :]), 3),
         "ideal_s": round(step_time(pipeline, microbatches), 3),
         **wire_figures(sent, stages, manifest.batch.tokens_per_step, steps),
     }

@@ -7,12 +7,11 @@ pipeline costs one delay. A reduction sends the bytes that the dry run counts.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from peers.run.pipeline_model import Pipeline, Work, step_time
+from peers.run.pipeline_model import Pipeline, step_time
 
 MESSAGES = 4
 """The number of consecutive messages outside the microbatches of a step: token ids, all is accumulated, reduce, all is
@@ -21,11 +20,6 @@ reduced.
 OF_REDUCE = 2
 """The number of additional messages among replicas: parts, then sums."""
 GOOD_EFFICIENCY = 0.9
-_FIRST_WINDOW = 10 * 1448
-"""Bytes that TCP sends before the first acknowledgement (RFC 6928)."""
-_TIMEOUT_S = 0.2
-"""The minimum that Linux adds to the round trip before it considers a packet lost."""
-_MOST_HALVINGS = 32
 MOST_MICROBATCHES = 512
 """The largest number of microbatches per replica that is considered."""
 
@@ -42,24 +36,6 @@ class Line:
     def rate(self) -> float:
         """The rate of a frame between two such links, in bytes per second."""
         return min(self.up, self.down)
-
-    def warming_s(self, nbytes: float, rest_s: float = math.inf) -> float:
-        """Additional seconds for a frame on a connection that was idle for `rest_s`.
-
-        TCP sends a few packets at first, and twice as many after each round trip, until the link is full. During an
-        idle period, each timeout halves that amount (RFC 2861; Linux does so with CUBIC and Reno, not with BBR, and not
-        with `net.ipv4.tcp_slow_start_after_idle = 0`).
-        """
-        trip = 2 * self.delay_s
-        most = min(nbytes, self.rate * trip)
-        halvings = math.floor(min(rest_s / (trip + _TIMEOUT_S), _MOST_HALVINGS))
-        window = max(most * 0.5**halvings, _FIRST_WINDOW)
-        waited, sent = 0.0, window
-        while sent < nbytes and window < most:
-            waited += trip - window / self.rate  # waits for acknowledgements
-            window *= 2
-            sent += window
-        return waited
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +66,6 @@ class Forecast:
     wire_s: float
     """Time in which all peers wait for frames and messages."""
     reduce_s: float
-    restarts_s: float = 0.0
-    """The part of the two before in which connections that were idle send slowly at first (`Line.warming_s`)."""
 
     @property
     def step_s(self) -> float:
@@ -105,34 +79,20 @@ class Forecast:
 
 def forecast(load: Load, microbatches: int, replicas: int, line: Line | None) -> Forecast:
     """Forecast a step with `microbatches` per row and `replicas` of each stage. `line` None: links take no time."""
-    found = _forecast(load, microbatches, replicas, line)
-    warm = _forecast(load, microbatches, replicas, line, warm=True)
-    return replace(found, restarts_s=found.step_s - warm.step_s)
-
-
-def _forecast(load: Load, microbatches: int, replicas: int, line: Line | None, *, warm: bool = False) -> Forecast:
-    """As `forecast`, without `restarts_s`. `warm`: as if connections kept their rate while they are idle."""
     pipeline = Pipeline(load.forward_s, load.backward_s, load.zero_bubble)
     without = step_time(pipeline, microbatches)
     compute = microbatches * max(f + b for f, b in zip(load.forward_s, load.backward_s, strict=True))
     wire, reduce = 0.0, load.reduce_s
     if line is not None:
-
-        def warming_s(nbytes: float, rest_s: float = math.inf) -> float:
-            return 0.0 if warm else line.warming_s(nbytes, rest_s)
-
         over = replace(
             pipeline,
             forward_frame=load.forward_frame / line.rate,
             backward_frame=load.backward_frame / line.rate,
             delay=line.delay_s,
-            after_rest=lambda work, rest: warming_s(
-                load.forward_frame if work is Work.FORWARD else load.backward_frame, rest
-            ),
         )
         wire = step_time(over, microbatches) - without + MESSAGES * line.delay_s
         if replicas > 1:
-            reduce += load.reduce_bytes / line.rate + warming_s(load.reduce_bytes) + OF_REDUCE * line.delay_s
+            reduce += load.reduce_bytes / line.rate + OF_REDUCE * line.delay_s
     return Forecast(microbatches, compute, without - compute, wire, reduce)
 
 
@@ -142,7 +102,7 @@ def smallest_step(load: Load, replicas: int, line: Line | None) -> Forecast | No
     """
 
     def efficient(microbatches: int) -> bool:
-        return _forecast(load, microbatches, replicas, line).efficiency >= GOOD_EFFICIENCY
+        return forecast(load, microbatches, replicas, line).efficiency >= GOOD_EFFICIENCY
 
     if not efficient(MOST_MICROBATCHES):
         return None

@@ -12,9 +12,6 @@ from peers.run.losses import percent
 from peers.run.outlook import Outlook, Way
 from swarm.events.wording import amount
 
-_RESTARTS_MATTER = 0.02
-"""The part of a step from which slow starts of connections are mentioned."""
-
 
 def show(found: Outlook, console: Console) -> None:
     """Print the outlook for people."""
@@ -36,12 +33,6 @@ def show(found: Outlook, console: Console) -> None:
     parts = {"compute": own.compute_s, "fill and drain": own.fill_s, "wire": own.wire_s, "reduce": own.reduce_s}
     told = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in parts.items())
     _say(console, f"a step takes {own.step_s:.3g} s: {told}; efficiency {own.efficiency:.2f}")
-    if own.restarts_s > _RESTARTS_MATTER * own.step_s:
-        _say(
-            console,
-            f"of this, {own.restarts_s:.3g} s pass because connections send slowly after a pause; one setting of the "
-            "volunteers' systems avoids it: see docs/slow-links.md",
-        )
     for way in (found.own, *found.others):
         times = f"{way.forecast.step_s:.3g} s", f"{way.forecast.efficiency:.2f}"
         enough = "never" if way.enough is None else str(way.enough)

@@ -1,9 +1,9 @@
 """An event model of a synchronous pipeline: how long a step takes if only compute and links take time.
 
 `S` stages of one peer each compute `M` microbatches a step. The last stage runs a backward right after its forward. A
-peer sends its frames one after another, in the order in which it made them. Each frame takes `delay` to arrive, and
-longer after an idle period. A step begins when all microbatches of the previous step are in the sums. With replicas,
-the model describes each row of peers, with the row's own `M`.
+peer sends its frames one after another, in the order in which it made them. Each frame takes `delay` to arrive. A step
+begins when all microbatches of the previous step are in the sums. With replicas, the model describes each row of peers,
+with the row's own `M`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import enum
 import heapq
 import itertools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 FORWARD, BACKWARD = 1.0, 2.0
@@ -41,8 +40,6 @@ class Pipeline:
     """How long a gradient occupies a link."""
     delay: float = 0.0
     """The delay from one peer to the next."""
-    after_rest: Callable[[Work, float], float] = lambda work, rest: 0.0
-    """Additional time of a frame if the link has sent no frame of that kind for the given period."""
 
     @classmethod
     def even(cls, stages: int, *, zero_bubble: bool, hop: float = 0.0) -> Pipeline:
@@ -57,8 +54,6 @@ class _Stage:
     summed: int = 0
     line_free: float = 0.0
     """The time at which all queued frames have been sent."""
-    sent: dict[Work, tuple[float, float]] = field(default_factory=dict)
-    """By kind, when its last frame was sent and when it arrives. No frame overtakes another."""
 
 
 def step_time(pipeline: Pipeline, microbatches: int) -> float:
@@ -77,12 +72,8 @@ def step_time(pipeline: Pipeline, microbatches: int) -> float:
     def send(at: float, stage: int, to: int, work: Work, m: int) -> None:
         sender = stages[stage]
         takes = pipeline.forward_frame if work is Work.FORWARD else pipeline.backward_frame
-        begins = max(at, sender.line_free)
-        sent, arrived = sender.sent.get(work, (-math.inf, 0.0))
-        sender.line_free = begins + takes
-        there = max(arrived, sender.line_free + pipeline.delay + pipeline.after_rest(work, begins - sent))
-        sender.sent[work] = sender.line_free, there
-        arrives(there, to, work, m)
+        sender.line_free = max(at, sender.line_free) + takes
+        arrives(sender.line_free + pipeline.delay, to, work, m)
 
     for m in range(microbatches):
         arrives(0.0, 0, Work.FORWARD, m)

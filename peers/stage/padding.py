@@ -2,10 +2,9 @@
 
 TCP sends a few packets at first, and twice as many after each round trip. With most congestion controls, a connection
 that pauses begins again like this (`slow_start`). The pipeline pauses in every step: while it fills and drains, and,
-between two exchanges of sums, for the whole step. So each step loses several round trips.
+between two exchanges of sums, for the whole step. So each step would lose several round trips.
 
-Steps resemble each other. This peer notes when it first sends each kind of data to each neighbour in a step, and how
-much at once. In the next step it sends as many bytes of padding before, early enough for the connection to become
+Before an expected burst (bursts.py), the peer sends as many bytes of padding, early enough for the connection to become
 fast, and again after each timeout until the data leaves. Once data is queued, padding that is not sent yet is dropped.
 """
 
@@ -15,39 +14,31 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from peers.stage.bursts import BACKWARD, FORWARD, SUMS, Burst, StepBursts, Way, expected
 from swarm.buffer import Buffer
 from swarm.protocol.ids import Actor, Direction, PassId, PassKind
-from swarm.protocol.messages import PADDED_KINDS, Frame, Message, Open, Prepared, ReducePart
+from swarm.protocol.messages import Frame, Message, Open, Prepared, ReducePart
 
 FAR_S = 0.04
 """Round-trip time from which a slow start after each pause matters."""
 FIRST_WINDOW = 10 * 1448
 """Bytes that TCP sends before the first acknowledgement (RFC 6928)."""
-REST_S = 0.2
-"""A connection that rests for a round trip and this time becomes slower (the least timeout of Linux)."""
-MOST_BYTES = 256 << 10
-"""Largest padding before a burst: a larger one has become fast before it ends."""
+REST_S = 0.15
+"""A connection that rests for a round trip and this time must be filled again. Linux slows it down after a round trip
+and 0.2 s.
+"""
+MOST_BYTES = 1 << 20
+"""Largest padding before a burst."""
 MOST_TIMES = 5
-"""How often padding is sent in one pause."""
+"""How often padding is sent before one burst."""
+REPEATED = 2
+"""A repetition has this fraction of the bytes. More gained nothing, and took the uplink from frames."""
 STEPS = 2
-"""Number of steps whose times are considered."""
-_EARLY_S = 0.05
-"""Seconds by which steps may differ."""
-FORWARD, BACKWARD, SUMS = range(len(PADDED_KINDS))
-
-Way = tuple[Actor, int]
-"""Receiver and kind of data."""
-
-
-@dataclass(slots=True)
-class _Burst:
-    """The first data of one kind that was sent to one actor in a step."""
-
-    after_s: float
-    """Seconds from the opening of the step."""
-    nbytes: int
+"""Number of steps from which bursts are expected."""
+_EARLY_S = 0.1
+"""Seconds by which a burst may be earlier than expected."""
+_TICK_S = 0.01
 
 
 class Padding:
@@ -58,13 +49,19 @@ class Padding:
         pad: Callable[[Actor, int, int], None],
         ping: Callable[[Actor], None],
         round_trip_s: Callable[[Actor], float | None],
+        uplink: Callable[[], float | None],
         is_leader: Callable[[Actor], bool],
+        begins: Callable[[float], None],
     ) -> None:
-        """`pad(actor, kind, nbytes)` sends padding. `round_trip_s(actor)`: None until a ping is answered."""
+        """`pad(actor, kind, nbytes)` sends padding. `round_trip_s(actor)`: None until a ping is answered. `uplink()`:
+        this peer's sending rate in bytes/s; None: unknown. `begins(rtt_s)` is called once, before the first padding.
+        """
         self._send = pad
         self._ping = ping
         self._round_trip_s = round_trip_s
+        self._uplink = uplink
         self._is_leader = is_leader
+        self._begins: Callable[[float], None] | None = begins
         self._loop = asyncio.get_running_loop()
         self._pass: PassId | None = None
         """The newest training pass."""
@@ -73,98 +70,107 @@ class Padding:
         """When this peer's part of the step was ready, or None."""
         self._gaps_s: deque[float] = deque(maxlen=STEPS)
         """Seconds from `_prepared` to the opening of the next step."""
-        self._bursts: dict[Way, _Burst] = {}
-        """Of this step so far."""
-        self._before: deque[dict[Way, _Burst]] = deque(maxlen=STEPS)
-        """Of the last steps; the newest is last."""
-        self._sent_at: dict[Actor, float] = {}
-        """When data or padding was last sent to each actor, since the step before."""
+        self._steps: deque[StepBursts] = deque(maxlen=STEPS + 1)
+        """The last steps; the newest one is in progress."""
+        self._data_at: dict[Actor, float] = {}
+        """When data was last sent to each member of the step."""
+        self._padded_at: dict[Actor, float] = {}
+        """When padding was last sent."""
         self._due: dict[Way, asyncio.TimerHandle] = {}
         """The next padding of each way."""
 
     def heard(self, sender: Actor, message: Message) -> None:
+        """Handle a message: an Open plans the padding of a step."""
         if not isinstance(message, Open) or message.kind is not PassKind.TRAIN or not self._is_leader(sender):
             return
         if self._pass is not None and message.pass_id <= self._pass:
             return  # a repeat
         members = {actor for table in message.tables for actor in table.roster}
-        self._before.append(self._bursts)
-        self._bursts = {}
         self._pass, self._opened = message.pass_id, self._loop.time()
         if self._prepared is not None:
             self._gaps_s.append(self._opened - self._prepared)
             self._prepared = None
-        self._sent_at = {actor: at for actor, at in self._sent_at.items() if actor in members}
-        for way in [way for way in self._due if way[0] not in members]:
+        for known in (self._data_at, self._padded_at):
+            for actor in known.keys() - members:
+                del known[actor]
+        for way in [way for way in self._due if way.actor not in members]:
             self._stop(way)
-        for way, burst in self._expected().items():
-            if way[0] in members and way not in self._due:
-                self._plan(way, burst.nbytes, burst.after_s)
+        for burst in expected(list(self._steps)[-STEPS:]):
+            if burst.way.actor in members:
+                self._plan(burst, burst.after_s)
+        self._steps.append(StepBursts())
 
     def sent(self, to: Actor, message: Message) -> None:
+        """Handle a message that was sent."""
         match message:
             case Frame(key=key, payload=payload):
-                kind = FORWARD if key.direction is Direction.FORWARD else BACKWARD
-                self._note((to, kind), payload, sums=False)
+                self._note(to, FORWARD if key.direction is Direction.FORWARD else BACKWARD, payload)
             case ReducePart(payload=payload):
-                self._note((to, SUMS), payload, sums=True)
+                self._note(to, SUMS, payload)
             case Prepared():
                 self._prepared = self._loop.time()
                 # padding for the first frames of the next step may have to leave before that step opens
                 gap_s = min(self._gaps_s, default=0.0)
-                for way, burst in self._expected(self._bursts).items():
-                    if way not in self._due and self._lead_s(way[0], burst.nbytes) >= burst.after_s:
-                        self._plan(way, burst.nbytes, gap_s + burst.after_s)
+                for burst in expected(list(self._steps)[-STEPS:]):
+                    if self._lead_s(burst) >= burst.after_s:
+                        self._plan(burst, gap_s + burst.after_s)
 
     def close(self) -> None:
         for way in list(self._due):
             self._stop(way)
 
-    def _expected(self, *more: dict[Way, _Burst]) -> dict[Way, _Burst]:
-        """The bursts of the next step. Each is as large as in the last step, and may be as early as in any of them."""
-        steps = (*self._before, *more)[-STEPS:]
-        return {
-            way: _Burst(min(step[way].after_s for step in steps if way in step), burst.nbytes)
-            for way, burst in (steps[-1] if steps else {}).items()
-        }
-
-    def _note(self, way: Way, payload: object, *, sums: bool) -> None:
-        self._stop(way)
-        now = self._loop.time()
-        self._sent_at[way[0]] = now
-        nbytes = memoryview(payload).nbytes if isinstance(payload, Buffer) else 0
-        burst = self._bursts.get(way)
-        if burst is None:
-            if self._round_trip_s(way[0]) is None:
-                self._ping(way[0])
-            self._bursts[way] = _Burst(now - self._opened, nbytes)
-        elif sums:
-            burst.nbytes += nbytes
-
-    def _lead_s(self, actor: Actor, nbytes: int) -> float:
-        """Seconds before a burst at which its padding must begin."""
-        trips = math.ceil(math.log2(max(1.0, min(nbytes, MOST_BYTES) / FIRST_WINDOW)))
-        return trips * self._trip_s(actor) + _EARLY_S
-
-    def _plan(self, way: Way, nbytes: int, in_s: float) -> None:
-        """Begin with the padding for a burst of `nbytes` that is expected in `in_s` seconds."""
-        if nbytes <= FIRST_WINDOW or self._trip_s(way[0]) < FAR_S:
+    def _note(self, to: Actor, kind: int, payload: object) -> None:
+        if not self._steps:
             return
-        wait_s = max(0.0, in_s - self._lead_s(way[0], nbytes))
-        self._due[way] = self._loop.call_later(wait_s, self._pad, way, nbytes, MOST_TIMES)
-
-    def _pad(self, way: Way, nbytes: int, times: int) -> None:
-        del self._due[way]
-        actor, kind = way
-        rest_s = self._trip_s(actor) + REST_S - _EARLY_S
         now = self._loop.time()
-        rested_s = now - self._sent_at.get(actor, -math.inf)
+        rested = now - self._data_at.get(to, -math.inf) >= self._rest_s(to)
+        self._data_at[to] = now
+        nbytes = memoryview(payload).nbytes if isinstance(payload, Buffer) else 0
+        step = self._steps[-1]
+        if step.note(to, kind, nbytes, now - self._opened, rested) and self._round_trip_s(to) is None:
+            self._ping(to)
+        self._stop(Way(to, kind, last=False))
+        if len(self._steps) > 1 and step.count(to, kind) >= self._steps[-2].count(to, kind):
+            self._stop(Way(to, kind, last=True))
+
+    def _plan(self, burst: Burst, in_s: float) -> None:
+        """Begin with the padding for a burst that is expected in `in_s` seconds, unless it has begun."""
+        if burst.way in self._due or self._window(burst) <= FIRST_WINDOW or self._trip_s(burst.way.actor) < FAR_S:
+            return
+        wait_s = max(0.0, in_s - self._lead_s(burst))
+        self._due[burst.way] = self._loop.call_later(wait_s, self._pad, burst, MOST_TIMES)
+
+    def _pad(self, burst: Burst, times: int) -> None:
+        del self._due[burst.way]
+        actor, kind, _ = burst.way
+        now, rest_s = self._loop.time(), self._rest_s(actor)
+        rested_s = now - max(known.get(actor, -math.inf) for known in (self._data_at, self._padded_at))
         if rested_s >= rest_s:
-            self._send(actor, kind, min(nbytes, MOST_BYTES))
-            self._sent_at[actor] = now
+            if self._begins is not None:
+                self._begins(self._trip_s(actor))
+                self._begins = None
+            nbytes = self._window(burst) - FIRST_WINDOW  # each acknowledged packet lets one more be under way
+            self._send(actor, kind, nbytes if times == MOST_TIMES else nbytes // REPEATED)
+            self._padded_at[actor] = now
             times, rested_s = times - 1, 0.0
         if times:
-            self._due[way] = self._loop.call_later(rest_s - rested_s, self._pad, way, nbytes, times)
+            again_s = max(rest_s - rested_s, _TICK_S)
+            self._due[burst.way] = self._loop.call_later(again_s, self._pad, burst, times)
+
+    def _window(self, burst: Burst) -> int:
+        """Bytes that must be under way at once for the burst to take no longer than the line needs."""
+        rate = self._uplink()
+        most = MOST_BYTES if rate is None else min(MOST_BYTES, rate * self._trip_s(burst.way.actor))
+        return int(min(burst.nbytes, most))
+
+    def _lead_s(self, burst: Burst) -> float:
+        """Seconds before a burst at which its padding must begin."""
+        trips = math.ceil(math.log2(max(1.0, self._window(burst) / FIRST_WINDOW)))
+        return trips * self._trip_s(burst.way.actor) + _EARLY_S
+
+    def _rest_s(self, actor: Actor) -> float:
+        """Seconds without data after which a connection must be filled."""
+        return self._trip_s(actor) + REST_S
 
     def _trip_s(self, actor: Actor) -> float:
         return self._round_trip_s(actor) or 0.0

@@ -48,6 +48,7 @@ from swarm.events import (
     ProcessStarted,
     ProcessStopped,
     Rotation,
+    SlowAfterPauses,
     TrafficMeasured,
 )
 from swarm.net.door import Door
@@ -190,9 +191,14 @@ class PeerProcess:
         self.reports = self.driver.reports = Reports(
             self.core, self._network, self._meter, Usage(options.device), traits, log
         )
-        if options.pads and slows_after_pauses() is not None:
+        if options.pads and (congestion := slows_after_pauses()) is not None:
             self.driver.padding = Padding(
-                self._network.pad, self._network.ping, self._network.round_trips.get, self.core.leader.includes
+                self._network.pad,
+                self._network.ping,
+                self._network.round_trips.get,
+                lambda: self.core.means.uplink,
+                self.core.leader.includes,
+                lambda rtt_s: log.append(SlowAfterPauses(congestion, rtt_s)),
             )
         self.driver.attach(self._network, self._keeper, host.daemon_pid)
         given = {member: known[member.peer] for member in group if member.peer in known}

@@ -8,14 +8,13 @@ them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-from peers.stage.slow_start import slows_after_pauses
 from peers.stage.timesheet import Timesheet
 from peers.stage.usage import Usage
 from swarm.compute.meter import Meter
-from swarm.events import EventLog, SlowAfterPauses
+from swarm.events import EventLog
 from swarm.events.wording import printable, shortened
 from swarm.net.network import Network
 from swarm.protocol.coordinator.membership.reported_work import described, worked
@@ -39,10 +38,6 @@ SLOW_UPLINK = 125_000.0
 LATER_S = 0.2
 """Seconds after the opening of the next pass at which the report is made."""
 PING_EVERY_S = 5.0
-FAR_S = 0.04
-"""Round-trip time from which a slow start after each pause matters."""
-FAR_REPORTS = 3
-"""So many reports in a row must find another process far away: a busy process answers its first ping late."""
 
 
 class Reports:
@@ -67,7 +62,6 @@ class Reports:
         self._described_to: Actor | None = None
         self._described = False
         self._pinged_at: dict[Actor, float] = {}
-        self._far_reports = 0
         self._due: asyncio.TimerHandle | None = None
 
     def heard(self, sender: Actor, message: Message) -> None:
@@ -123,19 +117,10 @@ class Reports:
         works = self._timesheet.take(meter.read(), meter.current())
         if not works:
             return
-        links = self._links()
-        self._look_at_pauses(links)
-        works[-1] = replace(works[-1], usage=self._usage.read(), links=links)
+        works[-1] = replace(works[-1], usage=self._usage.read(), links=self._links())
         for work in works:
             self._log.append(worked(self._core.actor, work, lambda use: None))
             self._network.send(self._core.coordinator, Telemetry(self._core.actor, work=self._fitting(work)))
-
-    def _look_at_pauses(self, links: Sequence[LinkUse]) -> None:
-        """Say once if pauses of connections cost this peer time."""
-        far = max((link.rtt_s or 0.0 for link in links), default=0.0)
-        self._far_reports = self._far_reports + 1 if far >= FAR_S or self._far_reports >= FAR_REPORTS else 0
-        if self._far_reports == FAR_REPORTS and (congestion := slows_after_pauses()) is not None:
-            self._log.append(SlowAfterPauses(congestion, far))
 
     def _fitting(self, work: Work) -> Work:
         uplink = self._core.means.uplink

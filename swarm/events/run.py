@@ -245,8 +245,8 @@ class OffloadLimited(Event):
 
 @dataclass(frozen=True, slots=True)
 class SlowAfterPauses(Event):
-    """The other processes are `rtt_s` seconds away and back, and this system's TCP, with the congestion control
-    `congestion`, sends slowly again after each pause of a connection.
+    """Another process is `rtt_s` seconds away and back, and this system's TCP, with the congestion control
+    `congestion`, sends slowly again after each pause of a connection. From now on, this peer fills pauses with padding.
     """
 
     congestion: str
@@ -255,8 +255,8 @@ class SlowAfterPauses(Event):
     def sentence(self) -> str:
         return (
             f"connections of this system send slowly after each pause (TCP {self.congestion}), and other processes are "
-            f"{1000 * self.rtt_s:.0f} ms away and back: steps can take a quarter longer. This command avoids it, see "
-            "docs/slow-links.md: sudo sysctl -w net.ipv4.tcp_slow_start_after_idle=0"
+            f"{1000 * self.rtt_s:.0f} ms away and back. So this peer sends padding before its data. This command makes "
+            "padding needless, see docs/slow-links.md: sudo sysctl -w net.ipv4.tcp_slow_start_after_idle=0"
         )
 
 

@@ -64,25 +64,6 @@ def test_distance_costs_once_for_each_hop_and_each_message() -> None:
     assert reduce.reduce_s == pytest.approx(2 * 0.5)
 
 
-def test_a_rested_connection_warms_up() -> None:
-    line = Line(100 * MEGABYTE, 100 * MEGABYTE, delay_s=0.05)
-    assert line.warming_s(14_000) == 0.0, "it is sent at once"
-    assert line.warming_s(40_000) == pytest.approx(0.1, rel=0.01), "the rest goes after one round trip"
-    assert line.warming_s(220_000) == pytest.approx(0.4, rel=0.01), "twice as much each time"
-    assert line.warming_s(40_000, rest_s=0.29) == 0.0, "it remembers"
-    assert line.warming_s(400_000, rest_s=0.31) == pytest.approx(0.1, rel=0.03), "half of it"
-    assert Line(MEGABYTE, MEGABYTE, 0.001).warming_s(1e6) == 0.0, "ten packets fill a short line"
-
-
-def test_what_connections_lose_after_pauses_is_told_apart() -> None:
-    far = Line(10 * MEGABYTE, 10 * MEGABYTE, 0.05)
-    work = Load((1.0, 1.0), (2.0, 2.0), MEGABYTE, MEGABYTE, reduce_bytes=4 * MEGABYTE, zero_bubble=False)
-    found, near = forecast(work, 1, 2, far), forecast(work, 1, 2, Line(10 * MEGABYTE, 10 * MEGABYTE, 0.0))
-    frames = far.warming_s(MEGABYTE) + far.warming_s(MEGABYTE, rest_s=3.0 - 0.05)
-    assert found.restarts_s == pytest.approx(frames + far.warming_s(4 * MEGABYTE)) and near.restarts_s == 0.0
-    assert found.step_s - near.step_s - found.restarts_s == pytest.approx((2 + 4 + 2) * 0.05), "the distance alone"
-
-
 def test_the_smallest_step_that_is_efficient_is_found() -> None:
     found = smallest_step(load(), 1, None)
     assert found is not None and found.microbatches == 9, "9 ÷ (9 + 1)"

@@ -120,7 +120,7 @@ seatings = none | st.builds(
 )
 
 label = st.text(max_size=wire_bounds.MAX_LABEL)
-counts = st.lists(large, min_size=5, max_size=5).map(tuple)
+counts = st.tuples(*[large] * len(m.LINK_KINDS))
 link_uses = st.builds(m.LinkUse, actors, none | positive, none | positive, none | actors, st.just(()) | counts)
 work = none | st.builds(
     m.Work,
@@ -199,6 +199,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     m.Telemetry: st.builds(m.Telemetry, actors, many(st.builds(m.Trait, label, label, none | positive)), work, label),
     m.LogWant: st.builds(m.LogWant, text, large, text),
     m.LogChunk: st.builds(m.LogChunk, text, large, st.binary(max_size=100)),
+    m.Padding: st.builds(m.Padding, st.integers(0, len(m.PADDED_KINDS) - 1), st.binary(max_size=100)),
     m.Ping: st.builds(m.Ping, large),
     m.Pong: st.builds(m.Pong, large),
     m.Canvass: st.builds(m.Canvass, large, large, large, st.booleans()),

@@ -20,7 +20,7 @@ WORK = m.Work(
     (0.5, 1.0, 0.25, 0.125, 0.0625, 0.0),
     (m.Span(0, 0, 1, 2), m.Span(3, -1, 5, 6)),
     (m.Figure("cpu", 1.23456),),
-    (m.LinkUse(TWO, rate=1000.0, rtt_s=0.02, via=ME, sent=(1, 2, 3, 0, 5)), m.LinkUse(STRANGER, rate=5.0)),
+    (m.LinkUse(TWO, rate=1000.0, rtt_s=0.02, via=ME, sent=(1, 2, 3, 0, 0, 5)), m.LinkUse(STRANGER, rate=5.0)),
 )
 
 

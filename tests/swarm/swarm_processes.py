@@ -313,6 +313,11 @@ class Swarm:
         port = next(a for a in parse(self.invite).addresses if a.startswith("/ip4/127.0.0.1/")).split("/")[4]
         return f"/ip4/127.0.0.1/tcp/{port}"
 
+    def on_host(self, name: str, namespace: str | None) -> None:
+        """A peer that joins later is a host of an emulated internet."""
+        self.peers[name] = self._process(name)
+        self.peers[name].namespace = namespace
+
     def _process(self, name: str) -> Process:
         return Process(name, self.folder / name, self.folder / f"{name}.out", self._nursery)
 
