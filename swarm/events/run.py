@@ -191,7 +191,9 @@ class ControlRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class TrafficMeasured(Event):
-    """Bytes sent and received, by channel and including headers, and the rates of incoming links."""
+    """Bytes sent and received, by channel and including headers, and the rates of incoming links. Padding counts as a
+    channel of its own.
+    """
 
     sent: dict[str, int]
     """Bytes by channel since the process started."""
