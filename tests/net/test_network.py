@@ -624,8 +624,8 @@ async def test_a_ping_is_answered_without_the_core_and_bytes_are_counted_by_acto
     assert pair.two.messages.empty() and pair.one.messages.empty(), "cores never see them"
     taken = a.traffic.take_sent(5)
     assert set(taken) == {b.me}
-    forward, backward, sums, state, control = taken[b.me]
-    assert forward > 5000 > backward > 700 > control > 0 == sums == state
+    forward, backward, sums, state, padding, control = taken[b.me]
+    assert forward > 5000 > backward > 700 > control > 0 == sums == state == padding
     assert a.traffic.take_sent(5) == {}, "since it was asked last"
 
 
