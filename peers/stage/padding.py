@@ -72,7 +72,7 @@ class Padding:
         """When this peer's part of the step was ready, or None."""
         self._gaps_s: deque[float] = deque(maxlen=STEPS)
         """Seconds from `_prepared` to the opening of the next step."""
-        self._steps: deque[StepBursts] = deque(maxlen=STEPS + 1)
+        self._steps: deque[StepBursts] = deque(maxlen=STEPS)
         """The last steps; the newest one is in progress."""
         self._data_at: dict[Actor, float] = {}
         """When data was last sent to each member of the step."""
@@ -97,7 +97,7 @@ class Padding:
                 del known[actor]
         for way in [way for way in self._due if way.actor not in members]:
             self._stop(way)
-        for burst in expected(list(self._steps)[-STEPS:]):
+        for burst in expected(self._steps):
             if burst.way.actor in members:
                 self._plan(burst, burst.after_s)
         self._steps.append(StepBursts())
@@ -113,7 +113,7 @@ class Padding:
                 self._prepared = self._loop.time()
                 # padding for the first frames of the next step may have to leave before that step opens
                 gap_s = min(self._gaps_s, default=0.0)
-                for burst in expected(list(self._steps)[-STEPS:]):
+                for burst in expected(self._steps):
                     if self._lead_s(burst) >= burst.after_s:
                         self._plan(burst, gap_s + burst.after_s)
 
