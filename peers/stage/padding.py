@@ -36,6 +36,11 @@ MOST_TIMES = 5
 """How often padding is sent before one burst."""
 REPEATED = 2
 """A repetition has this fraction of the bytes. More gained nothing, and took the uplink from frames."""
+ROOM = 1.5
+"""The first padding makes the connection fast enough for so many times the burst. Otherwise a repetition just before
+the burst takes its place, and the last packets of the burst wait for a round trip. Gradients need no room: while they
+are late, a stage goes on with activations.
+"""
 STEPS = 2
 """Number of steps from which bursts are expected."""
 _EARLY_S = 0.1
@@ -151,23 +156,26 @@ class Padding:
             if self._begins is not None:
                 self._begins(self._trip_s(actor))
                 self._begins = None
-            nbytes = self._window(burst) - FIRST_WINDOW  # each acknowledged packet lets one more be under way
-            self._send(actor, kind, nbytes if times == MOST_TIMES else nbytes // REPEATED)
+            # each acknowledged packet lets one more be under way
+            first, again = self._window(burst, room=True) - FIRST_WINDOW, self._window(burst) - FIRST_WINDOW
+            self._send(actor, kind, first if times == MOST_TIMES else again // REPEATED)
             self._padded_at[actor] = now
             times, rested_s = times - 1, 0.0
         if times:
             again_s = max(rest_s - rested_s, _TICK_S)
             self._due[burst.way] = self._loop.call_later(again_s, self._pad, burst, times)
 
-    def _window(self, burst: Burst) -> int:
-        """Bytes that must be under way at once for the burst to take no longer than the line needs."""
+    def _window(self, burst: Burst, *, room: bool = False) -> int:
+        """Bytes that must be under way at once for the burst to take no longer than the line needs. `room`: and a
+        repetition just before it.
+        """
         rate = self._uplink()
         most = MOST_BYTES if rate is None else min(MOST_BYTES, rate * self._trip_s(burst.way.actor))
-        return int(min(burst.nbytes, most))
+        return int(min(burst.nbytes * (ROOM if room and burst.way.kind != BACKWARD else 1.0), most))
 
     def _lead_s(self, burst: Burst) -> float:
         """Seconds before a burst at which its padding must begin."""
-        trips = math.ceil(math.log2(max(1.0, self._window(burst) / FIRST_WINDOW)))
+        trips = math.ceil(math.log2(max(1.0, self._window(burst, room=True) / FIRST_WINDOW)))
         return trips * self._trip_s(burst.way.actor) + _EARLY_S
 
     def _rest_s(self, actor: Actor) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from peers.stage.bursts import BACKWARD, FORWARD, SUMS, StepBursts, Way, expected
-from peers.stage.padding import FIRST_WINDOW, MOST_BYTES, MOST_TIMES, REPEATED, Padding
+from peers.stage.padding import FIRST_WINDOW, MOST_BYTES, MOST_TIMES, REPEATED, ROOM, Padding
 from swarm.protocol.ids import (
     Actor,
     Attempt,
@@ -126,11 +126,14 @@ def test_from_the_second_step_on_padding_goes_before_each_burst(monkeypatch: pyt
     found = peer.run_step()
     back, sums, ahead = ([(at, n) for at, _, kind, n in found if kind == which] for which in (BACKWARD, SUMS, FORWARD))
     assert back[0] == (pytest.approx(1.0 - 3 * RTT_S - 0.1), BYTES - FIRST_WINDOW), "in time"
-    assert sums[0] == (pytest.approx(2.5 - 4 * RTT_S - 0.1), 2 * BYTES - FIRST_WINDOW)
-    whole = [at for at, n in ahead if n == BYTES - FIRST_WINDOW]
+    assert sums[0] == (pytest.approx(2.5 - 4 * RTT_S - 0.1), int(ROOM * 2 * BYTES) - FIRST_WINDOW)
+    whole = [at for at, n in ahead if n == int(ROOM * BYTES) - FIRST_WINDOW]
     assert whole[-1] == pytest.approx(4.1 - 3 * RTT_S - 0.1), "before the step opens"
     assert back[-1][0] <= 1.0 and sums[-1][0] <= 2.5, "not after the data"
-    assert {n for _, n in back[1:]} == {(BYTES - FIRST_WINDOW) // REPEATED}
+    repetition = (BYTES - FIRST_WINDOW) // REPEATED
+    assert {n for _, n in back[1:]} == {repetition}
+    assert {n for _, n in ahead} == {repetition, int(ROOM * BYTES) - FIRST_WINDOW}
+    assert repetition <= (ROOM - 1) * BYTES, "a frame fits in beside a repetition"
     assert len(found) <= 8
     assert peer.begun == [RTT_S], "it says so once"
 
