@@ -110,10 +110,11 @@ class Study:
         print(f"{len(jobs)} × {jobs[0].steps} steps in {spent:.0f} s, {ready - began:.0f} s before them", flush=True)
 
     def _training(self, job: Job) -> Training:
-        manifest, codings = self._manifest(job), row_named(job.row).codings
+        manifest, row = self._manifest(job), row_named(job.row)
         if self._texts is None:
             self._texts = read_texts(self._options.data)
-        return Training(manifest, codings, self._texts, self._device, heldout_batches=self._options.heldout)
+        held = self._options.heldout
+        return Training(manifest, row.codings, self._texts, self._device, heldout_batches=held, muon=row.muon)
 
     def _manifest(self, job: Job) -> RunManifest:
         sets = [

@@ -56,10 +56,12 @@ class Training:
         device: torch.device,
         *,
         heldout_batches: int,
+        muon: bool = False,
         compiled: bool = False,
         half: bool = True,
     ) -> None:
-        """`compiled`: `torch.compile` for the stages, which saves a third of the time on a CPU. The results differ by
+        """`muon`: layers' matrices are trained with Muon (Jordan et al. 2024), the rest with AdamW; on a CPU only.
+        `compiled`: `torch.compile` for the stages, which saves a third of the time on a CPU. The results differ by
         rounding. `half`: matrix products in bfloat16; a CPU without instructions for it is many times faster in fp32.
         """
         self._manifest, self._device, self._half = manifest, device, half
@@ -82,7 +84,7 @@ class Training:
         self._rates = torch.tensor(rates, device=device)
         self._step = torch.zeros((), dtype=torch.int64, device=device)
         self._rate = torch.zeros((), device=device)
-        self._optimizer = self._adamw()
+        self._optimizers = self._optimizers_of(muon)
         self._heldout_batch = torch.zeros((rows, batch.sequence_length + 1), dtype=torch.int64, device=device)
         self._heldout_sum = torch.zeros((), dtype=torch.float64, device=device)
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -146,7 +148,8 @@ class Training:
         torch._foreach_mul_(gradients, (self._manifest.optimizer.clip_norm / norm).clamp(max=1.0))
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
-        self._optimizer.step()
+        for optimizer in self._optimizers:
+            optimizer.step()
         self._step.add_(1)
 
     def gradients(self, microbatches: Tensor) -> list[Tensor]:
@@ -179,15 +182,28 @@ class Training:
             stage.compile()
         self._loss_sum = torch.compile(self._stages[-1].loss_sum)
 
-    def _adamw(self) -> torch.optim.Optimizer:
+    def _optimizers_of(self, muon: bool) -> list[torch.optim.Optimizer]:
         section = self._manifest.optimizer
+        hidden = [p for name, p in self._named() if muon and ".layers." in name and p.ndim == 2]
+        taken = {id(p) for p in hidden}
         groups = [
-            {"params": [p for name, p in self._named() if decays(name, p) is yes], "weight_decay": rate}
+            {
+                "params": [p for name, p in self._named() if id(p) not in taken and decays(name, p) is yes],
+                "weight_decay": rate,
+            }
             for yes, rate in ((True, section.weight_decay), (False, 0.0))
         ]
         cuda = self._device.type == "cuda"
         betas = (section.beta1, section.beta2)
-        return torch.optim.AdamW(groups, lr=self._rate, betas=betas, eps=section.eps, fused=cuda, capturable=cuda)
+        adamw = torch.optim.AdamW(groups, lr=self._rate, betas=betas, eps=section.eps, fused=cuda, capturable=cuda)
+        if not hidden:
+            return [adamw]
+        if cuda:
+            raise ValueError("rows with Muon are trained on a CPU: torch's Muon does not work in a CUDA graph")
+        # with this adjustment an update has AdamW's size, so that one schedule serves both (Liu et al. 2025)
+        decay, adjusted = section.weight_decay, "match_rms_adamw"
+        rate: float = self._rate  # type: ignore[assignment]  # it takes a tensor too
+        return [torch.optim.Muon(hidden, lr=rate, weight_decay=decay, adjust_lr_fn=adjusted), adamw]
 
     def _capture(self) -> tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph]:
         """Graphs of a training step and of a held-out batch; state is afterwards as it was."""
@@ -207,7 +223,7 @@ class Training:
         with torch.no_grad():
             for parameter, first in parameters:
                 parameter.copy_(first)
-            for state in self._optimizer.state.values():
+            for state in self._optimizers[0].state.values():
                 for tensor in state.values():
                     tensor.zero_()
             for pair in self._coders:

@@ -8,6 +8,7 @@ microbatches are under way.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -30,11 +31,14 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """An expected burst. `after_s`: seconds from the opening of the step."""
+    """An expected burst. `after_s`: seconds from the opening of the step. `beside`: number of bursts of this kind, for
+    several actors; they may leave at the same time.
+    """
 
     way: Way
     after_s: float
     nbytes: int
+    beside: int = 1
 
 
 @dataclass(slots=True)
@@ -90,7 +94,13 @@ def expected(steps: Sequence[StepBursts]) -> list[Burst]:
     if not steps:
         return []
     *older, newest = (step.bursts() for step in steps)
+    beside = Counter((way.kind, way.last) for way in newest)
     return [
-        Burst(way, min(step[way].after_s for step in (newest, *older) if way in step), burst.nbytes)
+        Burst(
+            way,
+            min(step[way].after_s for step in (newest, *older) if way in step),
+            burst.nbytes,
+            beside[way.kind, way.last],
+        )
         for way, burst in newest.items()
     ]

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from peers.stage.bursts import BACKWARD, FORWARD, SUMS, Burst, StepBursts, Way, expected
 from swarm.buffer import Buffer
 from swarm.protocol.ids import Actor, Direction, PassId, PassKind
-from swarm.protocol.messages import Frame, Message, Open, Prepared, ReducePart
+from swarm.protocol.messages import Frame, Message, Open, Prepared, ReducedPart, ReducePart
 
 FAR_S = 0.04
 """Round-trip time from which a slow start after each pause matters."""
@@ -69,6 +69,7 @@ class Padding:
         self._uplink = uplink
         self._is_leader = is_leader
         self._begins: Callable[[float], None] | None = begins
+        self._closed = False
         self._loop = asyncio.get_running_loop()
         self._pass: PassId | None = None
         """The newest training pass."""
@@ -90,8 +91,11 @@ class Padding:
         """Handle a message: an Open plans the padding of a step."""
         if not isinstance(message, Open) or message.kind is not PassKind.TRAIN or not self._is_leader(sender):
             return
-        if self._pass is not None and message.pass_id <= self._pass:
+        if self._closed or (self._pass is not None and message.pass_id <= self._pass):
             return  # a repeat
+        if self._prepared is None and self._steps:  # the last step was given up: what it sent tells nothing
+            self._steps.pop()
+            self._stop_all()
         members = {actor for table in message.tables for actor in table.roster}
         self._pass, self._opened = message.pass_id, self._loop.time()
         if self._prepared is not None:
@@ -110,12 +114,16 @@ class Padding:
     def sent(self, to: Actor, message: Message) -> None:
         """Handle a message that was sent."""
         match message:
-            case Frame(key=key, payload=payload):
+            case Frame(key=key, payload=payload) if key.pass_id == self._pass:
                 self._note(to, FORWARD if key.direction is Direction.FORWARD else BACKWARD, payload)
             case ReducePart(payload=payload):
                 self._note(to, SUMS, payload)
-            case Prepared():
+            case Frame() | ReducedPart():
+                self._data_at[to] = self._loop.time()
+            case Prepared() if self._steps:
                 self._prepared = self._loop.time()
+                for way in [way for way in self._due if way.last]:
+                    self._stop(way)  # the step had fewer frames than the one before
                 # padding for the first frames of the next step may have to leave before that step opens
                 gap_s = min(self._gaps_s, default=0.0)
                 for burst in expected(self._steps):
@@ -123,8 +131,8 @@ class Padding:
                         self._plan(burst, gap_s + burst.after_s)
 
     def close(self) -> None:
-        for way in list(self._due):
-            self._stop(way)
+        self._closed = True
+        self._stop_all()
 
     def _note(self, to: Actor, kind: int, payload: object) -> None:
         if not self._steps:
@@ -134,8 +142,7 @@ class Padding:
         self._data_at[to] = now
         nbytes = memoryview(payload).nbytes if isinstance(payload, Buffer) else 0
         step = self._steps[-1]
-        if step.note(to, kind, nbytes, now - self._opened, rested) and self._round_trip_s(to) is None:
-            self._ping(to)
+        step.note(to, kind, nbytes, now - self._opened, rested)
         self._stop(Way(to, kind, last=False))
         if len(self._steps) > 1 and step.count(to, kind) >= self._steps[-2].count(to, kind):
             self._stop(Way(to, kind, last=True))
@@ -153,9 +160,13 @@ class Padding:
         now, rest_s = self._loop.time(), self._rest_s(actor)
         rested_s = now - max(known.get(actor, -math.inf) for known in (self._data_at, self._padded_at))
         if rested_s >= rest_s:
+            known = self._round_trip_s(actor)
+            self._ping(actor)  # at rest, a ping waits for no data
+            if known is None or known < FAR_S:
+                return
             if self._begins is not None:
-                self._begins(self._trip_s(actor))
-                self._begins = None
+                begins, self._begins = self._begins, None
+                begins(self._trip_s(actor))
             # each acknowledged packet lets one more be under way
             first, again = self._window(burst, room=True) - FIRST_WINDOW, self._window(burst) - FIRST_WINDOW
             self._send(actor, kind, first if times == MOST_TIMES else again // REPEATED)
@@ -167,10 +178,10 @@ class Padding:
 
     def _window(self, burst: Burst, *, room: bool = False) -> int:
         """Bytes that must be under way at once for the burst to take no longer than the line needs. `room`: and a
-        repetition just before it.
+        repetition just before it. Bursts for several actors share the uplink.
         """
         rate = self._uplink()
-        most = MOST_BYTES if rate is None else min(MOST_BYTES, rate * self._trip_s(burst.way.actor))
+        most = MOST_BYTES if rate is None else min(MOST_BYTES, rate * self._trip_s(burst.way.actor) / burst.beside)
         return int(min(burst.nbytes * (ROOM if room and burst.way.kind != BACKWARD else 1.0), most))
 
     def _lead_s(self, burst: Burst) -> float:
@@ -183,7 +194,13 @@ class Padding:
         return self._trip_s(actor) + REST_S
 
     def _trip_s(self, actor: Actor) -> float:
-        return self._round_trip_s(actor) or 0.0
+        """The round-trip time. An unknown one counts as far, so that the actor gets a ping at the next rest."""
+        known = self._round_trip_s(actor)
+        return FAR_S if known is None else known
+
+    def _stop_all(self) -> None:
+        for way in list(self._due):
+            self._stop(way)
 
     def _stop(self, way: Way) -> None:
         due = self._due.pop(way, None)

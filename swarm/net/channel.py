@@ -124,15 +124,16 @@ class Outgoing:
         """Queue a message.
 
         Ignore it if the same frame or part is already queued: a waiting peer repeats its request. Padding is only
-        queued if nothing else is, and dropped when something else is queued.
+        queued if nothing else is queued or being written, and dropped when something else is queued.
         """
         if (what := _identity(message)) is not None:
             if what in self._leaving:
                 return
             self._leaving.add(what)
-        if self._queue and isinstance(message, m.Padding) != isinstance(self._queue[0], m.Padding):
-            if isinstance(message, m.Padding):
+        if isinstance(message, m.Padding):
+            if self._leaving:
                 return
+        elif self._queue and isinstance(self._queue[0], m.Padding):
             self._queue.clear()
         self._queue.append(message)
         self._wake.set()

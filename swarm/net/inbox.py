@@ -147,7 +147,7 @@ class Inbox:
             except ValueError as error:
                 self._traffic.received(channel.value, nbytes)
                 self.refuse(sender, str(error))
-                await charge(message_allowance.cost_of_refused(len(payload)))
+                await charge(message_allowance.cost_of_refused(len(payload), decoder.parts))
                 continue
             self._traffic.received(kind_of(message), nbytes)
             if control:
@@ -155,9 +155,9 @@ class Inbox:
             if control or (isinstance(message, m.Relay) and message.origin == sender):
                 await charge(message_allowance.cost_of(len(header), decoder.parts))
             elif isinstance(message, m.Padding):
-                await charge(message_allowance.cost_of_useless(len(header)))
+                await charge(message_allowance.cost_of_useless(len(header), decoder.parts))
             elif isinstance(message, m.WithPayload) and not self._observer.expects(sender, message):
-                await charge(message_allowance.cost_of_useless(len(payload)))
+                await charge(message_allowance.cost_of_useless(len(payload), decoder.parts))
             self.link_rates.arrived(sender, len(payload), stream.payload_s)
             if self._streams.get((sender, channel)) is not stream:
                 return

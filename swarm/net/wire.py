@@ -72,8 +72,8 @@ class Decoder:
 
     def __init__(self, sender: Actor, receiver: Actor) -> None:
         self.parts = 0
-        """Number of nested values in the last message: 1 for the message itself, and one for each key, span and so
-        on.
+        """Number of nested values in the last message: 1 for the message itself, and one for each key, span, introduced
+        actor and so on.
         """
         self._ends = [sender, receiver]
         self._actors = list(self._ends)
@@ -92,6 +92,7 @@ class Decoder:
             self._actors = list(self._ends)
         if len(self._actors) + len(proto.introduce) > MAX_INTRODUCED:
             raise WireError(f"the stream introduces more than {MAX_INTRODUCED} actors")
+        self.parts = len(proto.introduce)
         for actor in proto.introduce:
             check_actor(actor.peer, actor.incarnation)
             self._actors.append(Actor(actor.peer, actor.incarnation))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -24,9 +25,10 @@ from swarm.protocol.ids import (
     PassKind,
     StageIndex,
     StepNumber,
+    SumKey,
     Term,
 )
-from swarm.protocol.messages import Frame, Message, Open, Prepared, ReducePart, StageTable
+from swarm.protocol.messages import Frame, Message, Open, Prepared, ReducedPart, ReducePart, StageTable
 
 ME, LEADER, BEFORE, NEXT, SIBLING = (Actor(name, 1) for name in ("me", "leader", "before", "next", "sibling"))
 RTT_S = 0.1
@@ -73,11 +75,12 @@ class Peer:
         self.padded: list[tuple[float, Actor, int, int]] = []
         self.pinged: list[Actor] = []
         self.begun: list[float] = []
+        self.data_at: dict[Actor, float] = {}
         with monkeypatch.context() as patch:
             patch.setattr(asyncio, "get_running_loop", lambda: self.loop)
             self.padding = Padding(
                 lambda actor, kind, nbytes: self.padded.append((self.loop.now, actor, kind, nbytes)),
-                self.pinged.append,
+                self.ping,
                 lambda actor: rtt_s if actor in self.pinged else None,
                 lambda: uplink,
                 lambda actor: actor == LEADER,
@@ -85,13 +88,18 @@ class Peer:
             )
         self.step = -1
 
+    def ping(self, actor: Actor) -> None:
+        assert self.loop.now - self.data_at.get(actor, -1.0) > RTT_S, "behind data, a ping takes longer"
+        self.pinged.append(actor)
+
     def open(self, kind: PassKind = PassKind.TRAIN, sender: Actor = LEADER, siblings: tuple[Actor, ...] = ()) -> None:
         self.step += kind is PassKind.TRAIN and sender == LEADER
         tables = tuple(StageTable(0, roster, (0,)) for roster in ((BEFORE,), (ME, *siblings), (NEXT,)))
         self.padding.heard(sender, Open(PassId(Term(1), StepNumber(self.step)), kind, tables, None))
 
-    def send(self, to: Actor, nbytes: int = BYTES, microbatch: int = 0) -> None:
-        pass_id = PassId(Term(1), StepNumber(self.step))
+    def send(self, to: Actor, nbytes: int = BYTES, microbatch: int = 0, term: int = 1) -> None:
+        pass_id = PassId(Term(term), StepNumber(self.step))
+        self.data_at[to] = self.loop.now
         message: Message
         if to == SIBLING:
             message = ReducePart(PartKey(Attempt(pass_id, StageIndex(1), 1), microbatch, ME), 1, bytes(nbytes))
@@ -99,6 +107,10 @@ class Peer:
             direction = Direction.FORWARD if to == NEXT else Direction.BACKWARD
             message = Frame(FrameKey(pass_id, 1, direction, Microbatch(microbatch)), bytes(nbytes))
         self.padding.sent(to, message)
+
+    def prepare(self) -> None:
+        attempt = Attempt(PassId(Term(1), StepNumber(self.step)), StageIndex(1), 1)
+        self.padding.sent(LEADER, Prepared(attempt, "", 0.0, 0.0))
 
     def run_step(self) -> list[tuple[float, Actor, int, int]]:
         """A step of 4 s from here, ready after 3 s. Return its padding: seconds from the opening, actor, kind and
@@ -111,18 +123,17 @@ class Peer:
             for number in range(count):
                 self.send(to, microbatch=number)
         self.loop.until(start + 3.0)
-        attempt = Attempt(PassId(Term(1), StepNumber(self.step)), StageIndex(1), 1)
-        self.padding.sent(LEADER, Prepared(attempt, "", 0.0, 0.0))
+        self.prepare()
         self.loop.until(start + 4.0)
         return [(at - start, *what) for at, *what in self.padded if at >= start]  # type: ignore[misc]
 
 
 def test_from_the_second_step_on_padding_goes_before_each_burst(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Peer(monkeypatch)
-    first = peer.run_step()
-    assert {actor for _, actor, *_ in first} <= {NEXT}, "only the next step's frames are expected"
-    assert peer.pinged == [NEXT, BEFORE, SIBLING]
-    peer.run_step()
+    assert peer.run_step() == []
+    assert set(peer.pinged) == {NEXT}, "only the next step's frames are expected"
+    assert {actor for _, actor, *_ in peer.run_step()} == {NEXT}, "how far the others are was not known"
+    assert set(peer.pinged) == {NEXT, BEFORE, SIBLING}
     found = peer.run_step()
     back, sums, ahead = ([(at, n) for at, _, kind, n in found if kind == which] for which in (BACKWARD, SUMS, FORWARD))
     assert back[0] == (pytest.approx(1.0 - 3 * RTT_S - 0.1), BYTES - FIRST_WINDOW), "in time"
@@ -187,8 +198,111 @@ def test_no_more_than_the_line_holds(monkeypatch: pytest.MonkeyPatch) -> None:
         wide.open(siblings=(SIBLING,))
         wide.loop.until(wide.loop.now + 2.0)
         wide.send(SIBLING, 50_000_000)
+        wide.prepare()
         wide.loop.until(wide.loop.now + 2.0)
     assert max(nbytes for *_, nbytes in wide.padded) == MOST_BYTES - FIRST_WINDOW
+
+
+def test_bursts_for_several_actors_share_the_uplink(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer, uplink = Peer(monkeypatch, uplink=4_000_000.0), 4_000_000.0
+    siblings = tuple(Actor(f"sibling {n}", 1) for n in range(8))
+    for _ in range(3):
+        peer.open(siblings=siblings)
+        peer.loop.until(peer.loop.now + 2.0)
+        for sibling in siblings:
+            peer.send(sibling, 200_000)
+        peer.prepare()
+        peer.loop.until(peer.loop.now + 2.0)
+    at_once = Counter[float]()
+    for at, _, _, nbytes in peer.padded:
+        at_once[at] += nbytes
+    assert 0 < max(at_once.values()) <= uplink * RTT_S
+
+
+def test_frames_of_other_passes_are_no_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples of text send frames too."""
+    plain, sampling = Peer(monkeypatch), Peer(monkeypatch)
+    for peer in (plain, sampling):
+        for _ in range(3):
+            start = peer.loop.now
+            peer.open()
+            peer.loop.until(start + 0.2)
+            if peer is sampling:
+                peer.send(BEFORE, term=2)
+            peer.loop.until(start + 1.0)
+            peer.send(BEFORE)
+            peer.prepare()
+            peer.loop.until(start + 4.0)
+    assert plain.padded == sampling.padded != []
+
+
+def test_sums_for_others_keep_a_connection_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Peer(monkeypatch)
+    for _ in range(3):
+        peer.run_step()
+    peer.padded.clear()
+    start = peer.loop.now
+    peer.open(siblings=(SIBLING,))
+    for tenths in range(10):
+        peer.loop.until(start + tenths / 10)
+        attempt = Attempt(PassId(Term(1), StepNumber(peer.step)), StageIndex(1), 1)
+        peer.padding.sent(BEFORE, ReducedPart(SumKey(attempt, 0), bytes(BYTES)))
+    assert BEFORE not in {actor for _, actor, *_ in peer.padded}
+
+
+def test_who_turns_out_to_be_near_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two bursts are planned for an actor before it is known how far it is."""
+    peer = Peer(monkeypatch, rtt_s=0.02)
+    start = peer.loop.now
+    for step in range(2):
+        peer.open(siblings=(SIBLING,))
+        for after, to in ((1.0, SIBLING), (2.0, BEFORE), (2.5, SIBLING)) if not step else ():
+            peer.loop.until(start + after)
+            peer.send(to)
+            key = FrameKey(PassId(Term(1), StepNumber(peer.step)), 1, Direction.BACKWARD, Microbatch(0))
+            peer.padding.sent(to, Frame(key, bytes(BYTES)))
+        peer.pinged.clear()
+        if not step:
+            peer.prepare()
+        peer.loop.until(start + 4.0 * (step + 1))
+    assert peer.pinged and peer.padded == []
+
+
+def test_a_step_that_was_given_up_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Peer(monkeypatch)
+    for _ in range(3):
+        peer.run_step()
+    peer.open(siblings=(SIBLING,))
+    peer.loop.until(peer.loop.now + 0.5)
+    peer.padded.clear()
+    found = peer.run_step()
+    first = next(at for at, actor, *_ in found if actor == BEFORE)
+    assert first == pytest.approx(1.0 - 3 * RTT_S - 0.1), "not earlier"
+
+
+def test_a_step_with_fewer_frames_gets_no_padding_after_its_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Peer(monkeypatch)
+    for count in (3, 3, 3, 2):
+        start = peer.loop.now
+        peer.padded.clear()
+        peer.open()
+        for number in range(count):
+            peer.loop.until(start + 1.0 + 2.0 * number)
+            peer.send(BEFORE, microbatch=number)
+        peer.prepare()
+        peer.loop.until(start + 8.0)
+    assert peer.padded and not any(at - start > 3.0 for at, *_ in peer.padded)
+
+
+def test_after_the_end_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Peer(monkeypatch)
+    for _ in range(3):
+        peer.run_step()
+    peer.padding.close()
+    peer.padded.clear()
+    peer.open(siblings=(SIBLING,))
+    peer.loop.until(peer.loop.now + 10.0)
+    assert peer.padded == []
 
 
 def test_who_left_the_run_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,6 +356,7 @@ def test_before_the_last_frame_of_a_step_too_if_it_follows_a_pause_and_never_aft
         for number in range(3):
             peer.loop.until(start + 1.0 + 2.0 * number)
             peer.send(BEFORE, microbatch=number)
+        peer.prepare()
         peer.loop.until(start + 8.0)
     times = [at - start for at, *_ in peer.padded]
     assert any(0.6 < at < 1.0 for at in times), "the first"

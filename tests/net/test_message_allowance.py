@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from swarm.net import message_allowance
 from swarm.net.message_allowance import MAX_COUNTED, OF_DEVICE, OF_PASS, SAVED_S, MessageAllowance
+from swarm.net.proto import messages_pb2 as pb
+from swarm.net.wire import Decoder
 from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassId, StepNumber, Term
 
@@ -128,3 +130,14 @@ async def test_refused_frames_cost_what_their_size_is(pair: Pair) -> None:
         a.send(b.me, m.Frame(replace(SMALLEST, microbatch=Microbatch(number)), bytes(size)))
     slowed, _wait_s = await pair.two.next_of(pair.two.slowed)
     assert slowed == a.me and pair.two.refused_frames.qsize() < 50
+
+
+@pytest.mark.parametrize("body", [{"padding": {"kind": 0}}, {"ping": {"number": 1}}], ids=["Padding", "Ping"])
+def test_introductions_cost_what_they_take(body: dict[str, Any]) -> None:
+    """A header of any message may introduce thousands of actors, and each must be decoded."""
+    actors = [pb.Actor(peer=f"p{number}", incarnation=1) for number in range(6000)]
+    decoder = Decoder(Actor("a", 1), Actor("b", 1))
+    decoder.decode(pb.Header(introduce=actors, **body).SerializeToString(), b"")
+    assert decoder.parts > 6000
+    for cost in (message_allowance.cost_of_useless, message_allowance.cost_of_refused):
+        assert cost(0, decoder.parts) > 6000 / message_allowance.PARTS

@@ -8,6 +8,7 @@ import pytest
 
 from swarm.net import message_allowance
 from swarm.net.message_allowance import OF_DEVICE, SAVED_S
+from swarm.net.uplink import Uplink
 from swarm.net.wire import Encoder
 from swarm.net.wire_bounds import WireError
 from swarm.protocol import messages as m
@@ -48,6 +49,19 @@ async def test_padding_never_waits_before_or_behind_data(pair: Pair) -> None:
     assert await pair.two.next_of(pair.two.messages) == (a.me, frame(1))
     a.send(b.me, frame(2, Direction.BACKWARD))
     assert await pair.two.next_of(pair.two.messages) == (a.me, frame(2, Direction.BACKWARD))
+    assert a.traffic.total().sent["padding"] == 0
+
+
+async def test_padding_never_waits_behind_a_frame_that_is_being_written(pair: Pair) -> None:
+    a, b = await pair.start(first={"uplink": Uplink(400_000)})
+    a.send(b.me, frame(0))
+    await pair.two.next_of(pair.two.messages)
+    a.send(b.me, m.Frame(frame(1).key, bytes(200_000)))
+    await pair.one.until(lambda: a._links[b.me].waiting(frame(1)) == 0)  # it has left the queue
+    a.pad(b.me, 0, 30_000)
+    a.send(b.me, frame(2))
+    for number in (1, 2):
+        assert (await pair.two.next_of(pair.two.messages))[1].key == frame(number).key
     assert a.traffic.total().sent["padding"] == 0
 
 
