@@ -84,6 +84,8 @@ class Padding:
         """When data was last sent to each member of the step."""
         self._padded_at: dict[Actor, float] = {}
         """When padding was last sent."""
+        self._measured: set[Actor] = set()
+        """Actors that got a ping at rest, which waits for no data and so tells how far they are."""
         self._due: dict[Way, asyncio.TimerHandle] = {}
         """The next padding of each way."""
 
@@ -104,6 +106,7 @@ class Padding:
         for known in (self._data_at, self._padded_at):
             for actor in known.keys() - members:
                 del known[actor]
+        self._measured &= members
         for way in [way for way in self._due if way.actor not in members]:
             self._stop(way)
         for burst in expected(self._steps):
@@ -161,8 +164,9 @@ class Padding:
         rested_s = now - max(known.get(actor, -math.inf) for known in (self._data_at, self._padded_at))
         if rested_s >= rest_s:
             known = self._round_trip_s(actor)
-            self._ping(actor)  # at rest, a ping waits for no data
-            if known is None or known < FAR_S:
+            self._ping(actor)
+            if actor not in self._measured or known is None or known < FAR_S:
+                self._measured.add(actor)
                 return
             if self._begins is not None:
                 begins, self._begins = self._begins, None

@@ -75,13 +75,15 @@ class Peer:
         self.padded: list[tuple[float, Actor, int, int]] = []
         self.pinged: list[Actor] = []
         self.begun: list[float] = []
+        self.guess: float | None = None
+        """The round-trip time to who was never pinged from here."""
         self.data_at: dict[Actor, float] = {}
         with monkeypatch.context() as patch:
             patch.setattr(asyncio, "get_running_loop", lambda: self.loop)
             self.padding = Padding(
                 lambda actor, kind, nbytes: self.padded.append((self.loop.now, actor, kind, nbytes)),
                 self.ping,
-                lambda actor: rtt_s if actor in self.pinged else None,
+                lambda actor: rtt_s if actor in self.pinged else self.guess,
                 lambda: uplink,
                 lambda actor: actor == LEADER,
                 self.begun.append,
@@ -248,6 +250,14 @@ def test_sums_for_others_keep_a_connection_busy(monkeypatch: pytest.MonkeyPatch)
         attempt = Attempt(PassId(Term(1), StepNumber(peer.step)), StageIndex(1), 1)
         peer.padding.sent(BEFORE, ReducedPart(SumKey(attempt, 0), bytes(BYTES)))
     assert BEFORE not in {actor for _, actor, *_ in peer.padded}
+
+
+def test_who_seemed_far_behind_data_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Peer(monkeypatch, rtt_s=0.02)
+    peer.guess = 0.4
+    for _ in range(4):
+        assert peer.run_step() == []
+    assert peer.begun == [] and peer.pinged
 
 
 def test_who_turns_out_to_be_near_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
