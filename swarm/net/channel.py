@@ -27,6 +27,10 @@ from swarm.protocol.ids import Actor, Direction
 
 FIRST_DELAY_S = 0.05
 LONGEST_DELAY_S = 2.0
+BRIEF_S = 1.0
+"""After a stream that lived for less than this, the next dial waits too, longer and longer: an actor that accepts each
+stream and closes it would otherwise be dialled, and reported as lost, hundreds of times a second.
+"""
 _PADDED = (Channel.ACTIVATION, Channel.GRADIENT, Channel.REDUCE)
 """The channels of PADDED_KINDS."""
 _PASSING = (Refusal.CLOSING, Refusal.ASK_AGAIN)
@@ -209,8 +213,9 @@ class Outgoing:
             except (DialError, StreamClosed, WireError, TimeoutError) as error:
                 self._reports.unreachable(self._channel, str(error) or "no answer to our hello")
             else:
-                delay, failed = FIRST_DELAY_S, False
+                failed = False
                 self._reports.opened(self._channel)
+                opened = asyncio.get_running_loop().time()
                 self._stream = stream
                 try:
                     reason = await self._carry(stream)
@@ -218,7 +223,9 @@ class Outgoing:
                     self._stream = None
                     stream.abort()
                 self._reports.broke(self._channel, reason)
-                continue
+                if asyncio.get_running_loop().time() - opened >= BRIEF_S:
+                    delay = FIRST_DELAY_S
+                    continue
             try:
                 async with asyncio.timeout(delay):
                     await self._retry.wait()

@@ -141,23 +141,22 @@ class Inbox:
                 self.refuse(sender, str(error))
                 return
             nbytes = PREFIX_BYTES + len(header) + len(payload)
+            began = time.thread_time()
             try:
                 message = decoder.decode(header, payload)
                 self._check(sender, message, channel)
             except ValueError as error:
                 self._traffic.received(channel.value, nbytes)
                 self.refuse(sender, str(error))
-                await charge(message_allowance.cost_of_refused(len(payload), decoder.parts))
+                cost = message_allowance.cost_of_refused(len(payload))
+                await charge(cost + message_allowance.cost_of_time(time.thread_time() - began))
                 continue
             self._traffic.received(kind_of(message), nbytes)
             if control:
                 self._heard_at[sender] = time.monotonic()
-            if control or (isinstance(message, m.Relay) and message.origin == sender):
-                await charge(message_allowance.cost_of(len(header), decoder.parts))
-            elif isinstance(message, m.Padding):
-                await charge(message_allowance.cost_of_useless(len(header), decoder.parts))
-            elif isinstance(message, m.WithPayload) and not self._observer.expects(sender, message):
-                await charge(message_allowance.cost_of_useless(len(payload), decoder.parts))
+            points = self._points(sender, message, len(header), len(payload), decoder.parts)
+            if points is not None:
+                await charge(points + message_allowance.cost_of_time(time.thread_time() - began))
             self.link_rates.arrived(sender, len(payload), stream.payload_s)
             if self._streams.get((sender, channel)) is not stream:
                 return
@@ -169,6 +168,25 @@ class Inbox:
             waiting = self._observer.message(sender, message)
             if waiting is not None:
                 await waiting
+
+    def _points(self, sender: Actor, message: m.Message, header: int, payload: int, parts: int) -> float | None:
+        """Points that a message costs its sender, without its CPU time; None for data that are of use.
+
+        `header`, `payload`: bytes. `parts`: nested values of the header.
+        """
+        if isinstance(message, m.Padding):
+            return message_allowance.cost_of_useless(header)
+        if channel_of(message) is Channel.CONTROL or self._is_passed_on(message):
+            return message_allowance.cost_of(header, parts)
+        author, data = sender, message
+        if isinstance(message, m.Relay):
+            author, data = message.origin, message.message
+        if not isinstance(data, m.WithPayload) or self._observer.expects(author, data):
+            return None
+        return message_allowance.cost_of_useless(payload)
+
+    def _is_passed_on(self, message: m.Message) -> bool:
+        return isinstance(message, m.Relay) and message.destination != self._me
 
     def _check(self, sender: Actor, message: m.Message, channel: Channel) -> None:
         if channel_of(message) is not channel:

@@ -24,11 +24,11 @@ PARTS = 32
 two bytes, so the size of a message does not tell how long it takes.
 """
 REFUSED = 10.0
-"""Points that a refused frame costs, plus one for each USELESS_BYTES, plus one for each PARTS."""
+"""Points that a refused frame costs, plus one for each USELESS_BYTES."""
 USELESS_BYTES = 65536
-"""A frame that is of no use costs MESSAGE, plus one point for each of these bytes, plus one for each PARTS: it had to
-be read and checked.
-"""
+"""A frame that is of no use costs MESSAGE, plus one point for each of these bytes: it had to be read and checked."""
+SECOND = 5000.0
+"""Points that a second of this process's CPU time costs, whatever the message: few bytes can take long to check."""
 OPENED = 10.0
 """Points that opening a stream costs."""
 RESTARTED = 1000.0
@@ -44,14 +44,19 @@ def cost_of(header_bytes: int, parts: int) -> float:
     return MESSAGE + header_bytes / 1024 + parts / PARTS
 
 
-def cost_of_refused(nbytes: int, parts: int) -> float:
-    """Points that a refused frame costs. `nbytes`: of its payload. `parts`: number of nested values in its header."""
-    return REFUSED + nbytes / USELESS_BYTES + parts / PARTS
+def cost_of_refused(nbytes: int) -> float:
+    """Points that a refused frame costs. `nbytes`: of its payload."""
+    return REFUSED + nbytes / USELESS_BYTES
 
 
-def cost_of_useless(nbytes: int, parts: int) -> float:
-    """Points that a frame costs that can be used, but is of no use here. Arguments as for `cost_of_refused`."""
-    return MESSAGE + nbytes / USELESS_BYTES + parts / PARTS
+def cost_of_useless(nbytes: int) -> float:
+    """Points that a frame costs that can be used, but is of no use here. `nbytes`: of its payload."""
+    return MESSAGE + nbytes / USELESS_BYTES
+
+
+def cost_of_time(cpu_s: float) -> float:
+    """Points that decoding and checking a message costs in addition."""
+    return cpu_s * SECOND
 
 
 class MessageAllowance:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -236,3 +237,40 @@ async def test_what_is_on_its_way_out_is_not_queued_twice() -> None:
     assert sent.empty()
     link.close()
     await link.closed()
+
+
+async def test_who_closes_each_stream_at_once_is_dialled_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be dialled, and reported as lost, hundreds of times a second."""
+    delays: list[float] = []
+    dialled = asyncio.Event()
+
+    def timeout(delay_s: float) -> asyncio.Timeout:
+        delays.append(delay_s)
+        if len(delays) == 8:
+            dialled.set()
+        return asyncio.timeout(0.0)
+
+    async def open_stream(_channel: Channel) -> Stream:
+        return ClosedStream()  # type: ignore[return-value]
+
+    told = Told()
+    link = Link(ME, OTHER, open_stream, told.events, grace_s=10.0)
+    monkeypatch.setattr(channel, "asyncio", SimpleNamespace(**vars(asyncio) | {"timeout": timeout}))
+    link.probe()
+    async with asyncio.timeout(DEADLINE_S):
+        await dialled.wait()
+    link.close()
+    await link.closed()
+    assert delays[:8] == [min(channel.FIRST_DELAY_S * 2**n, channel.LONGEST_DELAY_S) for n in range(8)]
+
+
+class ClosedStream:
+    """A stream that the other side has closed."""
+
+    held_up = False
+
+    async def wait_ended(self) -> str:
+        return "the other side closed the stream"
+
+    def abort(self) -> None:
+        pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.net import message_allowance
+from swarm.net import message_allowance, relay_signature
 from swarm.net.message_allowance import MAX_COUNTED, OF_DEVICE, OF_PASS, SAVED_S, MessageAllowance
 from swarm.net.proto import messages_pb2 as pb
 from swarm.net.wire import Decoder
@@ -132,12 +133,45 @@ async def test_refused_frames_cost_what_their_size_is(pair: Pair) -> None:
     assert slowed == a.me and pair.two.refused_frames.qsize() < 50
 
 
-@pytest.mark.parametrize("body", [{"padding": {"kind": 0}}, {"ping": {"number": 1}}], ids=["Padding", "Ping"])
-def test_introductions_cost_what_they_take(body: dict[str, Any]) -> None:
+@pytest.mark.parametrize("refused", [True, False])
+async def test_few_bytes_that_take_long_to_check_cost_what_they_take(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    """A payload of a few kilobytes may stand for millions of values."""
+
+    def check(frame: m.WithPayload) -> None:
+        ends = time.thread_time() + 0.05
+        while time.thread_time() < ends:
+            pass
+        if refused:
+            raise ValueError("no")
+
+    monkeypatch.setattr(message_allowance, "SAVED_S", 5.0)
+    a, b = await pair.start(None, {"check_frame": check, "expects": lambda sender, frame: False})
+    for number in range(30):
+        a.send(b.me, m.Frame(replace(SMALLEST, microbatch=Microbatch(number)), b""))
+    slowed, _wait_s = await pair.two.next_of(pair.two.slowed)
+    assert slowed == a.me
+    assert pair.two.refused_frames.qsize() + pair.two.messages.qsize() < 10
+
+
+async def test_relayed_frames_of_no_use_are_limited_whoever_made_them(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member could sign them under another incarnation, or repeat what it once passed on."""
+    monkeypatch.setattr(message_allowance, "SAVED_S", 1.0)
+    a, b = await pair.start(None, {"expects": lambda sender, frame: False})
+    before = replace(a.me, incarnation=a.me.incarnation + 1)
+    for number in range(int(OF_DEVICE) + 100):
+        relay = m.Relay(before, b.me, m.Frame(replace(SMALLEST, microbatch=Microbatch(number)), b""))
+        a.send(b.me, relay_signature.signed(relay, pair.hosts[0].identity, a._relaying._run_hash))
+    slowed, _wait_s = await pair.two.next_of(pair.two.slowed)
+    assert slowed == a.me and pair.two.refused_frames.empty()
+
+
+def test_introductions_are_counted() -> None:
     """A header of any message may introduce thousands of actors, and each must be decoded."""
     actors = [pb.Actor(peer=f"p{number}", incarnation=1) for number in range(6000)]
     decoder = Decoder(Actor("a", 1), Actor("b", 1))
-    decoder.decode(pb.Header(introduce=actors, **body).SerializeToString(), b"")
+    decoder.decode(pb.Header(introduce=actors, ping={"number": 1}).SerializeToString(), b"")
     assert decoder.parts > 6000
-    for cost in (message_allowance.cost_of_useless, message_allowance.cost_of_refused):
-        assert cost(0, decoder.parts) > 6000 / message_allowance.PARTS

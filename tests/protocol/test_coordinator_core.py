@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +13,14 @@ import pytest
 
 from swarm.events import CheckpointsMissing, PeerLost, PeerMoved
 from swarm.protocol import messages as m
+from swarm.protocol.answers import MOST
 from swarm.protocol.controls import Device
 from swarm.protocol.coordinator.checkpoints import Checkpoints
 from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import (
     CollectCheckpoint,
     CoordinatorInput,
+    Feed,
     RecordWritten,
     TermWritten,
     Transferring,
@@ -29,7 +32,7 @@ from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.membership.kept_back import KeptBack
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.phase import Phase
-from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, StageIndex, StepNumber, Term
+from swarm.protocol.ids import Actor, Attempt, Direction, FrameKey, Microbatch, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.io import Emit, Received, Send, Stop, Tick
 from swarm.protocol.outbox import Outbox
 from swarm.simulation.runs.plan import small_settings
@@ -90,6 +93,17 @@ def test_a_status_that_comes_late_says_nothing_new() -> None:
     assert member.status.done == 3, "nor one that comes twice"
     coordinator.report(ONE, None, sequence=9)
     assert member.status.done == 0
+
+
+def test_nobody_gets_the_same_tokens_for_ever() -> None:
+    """Each answer takes the uplink of the coordinator."""
+    coordinator = Coordinator()
+    keys = tuple(FrameKey(PASS, 0, Direction.FORWARD, Microbatch(number)) for number in range(2))
+    fed: Counter[Actor] = Counter()
+    for actor in (ONE, TWO):
+        for _ in range(MOST):
+            fed.update(a.to for a in coordinator.hear(actor, m.Want(keys * 3)) if isinstance(a, Feed))
+    assert set(fed) == {ONE, TWO} and max(fed.values()) <= MOST
 
 
 def test_a_late_join_does_not_take_away_a_state() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from swarm.events import LeaderFollowed, OutOfMemory, PeerFenced, ReduceStarted, RouteChanged
+from swarm.protocol import answers as answering
 from swarm.protocol import messages as m
 from swarm.protocol.ids import (
     Actor,
@@ -24,7 +25,6 @@ from swarm.protocol.ids import (
 )
 from swarm.protocol.io import Emit, LinkLost, LinkUp, Received, Send, Stop, Tick
 from swarm.protocol.outbox import Outbox
-from swarm.protocol.peer import answers as answering
 from swarm.protocol.peer import early_messages as early
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.early_messages import EarlyMessages
@@ -480,6 +480,26 @@ def test_nobody_gets_the_same_frame_for_ever() -> None:
 
     assert sum(answers(LATER) for _ in range(3 * answering.MOST)) == answering.MOST
     assert answers(LAST) == 1, "the limit is for each peer"
+
+
+def test_frames_go_only_to_the_stage_that_uses_them() -> None:
+    peer = Peer()
+    peer.open((ME, OTHER), (LAST,))
+    peer.told(m.Frame(FrameKey(PASS, 0, Direction.FORWARD, Microbatch(0)), b""))
+    key = FrameKey(PASS, 1, Direction.FORWARD, Microbatch(0))
+    peer.take(Received(OTHER, m.Want((key,))))
+    orders = peer.take(ForwardDone(PASS, Microbatch(0), b"frame"))
+    for sender in (OTHER, LAST):
+        orders += peer.take(Received(sender, m.Want((key, key))))
+    assert {a.to for a in orders if isinstance(a, Send) and isinstance(a.message, m.Frame)} == {LAST}
+
+
+def test_a_repeated_request_is_answered_once_that_the_frame_is_yet_to_be_made() -> None:
+    peer = Peer()
+    peer.open((ME, OTHER), (LAST,))
+    key = FrameKey(PASS, 1, Direction.FORWARD, Microbatch(0))
+    orders = peer.take(Received(LAST, m.Want((key,) * 500, again=True)))
+    assert Send(LAST, m.Pending((key,))) in orders
 
 
 def reducing() -> Peer:

@@ -19,12 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from swarm.events import FrameRefused
+from swarm.protocol.answers import Answers
 from swarm.protocol.bucket_owners import owners
 from swarm.protocol.ids import Actor, Attempt, Key, PartKey, StageIndex, SumKey
 from swarm.protocol.lineage import total
 from swarm.protocol.messages import MAX_AWAITED, Payload, Prepared, Receipt, ReducedPart, ReducePart, StageTable, Want
 from swarm.protocol.outbox import Outbox
-from swarm.protocol.peer.answers import Answers
 from swarm.protocol.peer.indirect_siblings import IndirectSiblings
 from swarm.protocol.peer.io import Assemble, Assembled, BucketSummed, EncodePart, PartEncoded, StoreSum, SumBucket
 from swarm.protocol.residuals import Carry

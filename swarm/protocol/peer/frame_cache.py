@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from swarm.protocol.answers import Answers
 from swarm.protocol.ids import Actor, FrameKey
 from swarm.protocol.messages import Frame, Lineage, Payload
 from swarm.protocol.outbox import Outbox
-from swarm.protocol.peer.answers import Answers
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,8 @@ class Microbatches:
         self._slots = context.slots
         self._out = context.out
         self._frame_cache = FrameCache(context.out)
+        self._misplaced: set[tuple[Actor, FrameKey]] = set()
+        """Frames that were refused, because their base is not the one that is here. Each is reported once."""
         self._results: list[Result] = []
         """The results reported so far, in a forward-only pass."""
         for m in sorted(self.tables[stage].assigned_to(me)):
@@ -176,7 +178,9 @@ class Microbatches:
             if work.phase > WorkPhase.WANTED or not self.wants.may_come_from(sender, key):
                 return
             if not self.crossings.accepts(key.microbatch, frame.lineage):
-                self._out.emit(FrameRefused(str(sender), f"{key} is relative to another base", 1))
+                if (sender, key) not in self._misplaced:
+                    self._misplaced.add((sender, key))
+                    self._out.emit(FrameRefused(str(sender), f"{key} is relative to another base", 1))
                 return
             self.crossings.arrived(key.microbatch, frame.lineage)
             work.input = frame.payload
@@ -234,11 +238,18 @@ class Microbatches:
 
         Return True if this peer still has to compute the frame.
         """
-        if self._frame_cache.answer(sender, key, via, base) or not self._mine_to_answer(key):
+        if not self._is_for(sender, key) or self._frame_cache.answer(sender, key, via, base):
+            return False
+        if not self._mine_to_answer(key):
             return False
         self._frame_cache.wanted(sender, key, via, base)
         work = self.work.get(key.microbatch)
         return not self.fenced and work is not None and work.phase is not WorkPhase.RELEASED
+
+    def _is_for(self, actor: Actor, key: FrameKey) -> bool:
+        """Return True if the actor is in the stage that computes with this frame."""
+        stage = key.boundary - (key.direction is Direction.BACKWARD)
+        return 0 <= stage < len(self.rosters) and actor in self.rosters[stage]
 
     def _mine_to_answer(self, key: FrameKey) -> bool:
         forward = key.direction is Direction.FORWARD and key.boundary == self.stage + 1

@@ -88,7 +88,7 @@ class PeerMessages:
                 assert isinstance(key, FrameKey)
                 pending.append(key)
         if pending and want.again and via is None:  # a relayed Want would not prove that the link works
-            self._out.send(sender, Pending(tuple(pending)))
+            self._out.send(sender, Pending(tuple(dict.fromkeys(pending))))
 
     def _takes_part(self, actor: Actor) -> bool:
         """True if an actor has a part in the open pass. Other actors pass the handshake, but their data are refused."""

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable
 from fractions import Fraction
 
+from swarm.protocol.answers import Answers
 from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.passes.idle_time import IdleTime, excused
 from swarm.protocol.coordinator.passes.preparation import Preparation
@@ -126,6 +127,7 @@ class PassState:
         self._microbatches = len(tables[0].assignment)
         self._partner = partner
         self._fed: set[Microbatch] = set()
+        self._answers = Answers()
         self._begun: set[Actor] = set()
         """Actors that have reported that they have begun this pass. They get tokens before that."""
         self._done: dict[Actor, int] = {}
@@ -270,9 +272,11 @@ class PassState:
 
     def feed(self, actor: Actor, key: FrameKey) -> bool:
         """Record that tokens are sent to an actor. Return False if it may not have them: they are not its input in
-        stage 0.
+        stage 0, or it had them too often.
         """
         if key.boundary or key.direction is not Direction.FORWARD or not self.is_assigned(actor, 0, key.microbatch):
+            return False
+        if not self._answers.allow(actor, key):
             return False
         self._fed.add(key.microbatch)
         return True

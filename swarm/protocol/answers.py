@@ -1,4 +1,4 @@
-"""Limits how often one peer gets the same frame, part or sum in a pass.
+"""Limits how often one peer gets the same frame, part or sum in a pass, from another peer or from the coordinator.
 
 A peer asks again for what it lacks, since a message may be lost. But each answer takes the uplink that all others need,
 and an insider could ask for everything all the time.
