@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from peers.runtime.sensors import NvidiaCard, Reading, SensorError, TemperatureFile, pick_sensor
+from peers.runtime import sensors
+from peers.runtime.sensors import SHARED_S, NvidiaCard, Reading, SensorError, Shared, TemperatureFile, pick_sensor
 from peers.stage.pausing import BUSY_S, CALM_S, SILENT_S, PauseRule, Watched
 
 
@@ -133,6 +134,54 @@ def test_a_card_tells_its_temperature_and_who_else_computes_there() -> None:
     assert sensor.read() == Reading(83.0, "") and nvml.since == [0, 300]
     nvml.use = Nvml.NVMLError_NotSupported("no such figures")
     assert sensor.read() == Reading(83.0, "process 7 and 1 more")
+
+
+class Played(Nvml):
+    """A card on which process 7 always computes: a sample every sixth of a second, and each is reported once."""
+
+    now = 0.0
+
+    def nvmlDeviceGetProcessUtilization(self, card: str, since: int) -> list[Any]:
+        newest = int(self.now * 6) * 1_000_000 // 6
+        if newest <= since:
+            raise self.NVMLError_NotFound
+        return [SimpleNamespace(pid=7, smUtil=95, timeStamp=newest)]
+
+
+def test_each_seat_of_a_card_pauses_while_another_program_computes() -> None:
+    nvml = Played((OWN,))
+    watched = Watched(Shared(card(nvml), lambda: nvml.now), None, when_busy=True)
+    seats = [PauseRule(watched) for _ in range(3)]
+    for second in range(1, 6):
+        for number, seat in enumerate(seats):
+            nvml.now = second + number / 64
+            why = seat.judge(watched.sensor.read(), nvml.now)
+            assert why == ("the card is used by process 7" if second - 1 >= BUSY_S else ""), f"seat {number}"
+
+
+def test_a_shared_reading_is_new_every_second_and_an_error_is_not_shared() -> None:
+    nvml = Nvml((OWN,), use=Nvml.NVMLError("gone"))
+    now = 10.0
+    sensor = Shared(card(nvml), lambda: now)
+    with pytest.raises(SensorError):
+        sensor.read()
+    nvml.use = ((7, 30, 300),)
+    assert sensor.read().others == "process 7"
+    nvml.use = Nvml.NVMLError_NotFound("nothing since")
+    now += SHARED_S - 0.01
+    assert sensor.read().others == "process 7"
+    now += 0.02
+    assert sensor.read().others == ""
+
+
+def test_the_seats_of_a_card_share_its_sensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = Nvml((OWN,), use=((7, 30, 300),))
+    monkeypatch.setattr(sensors, "_installed", lambda: nvml)
+    monkeypatch.setattr(sensors, "_uuid", lambda device: "GPU-1")
+    monkeypatch.setattr(sensors, "SHARED_S", float("inf"))
+    sensor = pick_sensor("cuda:0", temperature=False, others=True)
+    nvml.use = Nvml.NVMLError_NotFound("nothing since")
+    assert sensor.read() == Reading(None, "process 7"), "it was read by the test at the start"
 
 
 def test_a_card_that_does_not_answer_is_told_with_what_to_do() -> None:
