@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +14,9 @@ import pytest
 
 from peers.runtime import sensors
 from peers.runtime.sensors import SHARED_S, NvidiaCard, Reading, SensorError, Shared, TemperatureFile, pick_sensor
-from peers.stage.pausing import BUSY_S, CALM_S, SILENT_S, PauseRule, Watched
+from peers.stage import pausing
+from peers.stage.pausing import BUSY_S, CALM_S, SILENT_S, PauseRule, Watched, watch
+from swarm.protocol.peer.io import PauseChanged
 
 
 class NoSensor:
@@ -54,6 +58,63 @@ def test_a_sensor_that_stays_silent_stops_the_peer_until_it_answers() -> None:
     assert judge(silence, SILENT_S) == "the sensor does not answer: no answer"
     assert judge(Reading(60.0), 20.0) and not judge(Reading(60.0), 20.0 + CALM_S)
     assert judge(silence, 30.0) == "", "the time begins anew"
+
+
+def test_a_read_that_does_not_return_stops_the_peer_and_a_slow_one_does_not() -> None:
+    of = rule()
+    assert of.judge_silence(0.0, SILENT_S - 0.1) == of.judge(Reading(60.0), SILENT_S) == "", "a slow answer"
+    assert of.judge_silence(20.0, 20.0 + SILENT_S).startswith("the sensor does not answer: a read of it")
+    assert of.judge(Reading(60.0), 40.0) and not of.judge(Reading(60.0), 40.0 + CALM_S)
+    of.judge(SensorError("no answer"), 50.0)
+    assert of.judge_silence(51.0, 50.0 + SILENT_S), "both are one silence"
+
+
+class Stuck:
+    """A sensor with a driver that is stuck until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.goes_on = threading.Event()
+        self.readers: list[threading.Thread] = []
+
+    def read(self) -> Reading:
+        self.readers.append(threading.current_thread())
+        self.goes_on.wait()
+        return Reading(60.0)
+
+
+async def test_a_peer_whose_sensor_is_stuck_pauses_and_keeps_no_thread_that_it_must_wait_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("LOOK_EVERY_S", "SILENT_S", "CALM_S"):
+        monkeypatch.setattr(pausing, name, 0.01)
+    sensor, told = Stuck(), asyncio.Queue[PauseChanged]()
+    watching = asyncio.create_task(watch(Watched(sensor, 80.0), told.put_nowait))
+    try:
+        async with asyncio.timeout(60):
+            assert (await told.get()).reason.startswith("the sensor does not answer")
+            (reader,) = sensor.readers
+            assert reader.daemon, "or the process could not end"
+            sensor.goes_on.set()
+            assert (await told.get()).reason == ""
+    finally:
+        sensor.goes_on.set()
+        watching.cancel()
+
+
+async def test_a_machine_without_a_thread_for_the_sensor_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoThread(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(pausing, "SILENT_S", 0.0)
+    monkeypatch.setattr(threading, "Thread", NoThread)
+    told = asyncio.Queue[PauseChanged]()
+    watching = asyncio.create_task(watch(Watched(NoSensor(), 80.0), told.put_nowait))
+    try:
+        async with asyncio.timeout(60):
+            assert "can't start new thread" in (await told.get()).reason
+    finally:
+        watching.cancel()
 
 
 @pytest.mark.parametrize(
