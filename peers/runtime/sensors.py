@@ -7,6 +7,8 @@ from a file, as Linux has for most processors and cards under /sys/class/hwmon.
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,6 +17,10 @@ from typing import Any, Protocol
 
 BUSY_PERCENT = 10
 """Per cent of the card's time. A program that takes less does not count, because every desktop draws all the time."""
+SHARED_S = 0.9
+"""Seconds for which the peers of a device share a reading. Each reads once a second, so a lone peer always gets a new
+one.
+"""
 _LONGEST_FILE = 64
 _LEAST_C, _MOST_C = -50.0, 250.0
 
@@ -41,7 +47,8 @@ class Sensor(Protocol):
 
 
 def pick_sensor(device: str, *, temperature: bool, others: bool, file: Path | None = None) -> Sensor:
-    """A sensor of `device` that reads the requested values. It is read once as a test. Raises SensorError.
+    """A sensor of `device` that reads the requested values, for all peers of the device. It is read once as a test.
+    Raises SensorError.
 
     `file`: a file that contains the temperature in thousandths of a degree Celsius.
     """
@@ -58,7 +65,7 @@ def pick_sensor(device: str, *, temperature: bool, others: bool, file: Path | No
         )
     asks_card = others or file is None
     nvidia = NvidiaCard(device, temperature=temperature and file is None, others=others) if asks_card else None
-    sensor = _Both(None if file is None else TemperatureFile(file), nvidia)
+    sensor = Shared(_Both(None if file is None else TemperatureFile(file), nvidia))
     sensor.read()
     return sensor
 
@@ -150,6 +157,25 @@ class _Both:
     def read(self) -> Reading:
         told = Reading() if self.card is None else self.card.read()
         return told if self.file is None else Reading(self.file.read().celsius, told.others)
+
+
+class Shared:
+    """A sensor that several peers read. A card reports each sample of its use to one read only, so a reading of the
+    last SHARED_S seconds is given to all of them.
+    """
+
+    def __init__(self, sensor: Sensor, clock: Callable[[], float] = time.monotonic) -> None:
+        self._sensor, self._clock = sensor, clock
+        self._lock = threading.Lock()
+        self._latest: tuple[float, Reading] | None = None
+        """When the sensor was asked, in seconds of the clock, and what it answered."""
+
+    def read(self) -> Reading:
+        with self._lock:
+            asked = self._clock()
+            if self._latest is None or asked - self._latest[0] >= SHARED_S:
+                self._latest = asked, self._sensor.read()
+            return self._latest[1]
 
 
 def _named(pids: set[int]) -> str:

@@ -74,10 +74,10 @@ async def _started(
         if not done:
             tell(StillDialling(list(entries)))
         return await attempt
-    finally:
-        if not attempt.done():
-            attempt.cancel()
-            await asyncio.gather(attempt, return_exceptions=True)
+    except BaseException:
+        attempt.cancel()
+        await asyncio.gather(attempt, return_exceptions=True)  # also if it failed just then: nobody else asks for it
+        raise
 
 
 def patience_of(home: OpenHome, patience_s: float, finished: Callable[[], bool] = lambda: False) -> Patience:

@@ -9,7 +9,6 @@ written before the step is applied.
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -50,14 +49,15 @@ class Engine(Protocol):
 
 
 class Lending:
-    """What one peer lends. Called from the event loop; copies, hashes and disk access are in threads. `folder` is
-    emptied at the start.
+    """What one peer lends. Called from the event loop; copies, hashes and disk access are in threads. Copies and sums
+    that an earlier process left in `folder` are removed. `folder` may be a link to another disk, which has other files.
     """
 
     def __init__(self, run_hash: str, folder: Path, emit: Callable[[Event], None]) -> None:
         self._folder = folder
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in (*folder.glob("state-*"), *folder.glob("sums-*")):
+            left.unlink(missing_ok=True)
         self._stage = -1
         self._order: Lend | None = None
         self._copies = StateCopies(run_hash, folder, emit)

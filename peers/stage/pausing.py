@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from peers.runtime.sensors import Reading, Sensor, SensorError
@@ -21,6 +23,7 @@ SILENT_S = 10.0
 """If a sensor does not answer for this number of seconds, the peer pauses, because nobody knows whether the device is
 too hot.
 """
+_STUCK = SensorError("a read of it does not return; look for errors of its driver, for example in dmesg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,14 @@ class PauseRule:
                 self._why, self._calm_since = "", None
         return self._why
 
+    def judge_silence(self, asked: float, now: float) -> str:
+        """The reason to pause while a read that began at `asked` has not returned. A slow sensor is no reason."""
+        since = asked if self._silent_since is None else self._silent_since
+        if now - since < SILENT_S:
+            return self._why
+        self._silent_since = since
+        return self.judge(_STUCK, now)
+
     def _look(self, reading: Reading | SensorError, now: float) -> tuple[str, bool]:
         """The reason to pause by this reading alone, and whether this reading allows a pause to end."""
         if isinstance(reading, SensorError):
@@ -76,16 +87,41 @@ class PauseRule:
 async def watch(watched: Watched, tell: Callable[[PauseChanged], None]) -> None:
     """Read the sensor until cancelled, and tell the core when to pause and when to resume."""
     rule, told = PauseRule(watched), ""
-    while True:
-        why = rule.judge(await asyncio.to_thread(_read, watched.sensor), time.monotonic())
+
+    def judged(why: str) -> None:
+        nonlocal told
         if why != told:
             told = why
             tell(PauseChanged(why))
+
+    while True:
+        asked, reading = time.monotonic(), asyncio.wrap_future(_begun(watched.sensor))
+        try:
+            while not (await asyncio.wait([reading], timeout=LOOK_EVERY_S))[0]:
+                judged(rule.judge_silence(asked, time.monotonic()))
+        finally:
+            reading.cancel()
+        judged(rule.judge(reading.result(), time.monotonic()))
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-def _read(sensor: Sensor) -> Reading | SensorError:
+def _begun(sensor: Sensor) -> Future[Reading | SensorError]:
+    """Read the sensor in a thread. If a driver is stuck, this lasts for ever: so the process does not wait for the
+    thread when it ends.
+    """
+    reading: Future[Reading | SensorError] = Future()
+    reading.set_running_or_notify_cancel()  # a cancelled wait does not cancel it
     try:
-        return sensor.read()
+        threading.Thread(target=_read, args=(sensor, reading), name="sensor", daemon=True).start()
+    except RuntimeError as error:
+        reading.set_result(SensorError(f"{error}; the system limits the number of threads"))
+    return reading
+
+
+def _read(sensor: Sensor, reading: Future[Reading | SensorError]) -> None:
+    try:
+        reading.set_result(sensor.read())
     except SensorError as error:
-        return error
+        reading.set_result(error)
+    except BaseException as error:
+        reading.set_exception(error)

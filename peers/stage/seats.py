@@ -38,7 +38,8 @@ async def take_seats(invite: Invite, path: Path, seats: int | None, options_of: 
                 row.take(number)
     except BaseExceptionGroup as broken:
         raise broken.exceptions[0] from None
-    return row.tasks[0].result()
+    # a signal cancels seats that are still starting, but only if another one has started
+    return next(task.result() for task in row.tasks.values() if not task.cancelled())
 
 
 def seat_home(path: Path, number: int) -> Path:
@@ -95,6 +96,8 @@ class _Row:
 
     async def _join(self, number: int, on_call: bool) -> str:
         options = replace(seat_options(self._options_of(number), number), on_call=on_call)
+        if (task := asyncio.current_task()) is not None:
+            options.interrupts.starts(task)
         with Home.open(seat_home(self._path, number)) as home:
             where = current(self._invite, Home(self._path).notebook, home.notebook)
             return await join(where, home, options)

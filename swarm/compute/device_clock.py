@@ -27,8 +27,7 @@ class DeviceClock:
         """Synchronise both clocks. Call it from time to time, because they drift. Waits for the device."""
         if self._cuda:
             torch.cuda.synchronize(self._device)
-            self._start = torch.cuda.Event(enable_timing=True)
-            self._start.record()
+            self._start = self._recorded(torch.cuda.Event(enable_timing=True))
             self._start.synchronize()
             self._started = time.perf_counter()
 
@@ -36,9 +35,7 @@ class DeviceClock:
         """A mark behind all work that was submitted so far."""
         if not self._cuda:
             return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True, blocking=True)
-        event.record()
-        return event
+        return self._recorded(torch.cuda.Event(enable_timing=True, blocking=True))
 
     def wait(self, mark: Mark) -> float:
         """Wait until the device has reached `mark`. Returns the time at which it did, as `passed` does."""
@@ -54,3 +51,8 @@ class DeviceClock:
             return time.perf_counter()
         milliseconds: float = self._start.elapsed_time(mark)
         return self._started + milliseconds / 1000
+
+    def _recorded(self, event: torch.cuda.Event) -> torch.cuda.Event:
+        with torch.cuda.device(self._device):  # else it would be recorded on the first card
+            event.record()
+        return event

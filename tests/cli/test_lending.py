@@ -71,6 +71,16 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+def test_a_folder_on_another_disk_loses_only_what_an_earlier_process_lent(tmp_path: Path) -> None:
+    disk, folder = tmp_path / "disk", tmp_path / "lent"
+    disk.mkdir()
+    folder.symlink_to(disk)
+    for name in ("state-5-1", "sums-5-2", "photo.jpg"):
+        (disk / name).touch()
+    Lending("a" * 64, folder, print)
+    assert folder.is_symlink() and [each.name for each in disk.iterdir()] == ["photo.jpg"]
+
+
 async def test_sums_that_are_forgotten_while_they_are_written_do_not_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -41,6 +42,28 @@ async def daemon() -> AsyncIterator[DaemonP2P]:
     made = await DaemonP2P.create(host_maddrs=LOOPBACK, identity_path=None, nat_port_map=False)
     yield made
     await made.shutdown()
+
+
+async def test_an_attempt_that_fails_while_the_peer_is_stopped_prints_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entering: list[asyncio.Task[Host]] = []
+
+    async def create(*_: object, **__: object) -> Host:
+        asyncio.get_running_loop().call_soon(entering.pop().cancel)
+        raise NobodyAnswers("nobody")
+
+    monkeypatch.setattr(Host, "create", create)
+    printed: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: printed.append(context))
+    with Home.open(tmp_path / "peer") as home:
+        patience = patience_of(home, 600.0)
+        entering.append(asyncio.create_task(enter(home, LOOPBACK, [], [], None, patience, print)))
+        await asyncio.wait(entering)
+        assert not entering, "cancelled while it failed"
+    await asyncio.sleep(0)  # the loop holds what it ran last
+    gc.collect()
+    assert not printed
 
 
 async def test_a_first_timer_asks_again_where_somebody_is_reached_and_does_not_answer(
