@@ -259,12 +259,15 @@ class Keeper:
         on every replica.
 
         Saves run one after another. A save prunes older and newer checkpoints on the disk, except the newest one up to
-        version `proven`. Raises NotFinite, and StateError if the disk is full.
+        version `proven`. Raises NotFinite, and StateError if the disk is full or no thread can be started for the copy.
         """
         engine, stage = self.engine, self.stage
         assert engine is not None and stage is not None
         copying = copy_state(engine.state, stage, version, lambda held: self._store.draft(stage, held), self._emit)
-        draft = await asyncio.wrap_future(copying)
+        try:
+            draft = await asyncio.wrap_future(copying)
+        except OSError as error:
+            raise StateError("this stage's state", str(error)) from error
         async with self._saving:
             if draft.spoilt:
                 await asyncio.to_thread(draft.remove)

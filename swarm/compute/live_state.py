@@ -69,7 +69,8 @@ class LiveState:
         """Call `copy` with the full state of one version, in a separate thread, and return its result. It serves
         checkpoints and the loads of peers.
 
-        The state is not copied in memory. The next step is not applied until `copy` has read the whole state.
+        The state is not copied in memory. The next step is not applied until `copy` has read the whole state. The
+        future raises the errors of `copy`, and OSError if no thread can be started.
         """
         copied: Future[_Value] = Future()
 
@@ -78,7 +79,12 @@ class LiveState:
             if not copied.set_running_or_notify_cancel():
                 held.release()
                 return
-            threading.Thread(target=_copy, args=(held, copy, copied), name="copy", daemon=True).start()
+            try:
+                threading.Thread(target=_copy, args=(held, copy, copied), name="copy", daemon=True).start()
+            except (RuntimeError, MemoryError) as error:  # only this copy fails
+                held.release()
+                reason = f"no thread can be started to copy version {held.version}"
+                copied.set_exception(OSError(f"{reason} ({error}): raise the limit of threads with `ulimit -u`"))
 
         def failed(begun: Future[None]) -> None:
             if begun.cancelled():

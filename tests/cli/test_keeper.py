@@ -201,6 +201,17 @@ async def test_a_save_does_not_prune_what_another_one_is_writing(
     assert keeper._store.versions(0) == [20, 21]
 
 
+async def test_a_copy_that_cannot_begin_costs_only_the_checkpoint(tmp_path: Path) -> None:
+    """The driver reports a StateError as a refused checkpoint; any other error ends the process."""
+    engine = Engine(7)
+    keeper = keeper_of(engine, tmp_path)
+    failed: Future[Any] = Future()
+    failed.set_exception(OSError("no thread can be started to copy version 7"))
+    engine.state.copied = lambda copy: failed  # type: ignore[method-assign]
+    with pytest.raises(StateError, match="this stage's state: no thread can be started to copy version 7"):
+        await keeper.save(7)
+
+
 async def test_sums_that_come_out_the_same_after_a_rollback_are_taken(tmp_path: Path) -> None:
     engine = Engine(5)
     keeper = keeper_of(engine, tmp_path / "checkpoints")

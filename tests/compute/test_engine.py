@@ -363,6 +363,23 @@ def test_a_copy_that_fails_keeps_nobody_waiting_and_says_why(start):
         other.engine.state.copied(SlowDisk().copy).result(WAIT_S)
 
 
+def test_a_copy_without_a_thread_fails_at_once_and_the_next_step_does_not_wait(start, monkeypatch):
+    driver = start()
+    apply = applied_alone(driver)
+    begin = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "copy":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(OSError, match=r"to copy version 0 \(can't start new thread\): raise the limit"):
+        driver.engine.state.copied(SlowDisk().copy).result(WAIT_S)
+    assert not driver.engine.state._holds._held
+    driver.ask(apply, AppliedStep)
+
+
 def test_a_state_that_cannot_be_read_to_its_end_leaves_none(start):
     driver = start()
     state = driver.engine.state.snapshot().result(WAIT_S)
