@@ -144,16 +144,20 @@ class Incoming:
 
     def forget_sums(self, step: int) -> None:
         """The steps up to this one are applied, so remove their sums."""
-        old = [path for path in self._folder.glob("sums-*") if int(path.name.rsplit("-", 1)[1]) <= step]
-        if old:
-            self._removing = asyncio.get_running_loop().run_in_executor(None, _remove, old)
+        self._remove_sums(path for path in self._folder.glob("sums-*") if int(path.name.rsplit("-", 1)[1]) <= step)
         self._indices = {other: indices for other, indices in self._indices.items() if other > step}
 
-    def count_anew(self) -> None:
-        """Forget which indices were wrong. Call this after a rollback: the same steps may be decided again, with the
-        sums that were wrong before.
+    def drop_sums(self) -> None:
+        """Another state is loaded: remove all sums, and forget the fetch of sums, which the caller cancels, and which
+        indices were wrong. After a rollback, the same steps may be decided again, with the sums that were wrong before.
         """
+        self._remove_sums(self._folder.glob("sums-*"))
+        self._sums = None
         self._indices.clear()
+
+    def _remove_sums(self, paths: Iterable[Path]) -> None:
+        if old := list(paths):
+            self._removing = asyncio.get_running_loop().run_in_executor(None, _remove, old)
 
     async def close(self) -> None:
         await asyncio.to_thread(_remove, self._folder.glob("sums-*"))

@@ -126,8 +126,11 @@ class Keeper:
             self.engine.overflow()
 
     async def load(self, order: LoadState) -> StageEngine:
-        """Execute a LoadState. Raises StateError or a network error; no half-loaded state remains."""
-        self._incoming.count_anew()
+        """Execute a LoadState. Raises StateError or a network error; no half-loaded state remains.
+
+        Cancel all `fetch_sums` first.
+        """
+        self._incoming.drop_sums()
         async with self._making:  # a newer order waits for the engine that a thread is still making
             engine = await to_its_end(self._engine_of, order.stage)
         started = time.monotonic()

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,16 +19,19 @@ from peers.runtime.checkpoint_request import CheckpointRequest
 from peers.runtime.piece_request import PieceRequest
 from peers.stage import incoming as incoming_module
 from peers.stage import keeper as keeper_module
+from peers.stage.driver import StageDriver
 from peers.stage.keeper import Keeper
+from peers.stage.retention import Retention
 from peers.stage.service import Service
 from swarm.compute.held import HeldState, Holds
 from swarm.compute.optimizer import StageState
-from swarm.events import Event, Gathered, StateFetched
+from swarm.events import Event, EventLog, Gathered, StateFetched
 from swarm.manifest import CodecSection, DataSection, RunManifest, RunSection, Shard
 from swarm.net.bulk import BulkError
 from swarm.protocol.ids import Actor, StageIndex
+from swarm.protocol.io import Stop, Tick
 from swarm.protocol.messages import Donor
-from swarm.protocol.peer.io import FetchSums, LoadState
+from swarm.protocol.peer.io import Fetched, FetchSums, LoadState, SumsFetched
 from swarm.protocol.peer.status_reports import Saved
 from swarm.state import checkpoints
 from swarm.state.error import StateError
@@ -234,6 +238,69 @@ async def test_sums_that_come_out_the_same_after_a_rollback_are_taken(tmp_path: 
     assert await keeper.fetch_sums(order)
     await keeper.load(LoadState(StageIndex(0), 0))
     assert await keeper.fetch_sums(order)
+
+
+async def test_a_fetch_of_sums_from_before_a_rollback_does_not_supply_the_repeated_step(tmp_path: Path) -> None:
+    """The order to load and the order for the same step come at once, while the first fetch still has its donors."""
+    engine = Engine(5)
+    keeper = keeper_of(engine, tmp_path / "checkpoints")
+    engine.buckets = engine.whole_buckets = engine.first_round = engine.shared_buckets = 1  # type: ignore[attr-defined]
+    SumsFile.write(before := io.BytesIO(), 1, [b"the sums before the rollback"])
+    SumsFile.write(after := io.BytesIO(), 1, [b"the sums after it"])
+    fetch_sums = FetchSums(StageIndex(0), 7, "digest", (ONE, TWO))
+
+    class Core:
+        rolled_back = first_ended = False
+
+        def handle(self, event: object, now: float) -> list[object]:
+            match event:
+                case Tick():
+                    return [] if self.rolled_back else [fetch_sums]
+                case Fetched() if not self.rolled_back:
+                    self.rolled_back = True
+                    return [LoadState(StageIndex(0), 0), fetch_sums]
+                case SumsFetched():
+                    return [Stop("fetched" if core.first_ended else "the first fetch still runs")]
+            return []
+
+        def next_wakeup(self) -> float:
+            return 1e9 if core.rolled_back else 0.0
+
+    async def fetch(donor: Actor, request: bytes, size: int) -> AsyncGenerator[bytes, None]:
+        asked = PieceRequest.decode(request)
+        assert asked is not None
+
+        async def answer() -> AsyncGenerator[bytes, None]:
+            data = after if core.rolled_back else before
+            if not asked.count:
+                yield Index.of(io.BytesIO(data.getvalue())).encode()
+                return
+            if data is before:
+                driver.loop.post(Fetched(0))
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    core.first_ended = True
+            yield data.getvalue()
+
+        return answer()
+
+    core: Any = Core()
+    driver = StageDriver(core, EventLog(None, lambda: 0.0), Retention(tmp_path / "retention", 1 << 20))
+    driver.attach(SimpleNamespace(), keeper)  # type: ignore[arg-type]
+    keeper._incoming._fetch = fetch
+    async with asyncio.timeout(20.0):
+        assert await driver.run() == "fetched" and core.rolled_back
+    assert await keeper._incoming.fetched_sums(0, 7) == after.getvalue()
+
+
+async def test_loading_another_state_removes_the_fetched_sums(tmp_path: Path) -> None:
+    keeper = keeper_of(Engine(5), tmp_path / "checkpoints")
+    (fetched := tmp_path / "incoming" / "sums-0-7").write_bytes(b"sums")
+    await keeper.load(LoadState(StageIndex(0), 0))
+    assert keeper._incoming._removing is not None
+    await keeper._incoming._removing
+    assert not fetched.exists()
 
 
 async def test_saved_checkpoints_are_for_the_coordinator(tmp_path: Path) -> None:
