@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from itertools import count
 from pathlib import Path
 
@@ -117,7 +117,8 @@ class Incoming:
         `most_buckets`: the largest number of buckets that the sums may have.
         """
         if self._removing is not None:  # a step of the same number may have been fetched before a rollback
-            await asyncio.shield(self._removing)
+            with suppress(OSError):  # sums that are still there are tried again at the next removal
+                await asyncio.shield(self._removing)
         running, donors = self._sums, tuple(Donor(actor, number) for number, actor in enumerate(order.donors))
         if running is not None and (running.stage, running.version) == (order.stage, order.step):
             running.donors.named = donors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import threading
 import weakref
@@ -217,8 +218,35 @@ async def test_a_copy_that_cannot_begin_costs_only_the_checkpoint(tmp_path: Path
 
 
 async def test_sums_that_come_out_the_same_after_a_rollback_are_taken(tmp_path: Path) -> None:
+    keeper, order = fetcher_of_sums(tmp_path)
+    assert await keeper.fetch_sums(order)
+    await keeper.load(LoadState(StageIndex(0), 0))
+    assert await keeper.fetch_sums(order)
+
+
+async def test_old_sums_that_cannot_be_removed_do_not_keep_new_ones_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper, order = fetcher_of_sums(tmp_path)
+    (old := tmp_path / "incoming" / "sums-0-3").write_bytes(b"sums")
+
+    def fails(paths: object) -> None:
+        raise OSError(errno.EIO, "the disk fails")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(incoming_module, "_remove", fails)
+        keeper.applied(3)
+        assert await keeper.fetch_sums(order)
+    keeper.applied(4)
+    assert keeper._incoming._removing is not None
+    await keeper._incoming._removing
+    assert not old.exists(), "the next removal removes them"
+
+
+def fetcher_of_sums(folder: Path) -> tuple[Keeper, FetchSums]:
+    """A keeper whose donors have the sums of step 7, and the order to fetch them."""
     engine = Engine(5)
-    keeper = keeper_of(engine, tmp_path / "checkpoints")
+    keeper = keeper_of(engine, folder / "checkpoints")
     engine.buckets = engine.whole_buckets = 1  # type: ignore[attr-defined]
     SumsFile.write(file := io.BytesIO(), 1, [b"the sums of step 7"])
     data = file.getvalue()
@@ -234,10 +262,7 @@ async def test_sums_that_come_out_the_same_after_a_rollback_are_taken(tmp_path: 
 
     index = Index.of(io.BytesIO(data)).encode()
     keeper._incoming._fetch = fetch
-    order = FetchSums(StageIndex(0), 7, "digest", (ONE, TWO))
-    assert await keeper.fetch_sums(order)
-    await keeper.load(LoadState(StageIndex(0), 0))
-    assert await keeper.fetch_sums(order)
+    return keeper, FetchSums(StageIndex(0), 7, "digest", (ONE, TWO))
 
 
 async def test_a_fetch_of_sums_from_before_a_rollback_does_not_supply_the_repeated_step(tmp_path: Path) -> None:
