@@ -73,12 +73,15 @@ class Keeper:
         post: Callable[[PeerInput], None],
         fetch: Fetch,
         emit: Callable[[Event], None],
+        graphs: Callable[[], int],
     ) -> None:
+        """`graphs`: bytes of autograd graphs that this peer may keep now."""
         self._manifest = manifest
         self._run_hash = manifest.hash
         self._new_engine = new_engine
         self._post = post
         self._emit = emit
+        self._graphs = graphs
         self._store = CheckpointStore(
             folder / self._run_hash[:_NAME_LENGTH],
             self._run_hash,
@@ -133,6 +136,7 @@ class Keeper:
         self._incoming.drop_sums()
         async with self._making:  # a newer order waits for the engine that a thread is still making
             engine = await to_its_end(self._engine_of, order.stage)
+        engine.limit_graphs(self._graphs())  # while the engine was made, another peer may have taken its part
         started = time.monotonic()
         if not order.donors and order.archive is None:
             self._check_initial(order)

@@ -83,6 +83,10 @@ class Engine:
     def __init__(self, version: int) -> None:
         self.state = State(version)
         self.tensors: Tensors | None = None
+        self.graph_bytes = 0
+
+    def limit_graphs(self, budget_bytes: int) -> None:
+        self.graph_bytes = budget_bytes
 
     def close(self) -> None:
         self.tensors = None
@@ -108,7 +112,7 @@ def keeper_of(engine: Engine, folder: Path, run: str = "swarm", codec: str = "in
     )
     unused: Any = None
     manifest = RunManifest(data=data, run=RunSection(name=run), codec=CodecSection(forward="int8", backward=codec))
-    keeper = Keeper(manifest, folder, unused, lambda event: None, unused, lambda event: None)
+    keeper = Keeper(manifest, folder, unused, lambda event: None, unused, lambda event: None, lambda: 1000)
     keeper.engine, keeper.stage = engine, 0  # type: ignore[assignment]
     return keeper
 
@@ -154,6 +158,22 @@ async def test_a_peer_that_moves_frees_its_old_stage_before_it_allocates_the_new
     for stage in (0, 1):
         await keeper.load(LoadState(StageIndex(stage), 0))
     assert len(made) == 2
+
+
+async def test_an_engine_gets_the_budget_that_holds_once_it_is_made(tmp_path: Path) -> None:
+    keeper = keeper_of(Engine(0), tmp_path)
+    keeper.engine, budget = None, 8000
+    keeper._graphs = lambda: budget
+
+    def new_engine(stage: int, post: object) -> Engine:
+        nonlocal budget
+        engine = Engine(0)
+        engine.graph_bytes, budget = budget, 1000  # another peer of the process takes its stage
+        return engine
+
+    keeper._new_engine = new_engine  # type: ignore[assignment]
+    made: Any = await keeper.load(LoadState(StageIndex(0), 0))
+    assert made.graph_bytes == 1000
 
 
 async def test_donors_who_agree_on_a_state_of_no_bytes_give_none(tmp_path: Path) -> None:

@@ -429,6 +429,27 @@ def test_what_was_made_while_the_state_came_is_what_it_is_loaded_into(start):
     assert other.engine.state.snapshot().result(WAIT_S).digest() == state.digest()
 
 
+@pytest.mark.parametrize("loads", [False, True])
+def test_a_budget_that_changes_while_a_stage_is_built_holds_for_it(start, monkeypatch, loads):
+    state = start().engine.state.snapshot().result(WAIT_S)
+    driver = start(0, StageOptions(graph_budget_bytes=8 << 20), initialise=False)
+    building, go, build = threading.Event(), threading.Event(), driver.engine._build
+
+    def slowly(initialised):
+        stage = build(initialised)  # has read the old budget
+        building.set()
+        assert go.wait(WAIT_S)
+        return stage
+
+    monkeypatch.setattr(driver.engine, "_build", slowly)
+    done = driver.engine.state.load(state) if loads else driver.engine.state.initialise()
+    assert building.wait(WAIT_S)
+    driver.engine.limit_graphs(1 << 20)
+    go.set()
+    done.result(WAIT_S)
+    assert driver.engine.state.held()._graphs.budget_bytes == 1 << 20
+
+
 def test_a_closed_engine_frees_its_state_even_if_it_is_still_referred_to(start):
     driver = start()
     state = [weakref.ref(tensor) for tensor in driver.engine.state.held().parameters.values()]
