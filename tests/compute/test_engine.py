@@ -450,6 +450,16 @@ def test_a_budget_that_changes_while_a_stage_is_built_holds_for_it(start, monkey
     assert driver.engine.state.held()._graphs.budget_bytes == 1 << 20
 
 
+def test_an_engine_that_closes_drops_the_sums_to_restore_without_a_word(start, caplog):
+    driver = start()
+    go = driver.hold()
+    driver.engine.restore(Attempt(STEP, 0, 0), [], True)
+    driver.engine._thread.stop()
+    go.set()
+    driver.engine.close()
+    assert driver.posts.empty() and not caplog.records
+
+
 def test_a_closed_engine_frees_its_state_even_if_it_is_still_referred_to(start):
     driver = start()
     state = [weakref.ref(tensor) for tensor in driver.engine.state.held().parameters.values()]
