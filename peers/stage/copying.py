@@ -29,8 +29,8 @@ def copy_state(state: State, stage: int, version: int, write: Callable[[HeldStat
     """Run `write` in a thread for this version of the live state, and return its result. Call it from the event
     loop; the copy begins before the next step.
 
-    The future raises StateError if the state has reached another version by then, and the errors of `write`. `emit`
-    gets an event if the next step had to wait.
+    The future raises StateError if the state has reached another version by then, OSError if no thread can be started,
+    and the errors of `write`. `emit` gets an event if the next step had to wait.
     """
 
     def copy(held: HeldState) -> Draft:

@@ -75,8 +75,8 @@ class StageDriver:
         self._open_seats = open_seats
         self._tasks: set[asyncio.Task[None]] = set()
         self._loading: asyncio.Task[None] | None = None
-        self._fetching: tuple[tuple[int, int], asyncio.Task[None]] | None = None
-        """(stage, step) of the sums that are being fetched."""
+        self._fetching: tuple[tuple[int, int], list[asyncio.Task[None]]] | None = None
+        """(stage, step) of the sums that are being fetched, and a task for each of their orders."""
         self.reports: Reports | None = None
         """The telemetry of this peer."""
         self.padding: Padding | None = None
@@ -155,6 +155,7 @@ class StageDriver:
             case LoadState():
                 if self._loading is not None:
                     self._loading.cancel()
+                self._stop_fetching()  # after a rollback, the same step has other sums
                 self._loading = self._spawn(self._load(action))
             case SaveCheckpoint(version, proven):
                 self._spawn(self._save(version, proven))
@@ -234,15 +235,19 @@ class StageDriver:
             self.reports.trouble(reason)
 
     def _fetch_sums(self, action: FetchSums) -> None:
-        """Fetch the sums of one step at a time: a new step cancels the fetch of the previous one."""
-        running, self._fetching = self._fetching, None
-        if running is not None and not running[1].done():
-            if running[0] == (action.stage, action.step):
-                self._fetching = running
-                self._spawn(self._gather_sums(action))  # the fetch goes on with the new donors
-                return
-            running[1].cancel()
-        self._fetching = (action.stage, action.step), self._spawn(self._gather_sums(action))
+        """Fetch the sums of one step at a time: a new step cancels the fetch of the previous one. A further order for
+        the same step only changes the donors.
+        """
+        what = (action.stage, action.step)
+        if self._fetching is None or self._fetching[0] != what:
+            self._stop_fetching()
+            self._fetching = what, []
+        self._fetching[1].append(self._spawn(self._gather_sums(action)))
+
+    def _stop_fetching(self) -> None:
+        fetching, self._fetching = self._fetching, None
+        for task in () if fetching is None else fetching[1]:
+            task.cancel()
 
     async def _gather_sums(self, action: FetchSums) -> None:
         assert self._keeper is not None

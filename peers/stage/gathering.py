@@ -4,12 +4,13 @@ The index gives the hash of every piece (`IndexInquiry`). An idle donor gets a *
 donor gets longer runs. Runs become shorter towards the end, so that all donors finish together. When all pieces are
 requested, an idle donor takes over the last pieces of the slowest run. A piece with a wrong hash is fetched from
 another donor, and its sender is not asked again. Received pieces stay in the file: a repeated fetch of the same content
-continues there.
+continues there. Only on a full disk is the file removed, because the event log and the checkpoints need the room.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import time
 from collections import Counter
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from peers.runtime.piece_request import MAX_RUN, NOT_KEPT, NOT_YET, PieceKind, PieceRequest
+from peers.runtime.thread_work import to_its_end
 from peers.stage.donor_list import DonorList
 from peers.stage.index_inquiry import Fetch, IndexInquiry
 from swarm.events import Event, Gathered
@@ -105,7 +107,9 @@ class Gathering:
     """Bytes of received answers that contain pieces, as transferred."""
 
     async def run(self) -> Path:
-        """Fetch all pieces, and return the file. Raises Unavailable, OSError. A newer order cancels this one."""
+        """Fetch all pieces, and return the file. Raises Unavailable, OSError; a full disk leaves no file. A newer order
+        cancels this one.
+        """
         began = time.monotonic()
         inquiry = IndexInquiry(self.kind, self.stage, self.version, self.limit, self.fetch, self.donors, self.wrong)
         self.index = index = await inquiry.run()
@@ -117,8 +121,12 @@ class Gathering:
         try:
             os.truncate(file, index.total)
             await self._fetch_all(index, file)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                self.path.unlink(missing_ok=True)
+            raise
         finally:
-            os.close(file)
+            await to_its_end(os.close, file)  # on a busy disk, to free a large removed file takes seconds
         by_donor = {str(donor.actor): donor.nbytes for donor in self._known.values() if donor.nbytes}
         now = time.monotonic()
         self.emit(

@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from itertools import count
 from pathlib import Path
 
@@ -117,7 +117,8 @@ class Incoming:
         `most_buckets`: the largest number of buckets that the sums may have.
         """
         if self._removing is not None:  # a step of the same number may have been fetched before a rollback
-            await asyncio.shield(self._removing)
+            with suppress(OSError):  # sums that are still there are tried again at the next removal
+                await asyncio.shield(self._removing)
         running, donors = self._sums, tuple(Donor(actor, number) for number, actor in enumerate(order.donors))
         if running is not None and (running.stage, running.version) == (order.stage, order.step):
             running.donors.named = donors
@@ -144,16 +145,20 @@ class Incoming:
 
     def forget_sums(self, step: int) -> None:
         """The steps up to this one are applied, so remove their sums."""
-        old = [path for path in self._folder.glob("sums-*") if int(path.name.rsplit("-", 1)[1]) <= step]
-        if old:
-            self._removing = asyncio.get_running_loop().run_in_executor(None, _remove, old)
+        self._remove_sums(path for path in self._folder.glob("sums-*") if int(path.name.rsplit("-", 1)[1]) <= step)
         self._indices = {other: indices for other, indices in self._indices.items() if other > step}
 
-    def count_anew(self) -> None:
-        """Forget which indices were wrong. Call this after a rollback: the same steps may be decided again, with the
-        sums that were wrong before.
+    def drop_sums(self) -> None:
+        """Another state is loaded: remove all sums, and forget the fetch of sums, which the caller cancels, and which
+        indices were wrong. After a rollback, the same steps may be decided again, with the sums that were wrong before.
         """
+        self._remove_sums(self._folder.glob("sums-*"))
+        self._sums = None
         self._indices.clear()
+
+    def _remove_sums(self, paths: Iterable[Path]) -> None:
+        if old := list(paths):
+            self._removing = asyncio.get_running_loop().run_in_executor(None, _remove, old)
 
     async def close(self) -> None:
         await asyncio.to_thread(_remove, self._folder.glob("sums-*"))

@@ -73,12 +73,15 @@ class Keeper:
         post: Callable[[PeerInput], None],
         fetch: Fetch,
         emit: Callable[[Event], None],
+        graphs: Callable[[], int],
     ) -> None:
+        """`graphs`: bytes of autograd graphs that this peer may keep now."""
         self._manifest = manifest
         self._run_hash = manifest.hash
         self._new_engine = new_engine
         self._post = post
         self._emit = emit
+        self._graphs = graphs
         self._store = CheckpointStore(
             folder / self._run_hash[:_NAME_LENGTH],
             self._run_hash,
@@ -126,10 +129,14 @@ class Keeper:
             self.engine.overflow()
 
     async def load(self, order: LoadState) -> StageEngine:
-        """Execute a LoadState. Raises StateError or a network error; no half-loaded state remains."""
-        self._incoming.count_anew()
+        """Execute a LoadState. Raises StateError or a network error; no half-loaded state remains.
+
+        Cancel all `fetch_sums` first.
+        """
+        self._incoming.drop_sums()
         async with self._making:  # a newer order waits for the engine that a thread is still making
             engine = await to_its_end(self._engine_of, order.stage)
+        engine.limit_graphs(self._graphs())  # while the engine was made, another peer may have taken its part
         started = time.monotonic()
         if not order.donors and order.archive is None:
             self._check_initial(order)
@@ -259,12 +266,15 @@ class Keeper:
         on every replica.
 
         Saves run one after another. A save prunes older and newer checkpoints on the disk, except the newest one up to
-        version `proven`. Raises NotFinite, and StateError if the disk is full.
+        version `proven`. Raises NotFinite, and StateError if the disk is full or no thread can be started for the copy.
         """
         engine, stage = self.engine, self.stage
         assert engine is not None and stage is not None
         copying = copy_state(engine.state, stage, version, lambda held: self._store.draft(stage, held), self._emit)
-        draft = await asyncio.wrap_future(copying)
+        try:
+            draft = await asyncio.wrap_future(copying)
+        except OSError as error:
+            raise StateError("this stage's state", str(error)) from error
         async with self._saving:
             if draft.spoilt:
                 await asyncio.to_thread(draft.remove)

@@ -171,6 +171,7 @@ class PeerProcess:
             lambda e: self.driver.computed(e),
             self._fetch,
             log.append,
+            lambda: self._seat.graphs,
         )
         self.core = PeerCore(
             me,

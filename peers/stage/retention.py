@@ -36,6 +36,7 @@ class Retention:
         self._spilled = 0
         self._generation = 0
         self._file: int | None = None
+        self._closed = False
         self.peak_bytes = 0
         """Most bytes kept in one pass, in memory and on disk together."""
 
@@ -48,8 +49,10 @@ class Retention:
         self._spilled = 0
 
     def keep(self, payload: Buffer) -> Buffer | Spilled:
-        """Keep a payload. Raises OSError if the disk is full."""
+        """Keep a payload. Raises OSError if the disk is full. After `close`, nothing is kept."""
         size = len(payload)
+        if self._closed:  # the compute thread finishes its task after the peer has stopped
+            return Spilled(self._generation, 0, size)
         if self._held + size <= self.budget_bytes:
             self._held += size
             kept: Buffer | Spilled = payload
@@ -75,6 +78,7 @@ class Retention:
         return os.pread(self._file, kept.nbytes, kept.offset)
 
     def close(self) -> None:
+        self._closed = True
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -230,15 +230,17 @@ class StageEngine:
         self._thread.drop(lambda action: is_before(action, attempt))
         if whole:
             self._thread.call(lambda: self.state.held().reduction.restore(attempt, sums)).add_done_callback(
-                lambda done: self._restored(attempt, done.exception())
+                lambda done: self._restored(attempt, done)
             )
             return
         for bucket, payload in enumerate(sums):
             self.submit(StoreSum(attempt, bucket, payload))
         self.submit(Assemble(attempt))
 
-    def _restored(self, attempt: Attempt, error: BaseException | None) -> None:
-        if error is None:
+    def _restored(self, attempt: Attempt, done: Future[None]) -> None:
+        if done.cancelled():  # the engine closes
+            return
+        if (error := done.exception()) is None:
             self.submit(Assemble(attempt))
         else:
             self._post(ComputeFailed(attempt.pass_id, None, str(error)))

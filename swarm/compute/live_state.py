@@ -37,6 +37,10 @@ class LiveState:
         self._coming: Stage | None = None
         """The tensors for a state that is being received."""
         self._holds = Holds()
+        self._limiting = threading.Lock()
+        """Held while a stage is taken up or limited, so that no stage keeps an old budget."""
+        self._graph_bytes: int | None = None
+        """The memory budget of the autograd graphs, in bytes; None: as the stage was built."""
 
     # ------------------------------------------------ any thread
 
@@ -69,7 +73,8 @@ class LiveState:
         """Call `copy` with the full state of one version, in a separate thread, and return its result. It serves
         checkpoints and the loads of peers.
 
-        The state is not copied in memory. The next step is not applied until `copy` has read the whole state.
+        The state is not copied in memory. The next step is not applied until `copy` has read the whole state. The
+        future raises the errors of `copy`, and OSError if no thread can be started.
         """
         copied: Future[_Value] = Future()
 
@@ -78,7 +83,12 @@ class LiveState:
             if not copied.set_running_or_notify_cancel():
                 held.release()
                 return
-            threading.Thread(target=_copy, args=(held, copy, copied), name="copy", daemon=True).start()
+            try:
+                threading.Thread(target=_copy, args=(held, copy, copied), name="copy", daemon=True).start()
+            except (RuntimeError, MemoryError) as error:  # only this copy fails
+                held.release()
+                reason = f"no thread can be started to copy version {held.version}"
+                copied.set_exception(OSError(f"{reason} ({error}): raise the limit of threads with `ulimit -u`"))
 
         def failed(begun: Future[None]) -> None:
             if begun.cancelled():
@@ -90,10 +100,12 @@ class LiveState:
         return copied
 
     def limit_graphs(self, budget_bytes: int) -> None:
-        """Change the memory budget of the autograd graphs."""
-        for stage in (self.stage, self._coming):
-            if stage is not None:
-                stage.limit_graphs(budget_bytes)
+        """Change the memory budget of the autograd graphs. A stage that is still being built gets it too."""
+        with self._limiting:
+            self._graph_bytes = budget_bytes
+            for stage in (self.stage, self._coming):
+                if stage is not None:
+                    stage.limit_graphs(budget_bytes)
 
     def give_up_copies(self) -> None:
         """Abandon all incomplete copies."""
@@ -118,15 +130,25 @@ class LiveState:
     def _initialise(self) -> None:
         self.settle()
         self.stage = self._coming = None  # there may be no room for two copies
-        self.stage = self._build(True)
+        stage = self._build(True)
+        with self._limiting:
+            self.stage = self._limited(stage)
 
     def _prepare(self) -> Stage:
         """Return the tensors to load a state into: those of the held state if there is one, otherwise new ones."""
         if self.stage is not None:
             return self.stage
         if self._coming is None:
-            self._coming = self._build(False)
+            stage = self._build(False)
+            with self._limiting:
+                self._coming = self._limited(stage)
         return self._coming
+
+    def _limited(self, stage: Stage) -> Stage:
+        """The budget of the graphs may have changed while the stage was being built."""
+        if self._graph_bytes is not None:
+            stage.limit_graphs(self._graph_bytes)
+        return stage
 
     def _load(self, state: StageState) -> None:
         stage = self._prepare()
@@ -140,7 +162,8 @@ class LiveState:
         stage.begin()
         stage.bases.clear()
         stage.reduction.forget()
-        self.stage, self._coming = stage, None
+        with self._limiting:
+            self.stage, self._coming = stage, None
 
 
 def _copy(held: HeldState, copy: Callable[[HeldState], _Value], copied: Future[_Value]) -> None:

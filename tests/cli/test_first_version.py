@@ -175,8 +175,10 @@ async def test_a_peer_takes_up_version_0_and_nothing_else_as_version_0(
 
     live, events = State(), []
     told: list[PeerInput] = []
-    engine: Any = SimpleNamespace(state=live)
-    keeper = Keeper(manifest, tmp_path / "peer", lambda stage, post: engine, told.append, fetch, events.append)
+    engine: Any = SimpleNamespace(state=live, limit_graphs=lambda nbytes: None)
+    keeper = Keeper(
+        manifest, tmp_path / "peer", lambda stage, post: engine, told.append, fetch, events.append, lambda: 0
+    )
     stage = StageIndex(0)
     with pytest.raises(
         StateError, match="orders new initial parameters for stage 0, but those of this run are imported"

@@ -255,26 +255,29 @@ async def test_of_two_donors_one_that_never_has_it_is_not_waited_for_without_end
     assert 1 <= 1000 - donors.not_yet[TWO] < 10
 
 
-async def test_a_full_disk_ends_it_and_what_is_written_in_part_is_written_to_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("reason", "kept"), [(errno.ENOSPC, False), (errno.EDQUOT, False), (errno.EIO, True)])
+async def test_a_full_disk_ends_it_and_gets_its_room_back_and_what_is_written_in_part_is_written_to_the_end(
+    reason: int, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A disk that fails otherwise keeps the pieces that came."""
     whole, left = os.pwrite, [PIECE_BYTES]
 
     def of_a_full_disk(file: int, data: bytes, offset: int) -> int:
         if not left[0]:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(reason, "the disk takes no more")
         count = min(left[0], len(data), 1000)
         left[0] -= count
         return whole(file, data[:count], offset)
 
     monkeypatch.setattr("os.pwrite", of_a_full_disk)
     fetching, _ = gathering(Donors(one=WHOLE), tmp_path, ONE)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="the disk takes no more"):
         await asyncio.wait_for(fetching.run(), 60)
+    assert fetching.path.exists() is kept
     left[0] = 1 << 30
     again, events = gathering(Donors(one=WHOLE), tmp_path, ONE)
     assert (await again.run()).read_bytes() == WHOLE
-    assert [event.resumed for event in events if isinstance(event, Gathered)] == [1]
+    assert [event.resumed for event in events if isinstance(event, Gathered)] == [int(kept)]
 
 
 async def test_a_busy_donor_is_asked_again_and_never_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,16 +20,19 @@ from peers.runtime.checkpoint_request import CheckpointRequest
 from peers.runtime.piece_request import PieceRequest
 from peers.stage import incoming as incoming_module
 from peers.stage import keeper as keeper_module
+from peers.stage.driver import StageDriver
 from peers.stage.keeper import Keeper
+from peers.stage.retention import Retention
 from peers.stage.service import Service
 from swarm.compute.held import HeldState, Holds
 from swarm.compute.optimizer import StageState
-from swarm.events import Event, Gathered, StateFetched
+from swarm.events import Event, EventLog, Gathered, StateFetched
 from swarm.manifest import CodecSection, DataSection, RunManifest, RunSection, Shard
 from swarm.net.bulk import BulkError
 from swarm.protocol.ids import Actor, StageIndex
+from swarm.protocol.io import Stop, Tick
 from swarm.protocol.messages import Donor
-from swarm.protocol.peer.io import FetchSums, LoadState
+from swarm.protocol.peer.io import Fetched, FetchSums, LoadState, SumsFetched
 from swarm.protocol.peer.status_reports import Saved
 from swarm.state import checkpoints
 from swarm.state.error import StateError
@@ -78,6 +83,10 @@ class Engine:
     def __init__(self, version: int) -> None:
         self.state = State(version)
         self.tensors: Tensors | None = None
+        self.graph_bytes = 0
+
+    def limit_graphs(self, budget_bytes: int) -> None:
+        self.graph_bytes = budget_bytes
 
     def close(self) -> None:
         self.tensors = None
@@ -103,7 +112,7 @@ def keeper_of(engine: Engine, folder: Path, run: str = "swarm", codec: str = "in
     )
     unused: Any = None
     manifest = RunManifest(data=data, run=RunSection(name=run), codec=CodecSection(forward="int8", backward=codec))
-    keeper = Keeper(manifest, folder, unused, lambda event: None, unused, lambda event: None)
+    keeper = Keeper(manifest, folder, unused, lambda event: None, unused, lambda event: None, lambda: 1000)
     keeper.engine, keeper.stage = engine, 0  # type: ignore[assignment]
     return keeper
 
@@ -149,6 +158,22 @@ async def test_a_peer_that_moves_frees_its_old_stage_before_it_allocates_the_new
     for stage in (0, 1):
         await keeper.load(LoadState(StageIndex(stage), 0))
     assert len(made) == 2
+
+
+async def test_an_engine_gets_the_budget_that_holds_once_it_is_made(tmp_path: Path) -> None:
+    keeper = keeper_of(Engine(0), tmp_path)
+    keeper.engine, budget = None, 8000
+    keeper._graphs = lambda: budget
+
+    def new_engine(stage: int, post: object) -> Engine:
+        nonlocal budget
+        engine = Engine(0)
+        engine.graph_bytes, budget = budget, 1000  # another peer of the process takes its stage
+        return engine
+
+    keeper._new_engine = new_engine  # type: ignore[assignment]
+    made: Any = await keeper.load(LoadState(StageIndex(0), 0))
+    assert made.graph_bytes == 1000
 
 
 async def test_donors_who_agree_on_a_state_of_no_bytes_give_none(tmp_path: Path) -> None:
@@ -201,9 +226,47 @@ async def test_a_save_does_not_prune_what_another_one_is_writing(
     assert keeper._store.versions(0) == [20, 21]
 
 
+async def test_a_copy_that_cannot_begin_costs_only_the_checkpoint(tmp_path: Path) -> None:
+    """The driver reports a StateError as a refused checkpoint; any other error ends the process."""
+    engine = Engine(7)
+    keeper = keeper_of(engine, tmp_path)
+    failed: Future[Any] = Future()
+    failed.set_exception(OSError("no thread can be started to copy version 7"))
+    engine.state.copied = lambda copy: failed  # type: ignore[method-assign]
+    with pytest.raises(StateError, match="this stage's state: no thread can be started to copy version 7"):
+        await keeper.save(7)
+
+
 async def test_sums_that_come_out_the_same_after_a_rollback_are_taken(tmp_path: Path) -> None:
+    keeper, order = fetcher_of_sums(tmp_path)
+    assert await keeper.fetch_sums(order)
+    await keeper.load(LoadState(StageIndex(0), 0))
+    assert await keeper.fetch_sums(order)
+
+
+async def test_old_sums_that_cannot_be_removed_do_not_keep_new_ones_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper, order = fetcher_of_sums(tmp_path)
+    (old := tmp_path / "incoming" / "sums-0-3").write_bytes(b"sums")
+
+    def fails(paths: object) -> None:
+        raise OSError(errno.EIO, "the disk fails")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(incoming_module, "_remove", fails)
+        keeper.applied(3)
+        assert await keeper.fetch_sums(order)
+    keeper.applied(4)
+    assert keeper._incoming._removing is not None
+    await keeper._incoming._removing
+    assert not old.exists(), "the next removal removes them"
+
+
+def fetcher_of_sums(folder: Path) -> tuple[Keeper, FetchSums]:
+    """A keeper whose donors have the sums of step 7, and the order to fetch them."""
     engine = Engine(5)
-    keeper = keeper_of(engine, tmp_path / "checkpoints")
+    keeper = keeper_of(engine, folder / "checkpoints")
     engine.buckets = engine.whole_buckets = 1  # type: ignore[attr-defined]
     SumsFile.write(file := io.BytesIO(), 1, [b"the sums of step 7"])
     data = file.getvalue()
@@ -219,10 +282,70 @@ async def test_sums_that_come_out_the_same_after_a_rollback_are_taken(tmp_path: 
 
     index = Index.of(io.BytesIO(data)).encode()
     keeper._incoming._fetch = fetch
-    order = FetchSums(StageIndex(0), 7, "digest", (ONE, TWO))
-    assert await keeper.fetch_sums(order)
+    return keeper, FetchSums(StageIndex(0), 7, "digest", (ONE, TWO))
+
+
+async def test_a_fetch_of_sums_from_before_a_rollback_does_not_supply_the_repeated_step(tmp_path: Path) -> None:
+    """The order to load and the order for the same step come at once, while the first fetch still has its donors."""
+    engine = Engine(5)
+    keeper = keeper_of(engine, tmp_path / "checkpoints")
+    engine.buckets = engine.whole_buckets = engine.first_round = engine.shared_buckets = 1  # type: ignore[attr-defined]
+    SumsFile.write(before := io.BytesIO(), 1, [b"the sums before the rollback"])
+    SumsFile.write(after := io.BytesIO(), 1, [b"the sums after it"])
+    fetch_sums = FetchSums(StageIndex(0), 7, "digest", (ONE, TWO))
+
+    class Core:
+        rolled_back = first_ended = False
+
+        def handle(self, event: object, now: float) -> list[object]:
+            match event:
+                case Tick():
+                    return [] if self.rolled_back else [fetch_sums]
+                case Fetched() if not self.rolled_back:
+                    self.rolled_back = True
+                    return [LoadState(StageIndex(0), 0), fetch_sums]
+                case SumsFetched():
+                    return [Stop("fetched" if core.first_ended else "the first fetch still runs")]
+            return []
+
+        def next_wakeup(self) -> float:
+            return 1e9 if core.rolled_back else 0.0
+
+    async def fetch(donor: Actor, request: bytes, size: int) -> AsyncGenerator[bytes, None]:
+        asked = PieceRequest.decode(request)
+        assert asked is not None
+
+        async def answer() -> AsyncGenerator[bytes, None]:
+            data = after if core.rolled_back else before
+            if not asked.count:
+                yield Index.of(io.BytesIO(data.getvalue())).encode()
+                return
+            if data is before:
+                driver.loop.post(Fetched(0))
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    core.first_ended = True
+            yield data.getvalue()
+
+        return answer()
+
+    core: Any = Core()
+    driver = StageDriver(core, EventLog(None, lambda: 0.0), Retention(tmp_path / "retention", 1 << 20))
+    driver.attach(SimpleNamespace(), keeper)  # type: ignore[arg-type]
+    keeper._incoming._fetch = fetch
+    async with asyncio.timeout(20.0):
+        assert await driver.run() == "fetched" and core.rolled_back
+    assert await keeper._incoming.fetched_sums(0, 7) == after.getvalue()
+
+
+async def test_loading_another_state_removes_the_fetched_sums(tmp_path: Path) -> None:
+    keeper = keeper_of(Engine(5), tmp_path / "checkpoints")
+    (fetched := tmp_path / "incoming" / "sums-0-7").write_bytes(b"sums")
     await keeper.load(LoadState(StageIndex(0), 0))
-    assert await keeper.fetch_sums(order)
+    assert keeper._incoming._removing is not None
+    await keeper._incoming._removing
+    assert not fetched.exists()
 
 
 async def test_saved_checkpoints_are_for_the_coordinator(tmp_path: Path) -> None:

@@ -56,6 +56,13 @@ def test_a_frame_that_cannot_be_spilled_fails_this_peers_pass_and_no_microbatch(
         assert f"a frame cannot be kept in {obstacle}: " in heard.reason
 
 
+def test_a_frame_that_is_computed_after_the_end_opens_no_file(tmp_path: Path) -> None:
+    retention = Retention(tmp_path / "retention", 0)
+    retention.close()
+    kept = retention.keep(b"frame")
+    assert retention.bytes_of(kept) is None and not retention.folder.exists()
+
+
 def test_a_frame_beyond_the_budget_is_spilled(tmp_path: Path) -> None:
     (heard,) = hear(tmp_path / "retention", ForwardDone(PASS, Microbatch(3), b"frame"))
     assert heard.payload == Spilled(0, 0, 5)

@@ -363,6 +363,23 @@ def test_a_copy_that_fails_keeps_nobody_waiting_and_says_why(start):
         other.engine.state.copied(SlowDisk().copy).result(WAIT_S)
 
 
+def test_a_copy_without_a_thread_fails_at_once_and_the_next_step_does_not_wait(start, monkeypatch):
+    driver = start()
+    apply = applied_alone(driver)
+    begin = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "copy":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(OSError, match=r"to copy version 0 \(can't start new thread\): raise the limit"):
+        driver.engine.state.copied(SlowDisk().copy).result(WAIT_S)
+    assert not driver.engine.state._holds._held
+    driver.ask(apply, AppliedStep)
+
+
 def test_a_state_that_cannot_be_read_to_its_end_leaves_none(start):
     driver = start()
     state = driver.engine.state.snapshot().result(WAIT_S)
@@ -410,6 +427,37 @@ def test_what_was_made_while_the_state_came_is_what_it_is_loaded_into(start):
     other.engine.state.load(state).result(WAIT_S)
     assert other.engine.state.held() is made
     assert other.engine.state.snapshot().result(WAIT_S).digest() == state.digest()
+
+
+@pytest.mark.parametrize("loads", [False, True])
+def test_a_budget_that_changes_while_a_stage_is_built_holds_for_it(start, monkeypatch, loads):
+    state = start().engine.state.snapshot().result(WAIT_S)
+    driver = start(0, StageOptions(graph_budget_bytes=8 << 20), initialise=False)
+    building, go, build = threading.Event(), threading.Event(), driver.engine._build
+
+    def slowly(initialised):
+        stage = build(initialised)  # has read the old budget
+        building.set()
+        assert go.wait(WAIT_S)
+        return stage
+
+    monkeypatch.setattr(driver.engine, "_build", slowly)
+    done = driver.engine.state.load(state) if loads else driver.engine.state.initialise()
+    assert building.wait(WAIT_S)
+    driver.engine.limit_graphs(1 << 20)
+    go.set()
+    done.result(WAIT_S)
+    assert driver.engine.state.held()._graphs.budget_bytes == 1 << 20
+
+
+def test_an_engine_that_closes_drops_the_sums_to_restore_without_a_word(start, caplog):
+    driver = start()
+    go = driver.hold()
+    driver.engine.restore(Attempt(STEP, 0, 0), [], True)
+    driver.engine._thread.stop()
+    go.set()
+    driver.engine.close()
+    assert driver.posts.empty() and not caplog.records
 
 
 def test_a_closed_engine_frees_its_state_even_if_it_is_still_referred_to(start):
