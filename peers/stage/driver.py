@@ -16,6 +16,7 @@ from peers.stage.retention import Retention
 from peers.stage.telemetry import Reports
 from swarm.buffer import Buffer
 from swarm.compute.body import FrameError
+from swarm.compute.held import StateFreed
 from swarm.compute.shortage import out_of_memory
 from swarm.events import CatchUpFailed, CheckpointRefused, EventLog, ProcessStopped, StepApplied
 from swarm.protocol.ids import Actor, Attempt
@@ -279,6 +280,9 @@ class StageDriver:
                 )
             )
             self.loop.post(MemoryShort(f"a checkpoint of version {version}: {error}"))
+            return
+        except StateFreed as error:  # not a trouble to tell others
+            self._log.append(CheckpointRefused("this stage's state", str(error)))
             return
         except NotFinite as error:
             self._log.append(CheckpointRefused("this stage's state", str(error)))

@@ -266,7 +266,8 @@ class Keeper:
         on every replica.
 
         Saves run one after another. A save prunes older and newer checkpoints on the disk, except the newest one up to
-        version `proven`. Raises NotFinite, and StateError if the disk is full or no thread can be started for the copy.
+        version `proven`. Raises NotFinite, StateFreed if this peer gives up the stage meanwhile, and StateError if the
+        disk is full or no thread can be started for the copy.
         """
         engine, stage = self.engine, self.stage
         assert engine is not None and stage is not None

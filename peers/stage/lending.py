@@ -136,7 +136,8 @@ class Lending:
 
     async def answer(self, request: PieceRequest, peer: str, stage: int | None, engine: Engine | None) -> bytes:
         """Return the answer: pieces, an index, NOT_YET or NOT_KEPT. Raises StateError for pieces that do not exist,
-        Busy if the requester has fetched the same content too often, and OSError.
+        Busy if the requester has fetched the same content too often, StateFreed if this peer gives up the stage while
+        the copy is written, and OSError.
 
         `peer`: the requester's peer id. `stage`, `engine`: those of this peer. The requester may have learned earlier
         than this peer of the pass that orders the copy.

@@ -8,6 +8,7 @@ from peers.runtime.checkpoint_request import CheckpointRequest
 from peers.runtime.link_probe import DOWN, noise
 from peers.runtime.piece_request import PieceKind, PieceRequest
 from peers.stage.keeper import Keeper
+from swarm.compute.held import StateFreed
 from swarm.net.bulk import BulkError, Transfer
 from swarm.protocol.ids import Actor
 
@@ -31,5 +32,5 @@ class Service:
             return self._keeper.saved(request)
         except BulkError:
             raise
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, StateFreed) as error:
             raise BulkError(str(error)) from None

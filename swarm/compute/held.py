@@ -32,6 +32,15 @@ class GivenUp(OSError):
         )
 
 
+class StateFreed(Exception):
+    """The copy was abandoned, because this peer frees its stage: it moves to another one, or ends. The disk may be
+    fine.
+    """
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"the copy of version {version} was abandoned, because this peer gives up the stage")
+
+
 @dataclass(frozen=True, slots=True)
 class Given:
     """The results of reading a whole state."""
@@ -55,13 +64,15 @@ class HeldState:
         self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         self.waited_s = 0.0
         """Seconds for which the next step has waited for this copy."""
+        self.abandoned: type[GivenUp | StateFreed] | None = None
+        """The error with which this abandoned copy ends; None: it was not abandoned. Only Holds sets it."""
         self._holds = holds
         self._tensors = tensors
 
     def give(self, write: Callable[[memoryview], None]) -> Given:
         """Pass the bytes of all tensors, in the order of their names, to `write`. Then release the state.
 
-        Raises GivenUp and the errors of `write`.
+        Raises GivenUp, StateFreed and the errors of `write`.
         """
         digest, finite = StateDigest(self.version, self.updates), True
         for name, tensor in sorted(self._tensors.items()):
@@ -102,27 +113,32 @@ class Holds:
                 for held in waiting:
                     held.waited_s += time.monotonic() - began
                 if not moved:
-                    self._held.clear()
+                    self._abandon(GivenUp)
 
     def give_up(self) -> None:
-        """Abandon all copies."""
+        """Abandon all copies, because the state is freed."""
         with self._changed:
-            self._held.clear()
-            self._changed.notify_all()
+            self._abandon(StateFreed)
+
+    def _abandon(self, error: type[GivenUp | StateFreed]) -> None:
+        for held in self._held:
+            held.abandoned = error
+        self._held.clear()
+        self._changed.notify_all()
 
     def went_on(self, held: HeldState) -> None:
-        """Record that a block was read. Raises GivenUp."""
+        """Record that a block was read. Raises GivenUp, StateFreed."""
         with self._changed:
-            if held not in self._held:
-                raise GivenUp(held.version)
+            if held.abandoned is not None:
+                raise held.abandoned(held.version)
             self._blocks += 1
             self._changed.notify_all()
 
     def finish(self, held: HeldState) -> None:
-        """Record that the whole state was read. Raises GivenUp."""
+        """Record that the whole state was read. Raises GivenUp, StateFreed."""
         with self._changed:
-            if held not in self._held:
-                raise GivenUp(held.version)
+            if held.abandoned is not None:
+                raise held.abandoned(held.version)
             self.release(held)
 
     def release(self, held: HeldState) -> None:

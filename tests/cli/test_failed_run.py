@@ -16,7 +16,8 @@ from peers.coordinator.record import RecordError
 from peers.runtime.core_loop import CoreFault, exit_code
 from peers.stage.driver import StageDriver
 from peers.stage.retention import Retention
-from swarm.events import EventLog, ProcessStopped, read_log
+from swarm.compute.held import StateFreed
+from swarm.events import CheckpointRefused, EventLog, ProcessStopped, read_log
 from swarm.protocol.coordinator.io import WriteTerm
 from swarm.protocol.ids import Actor, StageIndex, Term
 from swarm.protocol.io import Stop, Tick
@@ -102,6 +103,31 @@ def test_an_error_that_escapes_a_core_is_a_bug_of_ours_not_the_users(tmp_path: P
     with pytest.raises(CoreFault, match="StateError at Tick: a shard: is torn") as caught:
         asyncio.run(process())
     assert not is_user_error(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (StateFreed(3), []),
+        (StateError("3.draft", "no space"), ["the checkpoint of version 3 cannot be written: no space"]),
+    ],
+)
+async def test_a_checkpoint_that_is_lost_to_a_move_is_no_trouble_to_tell(
+    error: Exception, told: list[str], tmp_path: Path
+) -> None:
+    async def fails(version: int, proven: int) -> str:
+        raise error
+
+    log, troubles = EventLog(tmp_path / "events.jsonl", lambda: 0.0), list[str]()
+    core: Any = Ending(False)
+    driver = StageDriver(core, log, Retention(tmp_path / "retention", 1 << 20))
+    driver.attach(SimpleNamespace(), SimpleNamespace(save=fails))  # type: ignore[arg-type]
+    driver.reports = SimpleNamespace(trouble=troubles.append)  # type: ignore[assignment]
+    await driver._save(3, 0)
+    log.close()
+    ((_, refused),) = read_log(tmp_path / "events.jsonl")
+    assert isinstance(refused, CheckpointRefused) and refused.reason in str(error)
+    assert troubles == told
 
 
 @pytest.mark.parametrize("order", [LoadState(StageIndex(0), 3, archive=Actor("coordinator", 0)), SaveCheckpoint(3)])

@@ -17,14 +17,14 @@ import pytest
 import torch
 
 from peers.runtime.checkpoint_request import CheckpointRequest
-from peers.runtime.piece_request import PieceRequest
+from peers.runtime.piece_request import PieceKind, PieceRequest
 from peers.stage import incoming as incoming_module
 from peers.stage import keeper as keeper_module
 from peers.stage.driver import StageDriver
 from peers.stage.keeper import Keeper
 from peers.stage.retention import Retention
 from peers.stage.service import Service
-from swarm.compute.held import HeldState, Holds
+from swarm.compute.held import HeldState, Holds, StateFreed
 from swarm.compute.optimizer import StageState
 from swarm.events import Event, EventLog, Gathered, StateFetched
 from swarm.manifest import CodecSection, DataSection, RunManifest, RunSection, Shard
@@ -358,6 +358,17 @@ async def test_saved_checkpoints_are_for_the_coordinator(tmp_path: Path) -> None
     assert len(await sent.read()) == sent.total > HEADER_BYTES
     with pytest.raises(BulkError, match="checkpoint"):
         await service.answer(ONE, CheckpointRequest(0, 8).encode())
+
+
+async def test_who_asks_for_a_copy_that_is_lost_to_a_move_hears_why(tmp_path: Path) -> None:
+    keeper = keeper_of(engine := Engine(7), tmp_path)
+    copying: Future[Any] = Future()
+    engine.state.copied = lambda copy: copying  # type: ignore[method-assign]
+    asked = asyncio.create_task(Service(keeper, (ONE,)).answer(TWO, PieceRequest(PieceKind.STATE, 0, 7, 0, 1).encode()))
+    await asyncio.sleep(0)  # it waits for the copy
+    copying.set_exception(StateFreed(7))
+    with pytest.raises(BulkError, match=r"^the copy of version 7 was abandoned, because this peer gives up the stage$"):
+        await asked
 
 
 class Two:

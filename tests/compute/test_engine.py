@@ -14,7 +14,7 @@ from swarm.compute import held as held_module
 from swarm.compute import packing
 from swarm.compute.body import BodyFormat, BodyKind, FrameError
 from swarm.compute.engine import StageEngine
-from swarm.compute.held import GivenUp, HeldState
+from swarm.compute.held import GivenUp, HeldState, StateFreed
 from swarm.compute.least_pace import LeastPace
 from swarm.compute.optimizer import OptimizerError
 from swarm.compute.paced import PacedEngine
@@ -332,20 +332,23 @@ def test_a_copy_is_of_one_version_the_next_step_waits_and_microbatches_do_not(st
     assert disk.held.waited_s > 0.2
 
 
-@pytest.mark.parametrize("end", ["stalled", "closed"])
-def test_a_copy_that_does_not_get_on_is_given_up(start, monkeypatch, end):
-    monkeypatch.setattr(held_module, "STALLED_S", 0.2 if end == "stalled" else 2 * WAIT_S)
+@pytest.mark.parametrize(
+    ("closed", "error", "reason"),
+    [(False, GivenUp, "training continued without it"), (True, StateFreed, "this peer gives up the stage")],
+)
+def test_a_copy_that_does_not_get_on_is_given_up_and_says_why(start, monkeypatch, closed, error, reason):
+    monkeypatch.setattr(held_module, "STALLED_S", 2 * WAIT_S if closed else 0.2)
     driver, disk = start(), SlowDisk()
     apply = applied_alone(driver)
     copied = driver.engine.state.copied(disk.copy)
     assert disk.began.wait(WAIT_S)
     driver.engine.submit(apply)
-    if end == "closed":
+    if closed:
         driver.engine.close()
     else:
         driver.get(AppliedStep)
     disk.go.set()
-    with pytest.raises(GivenUp, match="training continued without it"):
+    with pytest.raises(error, match=reason):
         copied.result(WAIT_S)
 
 
