@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +56,8 @@ class Mirror:
         """Ask each reachable coordinator for the part of its log that the copy lacks."""
         for other, copy in self._copies.items():
             if self._reachable(other) and not copy.full:
-                self._send(other, copy.want())
+                with suppress(OSError):  # an unreadable copy is no reason to stop
+                    self._send(other, copy.want())
 
     def heard(self, sender: Actor, message: LogWant | LogChunk) -> None:
         """Handle a message. Messages of actors outside the group are ignored."""
@@ -81,7 +83,8 @@ class Copy:
     """The beginning of a line that is longer than one chunk."""
 
     def __post_init__(self) -> None:
-        mend_torn_tail(self.path)
+        with suppress(OSError):
+            mend_torn_tail(self.path)
 
     def want(self) -> LogWant:
         size = self._size

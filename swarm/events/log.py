@@ -128,8 +128,12 @@ class EventLog:
             self._part_bytes = size + self._rotation.part_bytes
             self._day = _day(at)
             return
+        try:
+            begun = self._path.open("ab", buffering=0)
+        except OSError:  # continue in the old part; `_follow` tries again
+            return
         self._file.close()
-        self._file = self._path.open("ab", buffering=0)
+        self._file = begun
         self._part_bytes = self._rotation.part_bytes
         self._begin_part(at, number + 1)
         if self._rotation.parts is not None:

@@ -53,6 +53,10 @@ class Archive:
         self._keep_first = keep_first
         self._limits = tuple(shard_limits)
         self._on_refused = on_refused
+        self._damaged: set[tuple[int, int]] = set()
+        """(stage, version) of the shards that `newest` found damaged. They count as missing until they are archived
+        again.
+        """
         self.proven: int | None = None
         """The newest version that is known to be good (`to_keep`); None: unknown."""
         self.run_hash = run_hash
@@ -99,18 +103,31 @@ class Archive:
         return read_checkpoint(self.checkpoint(stage, version), self.run_hash, shapes)
 
     def newest(self) -> int | None:
-        """The newest complete version with intact files, to resume from. Damaged ones are reported to `on_refused`."""
+        """The newest complete version with intact files, to resume from. Damaged ones are reported to `on_refused`, and
+        count as missing from then on, so that they are fetched again.
+        """
         for version in reversed(self._folder.versions()):
             try:
                 found = self._folder.committed(version)
-                if len(found) < self.stages:
-                    continue
-                for checkpoint in found.values():
-                    verify_file(checkpoint)
-                return version
             except StateError as error:
                 self._on_refused(Path(error.where), error.reason)
+                continue
+            if len(found) == self.stages and all([self._is_intact(each) for each in found.values()]):
+                return version
         return None
+
+    def _is_intact(self, checkpoint: Checkpoint) -> bool:
+        try:
+            verify_file(checkpoint)
+        except StateError as error:
+            self._on_refused(Path(error.where), error.reason)
+            self._damaged.add((checkpoint.stage, checkpoint.version))
+            return False
+        return True
+
+    def renewed(self, checkpoint: Checkpoint) -> None:
+        """A shard has been committed, perhaps in place of a damaged one."""
+        self._damaged.discard((checkpoint.stage, checkpoint.version))
 
     def prune(self) -> None:
         """Remove all versions except the newest `keep` complete ones, the one to go back to, and a kept version 0.
@@ -141,9 +158,10 @@ class Archive:
 
     def _committed(self, version: int) -> dict[int, Checkpoint]:
         try:
-            return {s: c for s, c in self._folder.committed(version).items() if s < self.stages}
+            found = self._folder.committed(version)
         except StateError:
             return {}
+        return {s: c for s, c in found.items() if s < self.stages and (s, version) not in self._damaged}
 
 
 class ArchiveWriter:
@@ -186,6 +204,7 @@ class ArchiveWriter:
             self._folder.commit(checkpoint)
         except OSError as error:
             raise self._disk_error(error) from error
+        self._archive.renewed(checkpoint)
         self._archive.prune()
         return checkpoint
 

@@ -5,6 +5,8 @@ The values are written first. The head contains their digest, so it is written a
 
 from __future__ import annotations
 
+import errno
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +21,8 @@ from swarm.state.layout import Shapes, ShardMeta, head_bytes, to_metadata
 
 _READ_BYTES = 1 << 20
 _UNKNOWN = "0" * 64
+SPARE_BYTES = 1 << 20
+"""Free bytes that a draft leaves on its disk: the event log may need them while the draft is written."""
 
 
 class Given(Protocol):
@@ -70,7 +74,9 @@ class Draft:
 
 
 def write_draft(path: Path, source: Source, run_hash: str, stage: int) -> Draft:
-    """Write the state of `source` to `path`. Raises OSError and the errors of `source`; no file is left then."""
+    """Write the state of `source` to `path`. Raises OSError, before anything is written if the disk lacks the room, and
+    the errors of `source`; no file is left then.
+    """
 
     def meta(digest: str) -> ShardMeta:
         return ShardMeta(run_hash, stage, source.version, source.updates, source.chain, digest, source.subspace_id)
@@ -78,9 +84,11 @@ def write_draft(path: Path, source: Source, run_hash: str, stage: int) -> Draft:
     def head(digest: str) -> bytes:
         return head_bytes(to_metadata(meta(digest)), source.shapes)
 
+    begin = len(head(_UNKNOWN))
+    need_room(path.parent, begin + sum(4 * math.prod(shape) for shape in source.shapes.values()))
     try:
         with path.open("wb", buffering=0) as file:
-            file.seek(len(head(_UNKNOWN)))
+            file.seek(begin)
             given = source.give(lambda part: write_whole(file, part))
             nbytes = file.tell()
             file.seek(0)
@@ -89,6 +97,13 @@ def write_draft(path: Path, source: Source, run_hash: str, stage: int) -> Draft:
         path.unlink(missing_ok=True)
         raise
     return Draft(path, meta(given.digest), nbytes, given.spoilt)
+
+
+def need_room(folder: Path, nbytes: int) -> None:
+    """Raise OSError (ENOSPC) unless the folder's disk has room for so many bytes and SPARE_BYTES."""
+    disk = os.statvfs(folder)
+    if disk.f_bavail * disk.f_frsize < nbytes + SPARE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 def file_hash(file: FileIO) -> str:

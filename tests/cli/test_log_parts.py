@@ -248,3 +248,22 @@ def test_events_follow_goes_on_over_a_new_part(tmp_path: Path) -> None:
             assert json.loads(following.stdout.readline())["reason"] == str(number)
         following.terminate()
     assert len(parts_of(path)) > 3
+
+
+def test_a_part_that_cannot_be_begun_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "events.jsonl"
+    log = opened(path)
+    really, refused = Path.open, []
+
+    def refuse(self: Path, *args: object, **more: object) -> object:
+        if self == path and len(refused) < 5:
+            refused.append(self)
+            raise OSError(24, "Too many open files")
+        return really(self, *args, **more)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Path, "open", refuse)
+    for number in range(60):
+        log.append(RunPaused(f"{number}"))
+    log.close()
+    assert len(refused) == 5
+    assert reasons(read_log(path)) == [f"{number}" for number in range(60)]

@@ -56,6 +56,16 @@ class Pair:
         return self.logs[other].parent / "mirrors" / f"{of.peer}{aside}.jsonl"
 
 
+def test_a_copy_that_cannot_be_read_stops_nobody(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.copy(of=TWO).mkdir(parents=True)
+    pair.start()
+    pair.write(TWO, "a")
+    pair.write(ONE, "b")
+    pair.beat(3)
+    assert pair.copy(of=ONE).read_bytes() == pair.logs[ONE].read_bytes()
+
+
 @pytest.fixture
 def pair(tmp_path: Path) -> Pair:
     return Pair(tmp_path)

@@ -213,6 +213,10 @@ def test_resume_falls_back_to_the_version_that_is_whole(tmp_path: Path, stage: i
     again = Archive(tmp_path, RUN, stages=2, keep=3, on_refused=lambda file, reason: refused.append(file))
     assert again.newest() == 10
     assert refused == [path]
+    assert not again.holds(stage, 20) and again.holds(1 - stage, 20), "it is to be fetched again"
+    assert again.complete_versions() == [10], "the last intact version is not pruned for it"
+    put(again, stage, 20)
+    assert again.holds(stage, 20) and again.newest() == 20
 
 
 FULL_DISK = """

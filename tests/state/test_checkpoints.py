@@ -4,12 +4,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from given_state import saved
 
+from swarm.state import draft
 from swarm.state.checkpoints import CheckpointStore
+from swarm.state.draft import SPARE_BYTES
 from swarm.state.error import StateError
 from swarm.state.folder import MANIFEST, Checkpoint
 from swarm.state.layout import state_shapes
@@ -234,6 +237,17 @@ def test_a_full_disk_leaves_older_checkpoints_intact(tmp_path: Path, room: int) 
     assert done.returncode == 0, done.stderr
     assert "checkpoint of version 20 was not written: File too large; older checkpoints are intact" in done.stdout
     assert not [path for path in tmp_path.glob("**/*") if path.suffix in (".tmp", ".draft")]
+
+
+def test_a_disk_without_room_is_not_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event log on the same disk needs some bytes at any time."""
+    checkpoints, _ = store(tmp_path)
+    save(checkpoints, 0, 10, 1)
+    monkeypatch.setattr(os, "statvfs", lambda folder: SimpleNamespace(f_bavail=SPARE_BYTES // 4096, f_frsize=4096))
+    monkeypatch.setattr(draft, "write_whole", None)
+    with pytest.raises(StateError, match="No space left on device; older checkpoints are intact"):
+        save(checkpoints, 0, 20, 1)
+    assert checkpoints.versions(0) == [10]
 
 
 def test_the_newest_that_is_good_stays_beside_the_newest(tmp_path: Path) -> None:
