@@ -107,6 +107,7 @@ class Work:
     opening: str = ""
     """The training pass that was opened last."""
     opening_step: int = -1
+    """Its step, until the step is decided; then -1, because after a rollback the same step begins anew."""
     opening_at: float = 0.0
     """The time when the first attempt of that step began."""
     recorded: list[Step] = field(default_factory=list)
@@ -188,6 +189,7 @@ def step_decided(state: RunState, record: Record, at: float, source: str) -> Non
         work.possible_since = at
     opened_at = work.opening_at if work.opening_step == step else None
     pass_id = work.opening if work.opening_step == step else ""
+    work.opening_step = -1
     if opened_at is not None:
         work.done += tokens if work.possible > 0 else 0
         work.minute.add(opened_at, at, float(tokens), 0.0)

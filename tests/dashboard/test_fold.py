@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from story import Story
 
 from benchmarks.generated_log import Shape, generate
 from peers.fold import RunState, apply, apply_record, views
@@ -253,3 +254,9 @@ def test_the_status_of_a_paused_peer_says_why() -> None:
     assert views.status_view(state)["doing"] == "paused: 83 °C (limit 80)"
     apply(state, e.PeerResumed("A.1", 0, "83 °C (limit 80)"), 5.0, "A.1")
     assert views.status_view(state)["doing"] == "training stage 0"
+
+
+def test_a_step_that_a_rollback_repeats_begins_anew() -> None:
+    story = Story().steps(0, 1).wait(900).tell(e.RolledBack(2, 1, "stage 1 has no state"))
+    story.open(1, term=2).wait(4).decide(1)
+    assert [step.seconds for step in story.state.work.steps] == [4.0, 4.0]
