@@ -190,8 +190,8 @@ def step_decided(state: RunState, record: Record, at: float, source: str) -> Non
     opened_at = work.opening_at if work.opening_step == step else None
     pass_id = work.opening if work.opening_step == step else ""
     work.opening_step = -1
-    if opened_at is not None:
-        work.done += tokens if work.possible > 0 else 0
+    if opened_at is not None and work.possible > 0:  # nothing was counted as possible while the first step ran
+        work.done += tokens
         work.minute.add(opened_at, at, float(tokens), 0.0)
         work.hour.add(opened_at, at, float(tokens), 0.0)
     work.tokens += tokens

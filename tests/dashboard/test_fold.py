@@ -260,3 +260,10 @@ def test_a_step_that_a_rollback_repeats_begins_anew() -> None:
     story = Story().steps(0, 1).wait(900).tell(e.RolledBack(2, 1, "stage 1 has no state"))
     story.open(1, term=2).wait(4).decide(1)
     assert [step.seconds for step in story.state.work.steps] == [4.0, 4.0]
+
+
+def test_the_goodput_leaves_out_the_first_step_in_every_window() -> None:
+    """The time of the first step is not counted as possible, since the tokens of a step are unknown before it."""
+    story = Story().steps(0, 1)
+    assert story.state.work.possible == 800.0
+    assert views.run_view(story.state)["goodput"] == pytest.approx({"60": 1.0, "3600": 1.0, "all": 1.0})
