@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from peers.fold import members, reading
+from peers.fold.faults import OVER
 from peers.fold.links import life_begins
 from peers.fold.reading import Record
 from peers.fold.trouble import in_words
@@ -131,9 +132,10 @@ def process_started(state: RunState, record: Record, at: float, source: str) -> 
     if not run.voice or run.voice == source:  # other coordinators of a group report their state once they lead
         died = before is not None and not before.stopped
         state.faults.coordinator_back(state, actor, at, before.last_at if before is not None else at, died)
-        _new_voice(state, source, at, "the coordinator has started again" if not first else "")
+        again = OVER if run.finished else "the coordinator has started again"
+        _new_voice(state, source, at, again if not first else "")
         run.seems("starting", "", at)
-        run.finished = False
+        run.finished, run.finished_at = False, None
     if source == run.source:
         run.own_leader = None
 

@@ -267,3 +267,12 @@ def test_the_goodput_leaves_out_the_first_step_in_every_window() -> None:
     story = Story().steps(0, 1)
     assert story.state.work.possible == 800.0
     assert views.run_view(story.state)["goodput"] == pytest.approx({"60": 1.0, "3600": 1.0, "all": 1.0})
+
+
+def test_in_a_finished_run_that_goes_on_a_lost_peer_is_lost_and_one_that_left_has_left() -> None:
+    story = Story().steps(0, 0).tell(e.RunFinished(0, "all steps are decided, applied and archived")).wait(1)
+    story.tell(e.PeerGone("a.1", "the run is over: its connection broke"), e.ProcessStopped("the run is finished"))
+    story.wait(60).tell(e.ProcessStarted("coordinator", "k.0", "f" * 64, "0.1.0"), e.CoordinatorStarted(2, 0))
+    story.tell(e.PeerSeen("e.1"), e.PeerJoined("e.1", 0, "it came")).wait(9).tell(e.PeerLost("e.1", 0, "broke"))
+    words = {row["actor"]: row["word"] for row in views.peers_view(story.state)["peers"]}
+    assert words == {"a.1": "left", "b.1": "left", "c.1": "left", "d.1": "left", "e.1": "lost"}
