@@ -288,6 +288,7 @@ def back_to(state: RunState, version: int) -> None:
     them.
     """
     run, work = state.run, state.work
+    state.results.back_to(version)
     if version > run.step:
         return
     known = len(work.steps)

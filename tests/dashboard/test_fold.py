@@ -276,3 +276,13 @@ def test_in_a_finished_run_that_goes_on_a_lost_peer_is_lost_and_one_that_left_ha
     story.tell(e.PeerSeen("e.1"), e.PeerJoined("e.1", 0, "it came")).wait(9).tell(e.PeerLost("e.1", 0, "broke"))
     words = {row["actor"]: row["word"] for row in views.peers_view(story.state)["peers"]}
     assert words == {"a.1": "left", "b.1": "left", "c.1": "left", "d.1": "left", "e.1": "lost"}
+
+
+@pytest.mark.parametrize("back", [e.RolledBack(2, 3, "it diverged"), e.CoordinatorStarted(2, 2)])
+def test_the_results_of_a_void_version_are_forgotten(back: e.Event) -> None:
+    story = Story().steps(0, 5)
+    for version in (3, 5):
+        story.tell(e.Evaluated(version, float(version), 100), e.Sampled(version, "Once", " upon a time"))
+    story.tell(back)
+    assert views.run_view(story.state)["heldout"]["version"] == 3
+    assert [sample["version"] for sample in views.samples_view(story.state)["samples"]] == [3]
