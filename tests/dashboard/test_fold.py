@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from story import Story
 
 from benchmarks.generated_log import Shape, generate
+from peers.dashboard.metrics import metrics_text
 from peers.fold import RunState, apply, apply_record, views
 from peers.fold import faults as fold_faults
 from peers.fold import members as fold_members
@@ -286,3 +287,17 @@ def test_the_results_of_a_void_version_are_forgotten(back: e.Event) -> None:
     story.tell(back)
     assert views.run_view(story.state)["heldout"]["version"] == 3
     assert [sample["version"] for sample in views.samples_view(story.state)["samples"]] == [3]
+
+
+def test_a_rollback_does_not_lower_the_counter_of_tokens() -> None:
+    def counted() -> bool:
+        text = metrics_text(views.run_view(story.state), views.pipeline_view(story.state), 0).decode()
+        return f"swarm_peer_tokens_total {800.0 * decided}\n" in text
+
+    story, decided = Story().steps(0, 5), 6
+    assert counted()
+    story.tell(e.RolledBack(2, 3, "it diverged"))
+    assert counted()
+    story.steps(3, 3)
+    decided = 7
+    assert counted()
