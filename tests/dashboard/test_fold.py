@@ -301,3 +301,13 @@ def test_a_rollback_does_not_lower_the_counter_of_tokens() -> None:
     story.steps(3, 3)
     decided = 7
     assert counted()
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_nobody_gains_hours_while_the_coordinator_is_away(stopped: bool) -> None:
+    story = Story().wait(3600)
+    story.tell(e.ProcessStopped("Ctrl-C") if stopped else e.PassOpened("1:0", "train", [2, 1], 8)).wait(60 * 3600)
+    story.tell(e.ProcessStarted("coordinator", "k.0", "f" * 64, "0.1.0"), e.CoordinatorStarted(2, -1)).wait(3600)
+    story.tell(e.PeerSeen("a.1"), e.PeerJoined("a.1", 0, "came back")).wait(3600).open(0, term=2)
+    hours = {person["peer"]: person["hours"] for person in views.people_view(story.state)["people"]}
+    assert hours == {"a": 2.0, "b": 1.0, "c": 1.0, "d": 1.0}
