@@ -92,7 +92,7 @@ def _gauges(run: dict[str, Any]) -> Iterator[Metric]:
 
 def _counters(run: dict[str, Any]) -> Iterator[Metric]:
     values = {
-        "tokens": ("Tokens trained", run["tokens"]),
+        "tokens": ("Tokens trained, also in steps that were rolled back", run["tokens"] + run["tokens_undone"]),
         "faults": ("Faults", run["faults"]),
         "fault_seconds": ("Seconds lost by faults", run["lost"]["seconds"]),
         "fault_tokens": ("Tokens lost by faults", run["lost"]["tokens"]),

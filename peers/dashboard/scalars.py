@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 from peers.dashboard.history.history import History
@@ -17,11 +18,20 @@ async def write_scalars(reader: Reader, board: TensorBoard) -> None:
     """Write until cancelled. Raises OSError."""
     done, evaluated = board.last.get(_ALWAYS, -1), board.last.get(_HELDOUT, -1)
     while True:
+        done_at = board.last_at.get(_ALWAYS, math.inf)
 
-        def rows(history: History, done: int = done, evaluated: int = evaluated) -> tuple[_Rows, _Rows]:
-            return history.steps_after(done, _AT_ONCE), history.evaluations_after(evaluated, _AT_ONCE)
+        def rows(
+            history: History, done: int = done, done_at: float = done_at, evaluated: int = evaluated
+        ) -> tuple[int, float, _Rows, _Rows]:
+            kept = history.kept_step(done, done_at)
+            evaluated = evaluated if kept == done else min(evaluated, kept)  # TensorBoard forgets version kept + 1 too
+            steps, evaluations = history.steps_after(kept, _AT_ONCE), history.evaluations_after(evaluated, _AT_ONCE)
+            return kept, history.span[1], steps, evaluations
 
-        steps, evaluations = await reader.ask(rows)
+        kept, now, steps, evaluations = await reader.ask(rows)
+        if kept != done:
+            board.go_back(now, kept + 1)
+            done, evaluated = kept, min(evaluated, kept)
         for at, step, *figures in steps:
             done = step
             values = {tag: value for tag, value in zip(_TAGS, figures, strict=True) if value is not None}

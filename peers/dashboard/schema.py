@@ -77,6 +77,7 @@ class Run(_Answer):
     steps: int | None
     open: OpenPass | None
     tokens: int
+    tokens_undone: float = Field(description="Tokens of rolled-back steps, which `tokens` leaves out")
     tokens_per_step: int | None
     eta_s: float | None
     loss: float | None

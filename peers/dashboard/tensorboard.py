@@ -3,8 +3,9 @@ small.
 
 A file is a sequence of records `length u64 | masked CRC-32C of it u32 | data | masked CRC-32C of data u32`,
 little-endian. The data are a protobuf `Event {1: wall_time double, 2: step varint, 3: file_version string, 5:
-Summary}`, and `Summary {1: Value {1: tag string, 2: simple_value float}}`. (tensorflow/core/util/event.proto,
-lib/io/record_writer.h)
+Summary, 7: SessionLog {1: status}}`, and `Summary {1: Value {1: tag string, 2: simple_value float}}`.
+(tensorflow/core/util/event.proto, lib/io/record_writer.h) When TensorBoard reads a SessionLog with the status START, it
+forgets the step of its event and all later ones.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ NAME = "events.out.tfevents.0000000000.swarm-peer"
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, reversed
 _VARINT, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5  # protobuf wire types
+_START = 1  # SessionLog.SessionStatus
 _MOST_RECORD = 1 << 20
 
 
 class TensorBoard:
     """Appends scalars to one file. The complete records of an earlier process stay.
 
-    `last` is the greatest step of each tag. Continue with larger steps.
+    `last` is the newest step of each tag, and `last_at` its time in unix seconds. Continue with larger steps, or go
+    back first.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -34,10 +37,11 @@ class TensorBoard:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / NAME
         self.last: dict[str, int] = {}
+        self.last_at: dict[str, float] = {}
         whole = 0
         if self.path.exists():
-            for _, step, values, end in read_scalars(self.path):
-                self.last |= dict.fromkeys(values, step)
+            for at, step, values, end in read_scalars(self.path):
+                self._note(at, step, values)
                 whole = end
             os.truncate(self.path, whole)
         self._file = self.path.open("ab")
@@ -49,13 +53,24 @@ class TensorBoard:
         """Append values for one step. `values`: by tag, such as `loss`. Raises OSError."""
         summary = b"".join(_field(1, _text(1, tag) + _single(2, value)) for tag, value in values.items())
         self._append(_double(1, at) + _number(2, step) + _field(5, summary))
-        self.last |= dict.fromkeys(values, step)
+        self._note(at, step, values)
+
+    def go_back(self, at: float, step: int) -> None:
+        """Make TensorBoard forget all values of `step` and later steps. `at`: unix seconds. Raises OSError."""
+        self._append(_double(1, at) + _number(2, step) + _field(7, _number(1, _START)))
+        self._note(at, step, {})
 
     def flush(self) -> None:
         self._file.flush()
 
     def close(self) -> None:
         self._file.close()
+
+    def _note(self, at: float, step: int, values: Mapping[str, float]) -> None:
+        if not values:  # the head of the file, or a step back
+            self.last = {tag: min(newest, step - 1) for tag, newest in self.last.items()}
+        self.last |= dict.fromkeys(values, step)
+        self.last_at |= dict.fromkeys(values, at)
 
     def _append(self, data: bytes) -> None:
         length = struct.pack("<Q", len(data))

@@ -63,7 +63,7 @@ HANDLERS: dict[str, tuple[Handler, ...]] = {
     "PeerExpelled": (faults.expelled,),
     "RunDiverged": (faults.diverged,),
     "OutOfMemory": (faults.out_of_memory,),
-    "RolledBack": (faults.rolled_back, work.rolled_back, samples.rolled_back, run.rolled_back),
+    "RolledBack": (faults.rolled_back, work.rolled_back, run.rolled_back),
     "FaultCosted": (faults.costed,),
     "FrameRecovered": (faults.frame_recovered,),
     "Evaluated": (samples.evaluated,),

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MOST_FAULTS = 500
 LEFT = "left"
 """The beginning of the reason that the log gives for the loss of a peer which had announced that it leaves."""
+OVER = "the run is over"
+"""The beginning of the reason that the log gives for a peer that left after the last step."""
 
 
 @dataclass(slots=True)

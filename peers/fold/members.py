@@ -202,7 +202,9 @@ def own_report(state: RunState, source: str) -> bool:
 
 
 def reset(state: RunState, at: float, reason: str) -> None:
-    """A coordinator has started again. Forget the members, because all present peers introduce themselves again."""
+    """A coordinator has started again. Forget the members, because all present peers introduce themselves again. `at`:
+    the time until which they are known to have been here.
+    """
     for actor in list(state.members.here):
         end(state, actor, reason, at)
     state.pipeline.forget()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from peers.fold import members, reading
+from peers.fold.faults import OVER
 from peers.fold.links import life_begins
 from peers.fold.reading import Record
 from peers.fold.trouble import in_words
@@ -125,15 +126,16 @@ def process_started(state: RunState, record: Record, at: float, source: str) -> 
         return
     first = not run.coordinated
     run.coordinated = True
-    before = run.coordinators.get(actor)
+    before, heard_at = run.coordinators.get(actor), _heard_at(state, at)
     if before is not None or len(run.coordinators) < MOST_COORDINATORS:
         run.coordinators[actor] = Coordinator(actor, at, at)
     if not run.voice or run.voice == source:  # other coordinators of a group report their state once they lead
         died = before is not None and not before.stopped
         state.faults.coordinator_back(state, actor, at, before.last_at if before is not None else at, died)
-        _new_voice(state, source, at, "the coordinator has started again" if not first else "")
+        again = OVER if run.finished else "the coordinator has started again"
+        _new_voice(state, source, at, again if not first else "", heard_at)
         run.seems("starting", "", at)
-        run.finished = False
+        run.finished, run.finished_at = False, None
     if source == run.source:
         run.own_leader = None
 
@@ -170,7 +172,7 @@ def state_changed(state: RunState, record: Record, at: float, source: str) -> No
     word, reason = reading.name(record, "state"), reading.text(record, "reason")
     run = state.run
     if word == "starting":
-        _new_voice(state, source, at, "the coordinator has started again")
+        _new_voice(state, source, at, "the coordinator has started again", _heard_at(state, at))
     elif source != run.voice and run.voice and source.startswith("coordinator"):
         return  # it does not know yet that it was replaced
     state.work.spend(state, at)
@@ -191,7 +193,7 @@ def leadership_taken(state: RunState, record: Record, at: float, source: str) ->
         run.own_leader = actor
     for each in run.coordinators.values():
         each.leads = each.actor == actor
-    _new_voice(state, source, at, "another coordinator leads now")
+    _new_voice(state, source, at, "another coordinator leads now", _heard_at(state, at))
     state.faults.leader_changed(state, actor, before, at)
 
 
@@ -346,12 +348,19 @@ def heard(state: RunState, source: str, at: float) -> None:
         coordinator.last_at = at
 
 
-def _new_voice(state: RunState, source: str, at: float, reason: str) -> None:
+def _new_voice(state: RunState, source: str, at: float, reason: str, heard_at: float) -> None:
+    """`heard_at`: the time of the former voice's last event. Nobody knows whether its members stayed longer."""
     run = state.run
     run.voice = source
     state.work.spend(state, at)
     state.pipeline.close()
-    members.reset(state, at, reason or "the coordinator has started")
+    members.reset(state, heard_at, reason or "the coordinator has started")
+
+
+def _heard_at(state: RunState, at: float) -> float:
+    """The time of the last event of the voice until now, at most `at`."""
+    voice = _speaker(state, state.run.voice)
+    return at if voice is None else min(at, voice.last_at)
 
 
 def _speaker(state: RunState, source: str) -> Coordinator | None:

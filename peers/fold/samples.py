@@ -63,6 +63,12 @@ class Results:
         del self.checkpoints[:-MOST_CHECKPOINTS]
         return made
 
+    def back_to(self, version: int) -> None:
+        """Forget the results of later versions, which belong to a void history."""
+        self.evaluations = [each for each in self.evaluations if each.version <= version]
+        self.samples = [each for each in self.samples if each.version <= version]
+        self.checkpoints = [each for each in self.checkpoints if each.version <= version]
+
 
 def evaluated(state: RunState, record: Record, at: float, source: str) -> None:
     version, loss = reading.count(record, "version"), reading.loss(record, "loss")
@@ -91,10 +97,3 @@ def checkpoint_archived(state: RunState, record: Record, at: float, source: str)
     checkpoint = state.results.checkpoint(version, at)
     if not checkpoint.digests:
         checkpoint.at, checkpoint.digests = at, digests
-
-
-def rolled_back(state: RunState, record: Record, at: float, source: str) -> None:
-    """Forget later checkpoints, which belong to a void history."""
-    version = reading.count(record, "version")
-    results = state.results
-    results.checkpoints = [each for each in results.checkpoints if each.version <= version]

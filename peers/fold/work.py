@@ -107,6 +107,7 @@ class Work:
     opening: str = ""
     """The training pass that was opened last."""
     opening_step: int = -1
+    """Its step, until the step is decided; then -1, because after a rollback the same step begins anew."""
     opening_at: float = 0.0
     """The time when the first attempt of that step began."""
     recorded: list[Step] = field(default_factory=list)
@@ -188,8 +189,9 @@ def step_decided(state: RunState, record: Record, at: float, source: str) -> Non
         work.possible_since = at
     opened_at = work.opening_at if work.opening_step == step else None
     pass_id = work.opening if work.opening_step == step else ""
-    if opened_at is not None:
-        work.done += tokens if work.possible > 0 else 0
+    work.opening_step = -1
+    if opened_at is not None and work.possible > 0:  # nothing was counted as possible while the first step ran
+        work.done += tokens
         work.minute.add(opened_at, at, float(tokens), 0.0)
         work.hour.add(opened_at, at, float(tokens), 0.0)
     work.tokens += tokens
@@ -286,6 +288,7 @@ def back_to(state: RunState, version: int) -> None:
     them.
     """
     run, work = state.run, state.work
+    state.results.back_to(version)
     if version > run.step:
         return
     known = len(work.steps)

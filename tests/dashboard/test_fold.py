@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from story import Story
 
 from benchmarks.generated_log import Shape, generate
+from peers.dashboard.metrics import metrics_text
 from peers.fold import RunState, apply, apply_record, views
 from peers.fold import faults as fold_faults
 from peers.fold import members as fold_members
@@ -253,3 +255,59 @@ def test_the_status_of_a_paused_peer_says_why() -> None:
     assert views.status_view(state)["doing"] == "paused: 83 °C (limit 80)"
     apply(state, e.PeerResumed("A.1", 0, "83 °C (limit 80)"), 5.0, "A.1")
     assert views.status_view(state)["doing"] == "training stage 0"
+
+
+def test_a_step_that_a_rollback_repeats_begins_anew() -> None:
+    story = Story().steps(0, 1).wait(900).tell(e.RolledBack(2, 1, "stage 1 has no state"))
+    story.open(1, term=2).wait(4).decide(1)
+    assert [step.seconds for step in story.state.work.steps] == [4.0, 4.0]
+
+
+def test_the_goodput_leaves_out_the_first_step_in_every_window() -> None:
+    """The time of the first step is not counted as possible, since the tokens of a step are unknown before it."""
+    story = Story().steps(0, 1)
+    assert story.state.work.possible == 800.0
+    assert views.run_view(story.state)["goodput"] == pytest.approx({"60": 1.0, "3600": 1.0, "all": 1.0})
+
+
+def test_in_a_finished_run_that_goes_on_a_lost_peer_is_lost_and_one_that_left_has_left() -> None:
+    story = Story().steps(0, 0).tell(e.RunFinished(0, "all steps are decided, applied and archived")).wait(1)
+    story.tell(e.PeerGone("a.1", "the run is over: its connection broke"), e.ProcessStopped("the run is finished"))
+    story.wait(60).tell(e.ProcessStarted("coordinator", "k.0", "f" * 64, "0.1.0"), e.CoordinatorStarted(2, 0))
+    story.tell(e.PeerSeen("e.1"), e.PeerJoined("e.1", 0, "it came")).wait(9).tell(e.PeerLost("e.1", 0, "broke"))
+    words = {row["actor"]: row["word"] for row in views.peers_view(story.state)["peers"]}
+    assert words == {"a.1": "left", "b.1": "left", "c.1": "left", "d.1": "left", "e.1": "lost"}
+
+
+@pytest.mark.parametrize("back", [e.RolledBack(2, 3, "it diverged"), e.CoordinatorStarted(2, 2)])
+def test_the_results_of_a_void_version_are_forgotten(back: e.Event) -> None:
+    story = Story().steps(0, 5)
+    for version in (3, 5):
+        story.tell(e.Evaluated(version, float(version), 100), e.Sampled(version, "Once", " upon a time"))
+    story.tell(back)
+    assert views.run_view(story.state)["heldout"]["version"] == 3
+    assert [sample["version"] for sample in views.samples_view(story.state)["samples"]] == [3]
+
+
+def test_a_rollback_does_not_lower_the_counter_of_tokens() -> None:
+    def counted() -> bool:
+        text = metrics_text(views.run_view(story.state), views.pipeline_view(story.state), 0).decode()
+        return f"swarm_peer_tokens_total {800.0 * decided}\n" in text
+
+    story, decided = Story().steps(0, 5), 6
+    assert counted()
+    story.tell(e.RolledBack(2, 3, "it diverged"))
+    assert counted()
+    story.steps(3, 3)
+    decided = 7
+    assert counted()
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_nobody_gains_hours_while_the_coordinator_is_away(stopped: bool) -> None:
+    story = Story().wait(3600)
+    story.tell(e.ProcessStopped("Ctrl-C") if stopped else e.PassOpened("1:0", "train", [2, 1], 8)).wait(60 * 3600)
+    story.tell(e.ProcessStarted("coordinator", "k.0", "f" * 64, "0.1.0"), e.CoordinatorStarted(2, -1)).wait(3600)
+    story.tell(e.PeerSeen("a.1"), e.PeerJoined("a.1", 0, "came back")).wait(3600).open(0, term=2)
+    hours = {person["peer"]: person["hours"] for person in views.people_view(story.state)["people"]}
+    assert hours == {"a": 2.0, "b": 1.0, "c": 1.0, "d": 1.0}

@@ -19,6 +19,7 @@ from peers.dashboard.history import tail as tail_module
 from peers.dashboard.history.history import History
 from peers.dashboard.history.store import Store
 from peers.fold import RunState, apply_record
+from swarm import events as e
 from swarm.events import EventLog, ProcessStarted, Rotation, StateChanged, parts_of
 
 SHAPE = Shape(peers=6, stages=2, hours=0.05, step_seconds=10, kills_per_hour=120, spans=True, seed=3)
@@ -463,3 +464,14 @@ def test_a_clock_that_is_set_back_a_day_hides_nothing(home: Path, database: Path
     log.append(StateChanged("finished", "later"))
     for history in (live, History([home], database), History([home], database.with_name("fresh.sqlite"))):
         assert caught_up(history).now.run.reason == "later"
+
+
+def test_the_curves_leave_out_what_a_rollback_has_undone(home: Path, database: Path) -> None:
+    steps = [e.StepDecided(1, step, 1.0, 5.0, 1.0, 800, [], []) for step in range(6)]
+    told = [ProcessStarted("coordinator", "C.0", "run", "1", None), e.CoordinatorStarted(1, -1), *steps]
+    told += [e.Evaluated(3, 3.0, 100), e.Evaluated(5, 5.0, 100), e.RolledBack(2, 3, "it diverged")]
+    (home / "events.jsonl").write_bytes(encoded([e.to_record(event, NOON + n) for n, event in enumerate(told)]))
+    history = caught_up(History([home], database))
+    assert [row[1] for row in history.steps_after(-1, 99)] == [0, 1, 2]
+    assert history.series("heldout_loss", *history.span, 100)["last"] == [3.0]
+    history.close()

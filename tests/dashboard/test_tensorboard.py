@@ -1,5 +1,7 @@
 """TensorBoard files: the format is TensorFlow's, and a file that was torn is gone on with."""
 
+import asyncio
+import contextlib
 import json
 import struct
 import time
@@ -7,7 +9,10 @@ import time
 import pytest
 from served_dashboard import SMALL, dashboard, generated_home
 
-from peers.dashboard.tensorboard import NAME, TensorBoard, _masked, read_scalars
+from peers.dashboard.history.history import History
+from peers.dashboard.scalars import write_scalars
+from peers.dashboard.tensorboard import NAME, TensorBoard, _fields, _masked, read_scalars
+from swarm import events as e
 
 
 def test_the_checksum_is_tensorflows() -> None:
@@ -61,3 +66,67 @@ def test_every_step_of_a_run_is_written_once_also_after_a_restart(tmp_path) -> N
     assert all(values["loss"] == pytest.approx(losses[step]) for step, values in rows if "loss" in values)
     found = {step: values["heldout_loss"] for step, values in rows if "heldout_loss" in values}
     assert found == pytest.approx(heldout)
+
+
+def test_a_step_back_is_what_tensorflow_calls_a_start_and_a_restart_knows_of_it(tmp_path) -> None:
+    board = TensorBoard(tmp_path)
+    for step in range(6):
+        board.add(1000.0 + step, step, {"loss": 5.0})
+    board.go_back(1010.0, 3)
+    board.close()
+    raw = (tmp_path / NAME).read_bytes()
+    assert list(_fields(raw[-4 - 15 : -4])) == [(1, 1010.0), (2, 3), (7, b"\x08\x01")]
+    again = TensorBoard(tmp_path)
+    assert board.last == again.last == {"loss": 2}
+    again.close()
+
+
+class _Asked:
+    """Answers one question about a history, then ends the writing of scalars."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._asked = False
+
+    async def ask(self, question):
+        if self._asked:
+            raise EOFError
+        self._asked = True
+        return question(self._history)
+
+
+@pytest.mark.parametrize("repeated", [0, 2, 5])
+def test_what_a_rollback_has_undone_is_replaced(tmp_path, repeated: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`repeated`: number of steps that were decided again before the figures are read."""
+    monkeypatch.setattr("peers.dashboard.scalars._EVERY_S", 0.0)
+
+    def decided(step: int, loss: float) -> e.Event:
+        return e.StepDecided(1, step, 1.0, loss, 1.0, 800, [], [])
+
+    told = [e.ProcessStarted("coordinator", "C.0", "run", "1", None), e.CoordinatorStarted(1, -1)]
+    told += [*(decided(step, 9.0) for step in range(6)), e.Evaluated(3, 8.0, 100), e.Evaluated(5, 8.0, 100)]
+    back = [e.RolledBack(2, 3, "it diverged"), *(decided(3 + step, 4.0) for step in range(repeated))]
+    again = [decided(step, 4.0) for step in range(3 + repeated, 8)]
+    again += [e.Evaluated(5, 2.0, 100)]
+    history, at = History([tmp_path], tmp_path / "history.sqlite"), 1000.0
+    for part in (told, back, again):
+        with (tmp_path / "events.jsonl").open("a") as log:
+            for event in part:
+                at += 1.0
+                log.write(json.dumps(e.to_record(event, at), separators=(",", ":")) + "\n")
+        while history.follow():
+            pass
+        board = TensorBoard(tmp_path)
+        with contextlib.suppress(EOFError):
+            asyncio.run(write_scalars(_Asked(history), board))
+        board.close()
+    history.close()
+    losses, heldout = {}, {}
+    for _, step, values, _ in read_scalars(tmp_path / NAME):
+        if not values:
+            losses = {each: loss for each, loss in losses.items() if each < step}
+            heldout = {each: loss for each, loss in heldout.items() if each < step}
+        losses |= {step: values["loss"]} if "loss" in values else {}
+        heldout |= {step: values["heldout_loss"]} if "heldout_loss" in values else {}
+    assert losses == dict.fromkeys(range(3), 9.0) | dict.fromkeys(range(3, 8), 4.0)
+    assert heldout == {3: 8.0, 5: 2.0}

@@ -207,6 +207,17 @@ class History:
             (step, limit),
         )
 
+    def kept_step(self, step: int, decided_at: float) -> int:
+        """`step`, which was decided at `decided_at`, or the last step before it that no rollback has undone since; -1:
+        all were undone. Without all events until then, `step`.
+        """
+        stored = not self._trouble or self._store.path is None
+        if not stored or self.span[1] <= decided_at:
+            return step
+        query = "SELECT max(step) FROM steps WHERE step <= ? AND decided_at <= ?"
+        found = self._store.value(query, (step, decided_at))
+        return -1 if found is None else int(found)
+
     def evaluations_after(self, version: int, limit: int) -> list[tuple[Any, ...]]:
         """The evaluations after this one: time, version, loss."""
         return self._store.rows(
@@ -288,6 +299,7 @@ class History:
             self._take_steps(*range(max(self._last_step + 1, state.run.step - 63), state.run.step + 1))
         if state.run.step < self._last_step:
             store.add("DELETE FROM steps WHERE step > ?", (state.run.step,))
+            store.add("DELETE FROM evaluations WHERE version > ?", (state.run.step + 1,))
         self._last_step = state.run.step
         if kind == "Evaluated" and state.results.evaluations:
             each = state.results.evaluations[-1]

@@ -1,7 +1,7 @@
 """A database of rows made from the logs. Rows are collected, and written together. Its tables:
 
 steps        a row for each decided step that was not rolled back
-evaluations, samples
+evaluations  a row for each held-out loss of a version that was not rolled back
 faults       the newest state of each fault
 marks        what the time bar marks, without the faults
 work         the place in a log of each peer's report about a step

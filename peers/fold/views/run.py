@@ -50,6 +50,7 @@ def run_view(
         "steps": total_steps(state, facts),
         "open": _open(state),
         "tokens": work.tokens,
+        "tokens_undone": state.people.undone,
         "tokens_per_step": work.tokens_per_step or (facts.tokens_per_step if facts is not None else None),
         "eta_s": _eta(state, facts),
         "loss": last.loss if last is not None else None,

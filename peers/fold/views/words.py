@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from peers.fold.faults import LEFT
+from peers.fold.faults import LEFT, OVER
 from peers.fold.members import Gone, Member
 from peers.fold.reading import peer_of
 from peers.fold.state import RunState
@@ -47,7 +47,7 @@ def why_of(member: Member | Gone | None) -> str:
 def word_of(state: RunState, member: Member | Gone) -> str:
     if isinstance(member, Gone):
         over = state.run.finished_at is not None and member.left_at >= state.run.finished_at
-        return "left" if over or member.reason.startswith(LEFT) else "lost"
+        return "left" if over or member.reason.startswith((LEFT, OVER)) else "lost"
     return _word(state, member, _slow(state))
 
 
