@@ -56,15 +56,17 @@ class Answers:
             making.add_done_callback(lambda _: self._making.pop(key, None))
         return await asyncio.shield(making)
 
-    async def data(self, topic: str, query: Query) -> tuple[dict[str, Any], float]:
-        """The answer as the organiser sees it, and the seconds of CPU time that it took. Raises Denied."""
+    async def data(self, topic: str, query: Query, *, own: bool = False) -> tuple[dict[str, Any], float]:
+        """The answer as the organiser sees it, and the seconds of CPU time that it took. `own`: as for `Reader.ask`.
+        Raises Denied.
+        """
 
         def timed(history: History) -> tuple[dict[str, Any], float]:
             began = time.thread_time()
             answer = self._topics[topic](history, query)
             return answer, time.thread_time() - began
 
-        answer, seconds = await self._reader.ask(timed)
+        answer, seconds = await self._reader.ask(timed, own=own)
         added = self._additions.get(topic)
         return answer if added is None else answer | added(answer), seconds
 

@@ -187,7 +187,7 @@ def _parts(options: DashboardOptions, database: Path, gate: Gate) -> Parts:
     @contextlib.asynccontextmanager
     async def work() -> AsyncIterator[None]:
         await reader.open()
-        manifest = reader.ask(lambda _: topics.facts)  # load it now, so that the first viewer need not wait
+        manifest = reader.ask(lambda _: topics.facts, own=True)  # load it now, so that no viewer waits
         jobs: list[Coroutine[Any, Any, Any]] = [reader.follow(), hub.run(), exports.run(), manifest]
         if options.tensorboard is not None:
             jobs.append(write_scalars(reader, TensorBoard(options.tensorboard)))
@@ -219,7 +219,7 @@ async def _look(answers: Answers, topic: str) -> tuple[dict[str, Any], float]:
     something is new.
     """
     run_or = "run" if topic in ("timeline", "log") else topic
-    answer, seconds = await answers.data(run_or, Query())
+    answer, seconds = await answers.data(run_or, Query(), own=True)
     if topic == "timeline":
         return {"last_step": answer["step"]}, 0.0
     if topic == "log":

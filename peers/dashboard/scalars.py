@@ -21,7 +21,7 @@ async def write_scalars(reader: Reader, board: TensorBoard) -> None:
         def rows(history: History, done: int = done, evaluated: int = evaluated) -> tuple[_Rows, _Rows]:
             return history.steps_after(done, _AT_ONCE), history.evaluations_after(evaluated, _AT_ONCE)
 
-        steps, evaluations = await reader.ask(rows)
+        steps, evaluations = await reader.ask(rows, own=True)
         for at, step, *figures in steps:
             done = step
             values = {tag: value for tag, value in zip(_TAGS, figures, strict=True) if value is not None}
