@@ -234,3 +234,25 @@ def test_a_viewer_that_leaves_during_a_look_takes_no_news_along() -> None:
 
     before, after = asyncio.run(scene())
     assert b'"step":1' in before and b'"step":2' in after
+
+
+def test_viewers_that_come_at_once_share_a_look() -> None:
+    looks: list[str] = []
+
+    async def look(topic: str) -> tuple[dict[str, object], float]:
+        looks.append(topic)
+        await asyncio.sleep(0)
+        return {"step": 1}, 0.0
+
+    async def first_message(hub: Hub) -> bytes:
+        messages = _Viewer(hub, ("run", "faults"), 0, None, Access.READ).messages()
+        await anext(messages)  # how long to wait before dialling again
+        return await anext(messages)
+
+    async def scene() -> list[bytes]:
+        hub = Hub(look)
+        return await asyncio.gather(*(first_message(hub) for _ in range(MOST_STREAMS)))
+
+    for message in asyncio.run(scene()):
+        assert b'"topic":"run","data":{"step":1}' in message and b'"topic":"faults"' in message
+    assert looks == ["run", "faults"]
