@@ -17,6 +17,8 @@ Topic = Callable[[History, Query], dict[str, Any]]
 """Computes the answer of a topic. Raises Denied for unknown things."""
 
 _MOST_BYTES = 16 << 20
+MOST_KEPT = 2_000
+"""Answers that are kept. A small answer takes a kilobyte or two beyond its bytes, for its question above all."""
 _SETTLED_S = 120.0
 """Seconds after which an answer about the past no longer changes. Until then, the logs of other machines, which are
 merged into it, may add to it.
@@ -83,7 +85,7 @@ class Answers:
     def _keep(self, key: _Key, body: Body) -> None:
         self._kept[key] = body
         self._kept_bytes += body.size
-        while self._kept_bytes > _MOST_BYTES:
+        while self._kept_bytes > _MOST_BYTES or len(self._kept) > MOST_KEPT:
             oldest = next(iter(self._kept))
             self._kept_bytes -= self._kept.pop(oldest).size
 

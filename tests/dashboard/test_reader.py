@@ -1,4 +1,4 @@
-"""The thread that answers questions: viewers wait in a queue that has an end."""
+"""The thread that answers questions: viewers wait in a queue that has an end, and few answers are kept."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from peers.dashboard.access import Denied
-from peers.dashboard.answers import Answers
+from peers.dashboard.answers import MOST_KEPT, Answers
 from peers.dashboard.history.history import History
 from peers.dashboard.process import _look
+from peers.dashboard.query import Query
 from peers.dashboard.reader import MOST_WAITING, Reader
 from peers.dashboard.scalars import write_scalars
 from peers.dashboard.stream import TOPICS
 from peers.dashboard.tensorboard import TensorBoard
+from peers.dashboard.tokens import Access
 from peers.dashboard.topics import Topics
 
 
@@ -44,5 +46,22 @@ def test_questions_of_viewers_do_not_keep_out_the_dashboards_own(tmp_path: Path)
         await asyncio.wait([writing])
         await reader.close()
         board.close()
+
+    asyncio.run(scene())
+
+
+def test_the_newest_answers_are_kept_and_no_more(tmp_path: Path) -> None:
+    made: list[float | None] = []
+
+    async def scene() -> None:
+        reader = Reader(lambda: History([tmp_path], tmp_path / "history.sqlite"), lambda: "")
+        await reader.open()
+        answers = Answers(reader, {"marks": lambda _, query: {"made": made.append(query.first)}}, {})
+        questions = [Query(first=float(number)) for number in range(MOST_KEPT + 1)]
+        for question in (*questions, questions[-1], questions[1], questions[0]):
+            await answers.body("marks", question, Access.READ)
+        assert made == [question.first for question in (*questions, questions[0])], "only the oldest is made again"
+        assert len(answers._kept) == MOST_KEPT
+        await reader.close()
 
     asyncio.run(scene())
