@@ -14,6 +14,7 @@ import pytest
 from served_dashboard import Dashboard, dashboard, generated_home
 
 from benchmarks.generated_log import Shape
+from peers.dashboard.process import STREAMED_SAMPLES
 from peers.dashboard.stream import MOST_STREAMS, Hub, _Viewer
 from peers.dashboard.tokens import Access
 
@@ -137,6 +138,24 @@ def test_a_viewer_costs_at_most_2_kB_a_second(shown: Dashboard, home: Path) -> N
         pass
     seconds = time.monotonic() - began
     assert 0 < viewer.nbytes - before <= 2_000 * seconds + 10_000, "10 kB: one message more than its share"
+    viewer.close()
+
+
+def test_only_the_newest_samples_are_streamed(shown: Dashboard, home: Path) -> None:
+    def sample(version: int) -> None:
+        record = {"kind": "Sampled", "version": version, "prompt": "The city of", "text": f" number {version}"}
+        with (home / "events.jsonl").open("a") as file:
+            file.write(json.dumps({"at": time.time(), **record}) + "\n")
+
+    for version in range(100, 120):
+        sample(version)
+    shown.wait("/api/v1/samples", lambda answer: [each["version"] for each in answer["samples"][:1]] == [119])
+    viewer = Stream(shown, "topics=samples")
+    found = [viewer.read()[1]["data"]["samples"]]
+    sample(120)
+    found.append(viewer.read()[1]["data"]["samples"])
+    assert [[each["version"] for each in samples] for samples in found] == [[119, 118, 117], [120, 119, 118]]
+    assert found[1] == shown.get("/api/v1/samples")["samples"][:STREAMED_SAMPLES]
     viewer.close()
 
 

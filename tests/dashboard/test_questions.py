@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,10 +54,14 @@ def test_questions_of_viewers_do_not_keep_out_the_dashboards_own(tmp_path: Path)
 def test_the_newest_answers_are_kept_and_no_more(tmp_path: Path) -> None:
     made: list[float | None] = []
 
+    def marks(history: History, query: Query) -> dict[str, Any]:
+        made.append(query.first)
+        return {"first": query.first}
+
     async def scene() -> None:
         reader = Reader(lambda: History([tmp_path], tmp_path / "history.sqlite"), lambda: "")
         await reader.open()
-        answers = Answers(reader, {"marks": lambda _, query: {"made": made.append(query.first)}}, {})
+        answers = Answers(reader, {"marks": marks}, {})
         questions = [Query(first=float(number)) for number in range(MOST_KEPT + 1)]
         for question in (*questions, questions[-1], questions[1], questions[0]):
             await answers.body("marks", question, Access.READ)
