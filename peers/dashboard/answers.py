@@ -17,6 +17,8 @@ Topic = Callable[[History, Query], dict[str, Any]]
 """Computes the answer of a topic. Raises Denied for unknown things."""
 
 _MOST_BYTES = 16 << 20
+MOST_KEPT = 2_000
+"""Answers that are kept. A small answer takes a kilobyte or two beyond its bytes, for its question above all."""
 _SETTLED_S = 120.0
 """Seconds after which an answer about the past no longer changes. Until then, the logs of other machines, which are
 merged into it, may add to it.
@@ -56,15 +58,17 @@ class Answers:
             making.add_done_callback(lambda _: self._making.pop(key, None))
         return await asyncio.shield(making)
 
-    async def data(self, topic: str, query: Query) -> tuple[dict[str, Any], float]:
-        """The answer as the organiser sees it, and the seconds of CPU time that it took. Raises Denied."""
+    async def data(self, topic: str, query: Query, *, own: bool = False) -> tuple[dict[str, Any], float]:
+        """The answer as the organiser sees it, and the seconds of CPU time that it took. `own`: as for `Reader.ask`.
+        Raises Denied.
+        """
 
         def timed(history: History) -> tuple[dict[str, Any], float]:
             began = time.thread_time()
             answer = self._topics[topic](history, query)
             return answer, time.thread_time() - began
 
-        answer, seconds = await self._reader.ask(timed)
+        answer, seconds = await self._reader.ask(timed, own=own)
         added = self._additions.get(topic)
         return answer if added is None else answer | added(answer), seconds
 
@@ -81,7 +85,7 @@ class Answers:
     def _keep(self, key: _Key, body: Body) -> None:
         self._kept[key] = body
         self._kept_bytes += body.size
-        while self._kept_bytes > _MOST_BYTES:
+        while self._kept_bytes > _MOST_BYTES or len(self._kept) > MOST_KEPT:
             oldest = next(iter(self._kept))
             self._kept_bytes -= self._kept.pop(oldest).size
 

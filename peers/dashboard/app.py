@@ -30,7 +30,7 @@ from peers.dashboard import downloads
 from peers.dashboard.access import Denied, Gate
 from peers.dashboard.answers import Answers
 from peers.dashboard.assets import INDEX, Assets
-from peers.dashboard.body import Body, to_json
+from peers.dashboard.body import Body, to_json, without_addresses
 from peers.dashboard.control import Control
 from peers.dashboard.exports import Exports
 from peers.dashboard.guard import Guard
@@ -210,8 +210,9 @@ class _Routes:
         return JSONResponse(await self._parts.passes.revoke(_text(given, "serial", 64), _text(given, "why", 400)))
 
     async def exports(self, request: Request) -> Response:
-        self._parts.gate.require(request, Access.PUBLIC)
-        return JSONResponse({"exports": self._parts.exports.listed()})
+        access = self._parts.gate.require(request, Access.PUBLIC)
+        raw = to_json({"exports": self._parts.exports.listed()})  # the reason of a failed export can name a path
+        return Body.of(without_addresses(raw) if access is Access.PUBLIC else raw).response(request)
 
     async def export(self, request: Request) -> Response:
         self._organiser_acts(request)

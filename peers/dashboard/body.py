@@ -16,15 +16,24 @@ from starlette.responses import Response
 _LEAST_PACKED = 600  # bytes; shorter bodies are not worth packing
 _LEVEL = 5
 
+_START = rb"(?:(?<!\w)|(?<=\\[bfnrt])|(?<=\\u[0-9a-f]{4}))"
+"""Not inside a word. In JSON, the letter of an escape such as \n stands in front of what begins a line."""
+_PART = rb"(?:[^\s\"\\,:;)/]|\\u[0-9a-f]{4})"
+"""One character of a name in a path; in JSON, letters beyond ASCII are escaped."""
 _ADDRESS = re.compile(
     rb"/(?:ip4|ip6|dns|dns4|dns6|dnsaddr)/[^/\s\"\\,)]+(?:/(?:tcp|udp)/\d+)?"
-    rb"|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?\b"
-    rb"|(?<![\w:.])(?:[0-9A-Fa-f]{1,4}:){4,7}[0-9A-Fa-f]{1,4}(?![\w:])"
-    rb"|(?<![\w:.])(?:[0-9A-Fa-f]{1,4}:){0,6}[0-9A-Fa-f]{0,4}::(?:[0-9A-Fa-f]{1,4}:){0,6}[0-9A-Fa-f]{1,4}(?![\w:])"
-    rb"|/(?:home|root|Users|tmp|var|mnt|srv|media|opt)(?:/[^\s\"\\,:;)]*)+"
+    rb"|(?=[0-9A-Fa-f:])" + _START + rb"(?:"
+    rb"(?:[0-9A-Fa-f]{0,4}:){2,7}\d{1,3}(?:\.\d{1,3}){3}\b"  # IPv4 inside IPv6
+    rb"|\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?\b"
+    rb"|(?:[0-9A-Fa-f]{1,4}:){4,7}[0-9A-Fa-f]{1,4}(?![\w:])"
+    rb"|(?:[0-9A-Fa-f]{1,4}:){0,6}[0-9A-Fa-f]{0,4}::(?:[0-9A-Fa-f]{1,4}:){0,6}[0-9A-Fa-f]{1,4}(?![\w:])"
+    rb"|(?:[0-9A-Fa-f]{1,4}:){2,7}:(?![\w:])"
+    rb")"
+    rb"|/(?:home|root|Users|tmp|var|mnt|srv|media|opt)(?:/" + _PART + rb"*)+"
+    rb"|(?:" + _START + rb"(?<![<./])|(?<=file://))/(?=[\w.~@+-]|\\u)" + _PART + rb"+(?:/" + _PART + rb"*)+"
 )
-"""Matches addresses, and paths of a machine, inside texts. (A time of day has two colons; an IPv6 address has more, or
-two in a row.)
+"""Matches addresses, and paths of a machine, inside texts. A path begins at the root and has two parts or more: `6/s`
+and the `</s>` of a tokenizer are none. (A time of day has two colons; an IPv6 address has more, or two in a row.)
 """
 
 

@@ -47,6 +47,8 @@ _BACKLOG = 128
 _CHANCE_TO_FINISH_S = 2
 _MOST_HEAD = 16_384
 _LONGEST_REASON = 200
+STREAMED_SAMPLES = 3
+"""As many as the Run page shows."""
 
 
 class DashboardError(ValueError):
@@ -187,7 +189,7 @@ def _parts(options: DashboardOptions, database: Path, gate: Gate) -> Parts:
     @contextlib.asynccontextmanager
     async def work() -> AsyncIterator[None]:
         await reader.open()
-        manifest = reader.ask(lambda _: topics.facts)  # load it now, so that the first viewer need not wait
+        manifest = reader.ask(lambda _: topics.facts, own=True)  # load it now, so that no viewer waits
         jobs: list[Coroutine[Any, Any, Any]] = [reader.follow(), hub.run(), exports.run(), manifest]
         if options.tensorboard is not None:
             jobs.append(write_scalars(reader, TensorBoard(options.tensorboard)))
@@ -216,14 +218,17 @@ def _cut_off(home: Home) -> str:
 
 async def _look(answers: Answers, topic: str) -> tuple[dict[str, Any], float]:
     """Compute a topic of the stream. For most topics this is the answer itself; for two topics it is only a sign that
-    something is new.
+    something is new. Of the samples it is the newest ones: a new sample would otherwise send the texts of all of them
+    again, and the viewer's other topics would wait for seconds.
     """
     run_or = "run" if topic in ("timeline", "log") else topic
-    answer, seconds = await answers.data(run_or, Query())
+    answer, seconds = await answers.data(run_or, Query(), own=True)
     if topic == "timeline":
         return {"last_step": answer["step"]}, 0.0
     if topic == "log":
         return {"last_at": answer["last_at"]}, 0.0
+    if topic == "samples":
+        return {**answer, "samples": answer["samples"][:STREAMED_SAMPLES]}, seconds
     return answer, seconds
 
 

@@ -1,7 +1,8 @@
 """The only thread that follows the logs and answers questions about them.
 
 The history and the run's state change in place as the logs grow, so questions are answered in the same thread. The
-queue of questions is bounded: when it is full, questions are refused, and the logs are still followed.
+queue of viewers' questions is bounded: when it is full, further ones are refused. The logs are still followed, and the
+dashboard's own questions are still answered.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from peers.dashboard.history.history import History
 
 Answer = TypeVar("Answer")
 
-_MOST_WAITING = 64
+MOST_WAITING = 64
+"""Questions of viewers that may wait at the same time."""
+
 _LOOK_EVERY_S = 1.0
 _SHARE = 0.25
 """Fraction of a core that is spent on logs which grow all the time."""
@@ -51,9 +54,13 @@ class Reader:
             pause = max(_LOOK_EVERY_S, took / _SHARE) if self.caught_up else 0.001
             await asyncio.sleep(pause)
 
-    async def ask(self, question: Callable[[History], Answer]) -> Answer:
-        """Answer a question, or raise its errors. Raises Denied if too many questions are waiting."""
-        if self._waiting >= _MOST_WAITING:
+    async def ask(self, question: Callable[[History], Answer], *, own: bool = False) -> Answer:
+        """Answer a question, or raise its errors. `own`: the dashboard itself asks, and no viewer can make it ask more
+        often. Raises Denied if too many questions are waiting, but never for an own question.
+        """
+        if own:
+            return await self._in_thread(lambda: question(self._held))
+        if self._waiting >= MOST_WAITING:
             raise Denied(503, "too many questions at once: ask again in a moment", 2.0)
         self._waiting += 1
         try:

@@ -28,7 +28,7 @@ async def write_scalars(reader: Reader, board: TensorBoard) -> None:
             steps, evaluations = history.steps_after(kept, _AT_ONCE), history.evaluations_after(evaluated, _AT_ONCE)
             return kept, history.span[1], steps, evaluations
 
-        kept, now, steps, evaluations = await reader.ask(rows)
+        kept, now, steps, evaluations = await reader.ask(rows, own=True)
         if kept != done:
             board.go_back(now, kept + 1)
             done, evaluated = kept, min(evaluated, kept)

@@ -63,6 +63,7 @@ class Hub:
         self._epoch = secrets.token_hex(4)
         self._number = 0
         self._stale = {*TOPICS}
+        self._looking: dict[str, asyncio.Task[None]] = {}
         self._news = asyncio.Event()  # replaced after each change
         self.streams = 0
 
@@ -93,12 +94,26 @@ class Hub:
         # the stream makes its own pings, because they must pass through the packer
         return _Stream(viewer.messages(), headers=headers, ping=0, send_timeout=_SEND_TIMEOUT_S)
 
+    async def _bring_up_to_date(self, names: Iterable[str]) -> None:
+        """Compute the topics of a new viewer that are not up to date."""
+        for name in names:
+            if not self._topics[name].keys or name in self._stale or name in self._looking:
+                await self._refresh(name)
+
     async def _refresh(self, name: str) -> None:
+        """Compute a topic. All who need it at the same time share one look, which goes on if one of them leaves."""
+        looking = self._looking.get(name)
+        if looking is None:
+            looking = self._looking[name] = asyncio.create_task(self._compute(name))
+            looking.add_done_callback(lambda _: self._looking.pop(name, None))
+        await asyncio.shield(looking)
+
+    async def _compute(self, name: str) -> None:
         self._stale.discard(name)  # before the look: what comes during it makes the topic stale again
         topic = self._topics[name]
         try:
             answer, seconds = await self._look(name)
-        except BaseException:  # also if the viewer that this was for has left
+        except BaseException:  # also if it is cancelled
             self._stale.add(name)
             raise
         # Garbage collection in one look would otherwise delay the next one by minutes.
@@ -140,9 +155,7 @@ class _Viewer:
         for name in self._seen:
             hub._topics[name].viewers += 1
         try:
-            for name in self._seen:
-                if not hub._topics[name].keys or name in hub._stale:
-                    await hub._refresh(name)
+            await hub._bring_up_to_date(self._seen)
             yield self._packed(b"retry: 3000\n\n")
             while True:
                 message, change = self._message()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 import stat
 from collections.abc import Iterator
@@ -194,6 +195,23 @@ def test_the_public_sees_no_address(public: Dashboard, home: Path) -> None:
         assert "12:34:56" in answer
     whole = public.get("/api/v1/log", Authorization=f"Bearer {public.token}")
     assert "203.0.113.7" in str(whole), "the organiser sees it"
+
+
+def test_the_public_sees_no_path_of_a_failed_export(public: Dashboard, home: Path) -> None:
+    shard = home / "archive" / "00000007" / "stage-0.safetensors"
+    shard.parent.mkdir(parents=True)
+    shard.touch()
+    (home / "exports").touch()  # where the folder should be
+    try:
+        assert public.act("/api/v1/exports", {"version": 7}).status == 202
+        for path in ("/api/v1/exports", "/api/v1/checkpoints"):
+            answer = public.wait(path, lambda answer: [each["state"] for each in answer["exports"]] == ["failed"])
+            assert answer["exports"][0]["text"] == "[Errno 17] File exists: '(address)"
+        whole = public.get("/api/v1/exports", Authorization=f"Bearer {public.token}")
+        assert str(home / "exports") in whole["exports"][0]["text"], "the organiser sees it"
+    finally:
+        shutil.rmtree(home / "archive")
+        (home / "exports").unlink()
 
 
 def test_files_of_tokens_are_the_owners_alone(exposed: Dashboard, home: Path) -> None:

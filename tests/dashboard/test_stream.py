@@ -14,6 +14,7 @@ import pytest
 from served_dashboard import Dashboard, dashboard, generated_home
 
 from benchmarks.generated_log import Shape
+from peers.dashboard.process import STREAMED_SAMPLES
 from peers.dashboard.stream import MOST_STREAMS, Hub, _Viewer
 from peers.dashboard.tokens import Access
 
@@ -140,6 +141,24 @@ def test_a_viewer_costs_at_most_2_kB_a_second(shown: Dashboard, home: Path) -> N
     viewer.close()
 
 
+def test_only_the_newest_samples_are_streamed(shown: Dashboard, home: Path) -> None:
+    def sample(version: int) -> None:
+        record = {"kind": "Sampled", "version": version, "prompt": "The city of", "text": f" number {version}"}
+        with (home / "events.jsonl").open("a") as file:
+            file.write(json.dumps({"at": time.time(), **record}) + "\n")
+
+    for version in range(100, 120):
+        sample(version)
+    shown.wait("/api/v1/samples", lambda answer: [each["version"] for each in answer["samples"][:1]] == [119])
+    viewer = Stream(shown, "topics=samples")
+    found = [viewer.read()[1]["data"]["samples"]]
+    sample(120)
+    found.append(viewer.read()[1]["data"]["samples"])
+    assert [[each["version"] for each in samples] for samples in found] == [[119, 118, 117], [120, 119, 118]]
+    assert found[1] == shown.get("/api/v1/samples")["samples"][:STREAMED_SAMPLES]
+    viewer.close()
+
+
 def test_topics_that_are_none(shown: Dashboard) -> None:
     for query in ("topics=", "topics=nothing", "topics=run,x"):
         assert shown.ask(f"/events?{query}").status == 400
@@ -234,3 +253,25 @@ def test_a_viewer_that_leaves_during_a_look_takes_no_news_along() -> None:
 
     before, after = asyncio.run(scene())
     assert b'"step":1' in before and b'"step":2' in after
+
+
+def test_viewers_that_come_at_once_share_a_look() -> None:
+    looks: list[str] = []
+
+    async def look(topic: str) -> tuple[dict[str, object], float]:
+        looks.append(topic)
+        await asyncio.sleep(0)
+        return {"step": 1}, 0.0
+
+    async def first_message(hub: Hub) -> bytes:
+        messages = _Viewer(hub, ("run", "faults"), 0, None, Access.READ).messages()
+        await anext(messages)  # how long to wait before dialling again
+        return await anext(messages)
+
+    async def scene() -> list[bytes]:
+        hub = Hub(look)
+        return await asyncio.gather(*(first_message(hub) for _ in range(MOST_STREAMS)))
+
+    for message in asyncio.run(scene()):
+        assert b'"topic":"run","data":{"step":1}' in message and b'"topic":"faults"' in message
+    assert looks == ["run", "faults"]

@@ -1,0 +1,72 @@
+"""The thread that answers questions: viewers wait in a queue that has an end, and few answers are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peers.dashboard.access import Denied
+from peers.dashboard.answers import MOST_KEPT, Answers
+from peers.dashboard.history.history import History
+from peers.dashboard.process import _look
+from peers.dashboard.query import Query
+from peers.dashboard.reader import MOST_WAITING, Reader
+from peers.dashboard.scalars import write_scalars
+from peers.dashboard.stream import TOPICS
+from peers.dashboard.tensorboard import TensorBoard
+from peers.dashboard.tokens import Access
+from peers.dashboard.topics import Topics
+
+
+def test_questions_of_viewers_do_not_keep_out_the_dashboards_own(tmp_path: Path) -> None:
+    """The stream and the TensorBoard file end the process if they fail."""
+
+    async def scene() -> None:
+        reader = Reader(lambda: History([tmp_path], tmp_path / "history.sqlite"), lambda: "")
+        await reader.open()
+        answers, board = Answers(reader, Topics([tmp_path]).by_name(), {}), TensorBoard(tmp_path / "board")
+        go_on = threading.Event()
+        asked = [asyncio.create_task(reader.ask(lambda _: go_on.wait())) for _ in range(MOST_WAITING)]
+        await asyncio.sleep(0)  # now each of them waits
+        try:
+            with pytest.raises(Denied, match="too many questions"):
+                await reader.ask(lambda _: None)
+            looks = [asyncio.create_task(_look(answers, topic)) for topic in TOPICS]
+            writing = asyncio.create_task(write_scalars(reader, board))
+            await asyncio.sleep(0)
+            assert not writing.done()
+        finally:
+            go_on.set()
+        assert all(answer for answer, _ in await asyncio.gather(*looks))
+        await asyncio.gather(*asked)
+        writing.cancel()
+        await asyncio.wait([writing])
+        await reader.close()
+        board.close()
+
+    asyncio.run(scene())
+
+
+def test_the_newest_answers_are_kept_and_no_more(tmp_path: Path) -> None:
+    made: list[float | None] = []
+
+    def marks(history: History, query: Query) -> dict[str, Any]:
+        made.append(query.first)
+        return {"first": query.first}
+
+    async def scene() -> None:
+        reader = Reader(lambda: History([tmp_path], tmp_path / "history.sqlite"), lambda: "")
+        await reader.open()
+        answers = Answers(reader, {"marks": marks}, {})
+        questions = [Query(first=float(number)) for number in range(MOST_KEPT + 1)]
+        for question in (*questions, questions[-1], questions[1], questions[0]):
+            await answers.body("marks", question, Access.READ)
+        assert made == [question.first for question in (*questions, questions[0])], "only the oldest is made again"
+        assert len(answers._kept) == MOST_KEPT
+        await reader.close()
+
+    asyncio.run(scene())
