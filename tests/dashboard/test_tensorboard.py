@@ -88,7 +88,7 @@ class _Asked:
         self._history = history
         self._asked = False
 
-    async def ask(self, question):
+    async def ask(self, question, *, own):
         if self._asked:
             raise EOFError
         self._asked = True
