@@ -23,7 +23,7 @@ from peers.dashboard.body import to_json, without_addresses
         ("tried:\n2001:db8::17", "tried:\n(address)"),
         ("no space in /home/josé/runs/x", "no space in (address)"),
         ("'/data/ann/runs/x': no space", "'(address): no space"),
-        ("/work/ann", "(address)"),
+        ("/srv/ann", "(address)"),
         ("path:/data/ann/x", "path:(address)"),
         ("(/scratch/u/ann)", "((address))"),
         ("file:///run/user/1000/x", "file://(address)"),
