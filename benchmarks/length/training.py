@@ -183,27 +183,23 @@ class Training:
         self._loss_sum = torch.compile(self._stages[-1].loss_sum)
 
     def _optimizers_of(self, muon: bool) -> list[torch.optim.Optimizer]:
-        section = self._manifest.optimizer
-        hidden = [p for name, p in self._named() if muon and ".layers." in name and p.ndim == 2]
-        taken = {id(p) for p in hidden}
+        section, cuda = self._manifest.optimizer, self._device.type == "cuda"
+        if muon and cuda:
+            raise ValueError("rows with Muon are trained on a CPU: torch's Muon does not work in a CUDA graph")
+        hidden = {name: p for name, p in self._named() if muon and ".layers." in name and p.ndim == 2}
+        rest = [named for named in self._named() if named[0] not in hidden]
         groups = [
-            {
-                "params": [p for name, p in self._named() if id(p) not in taken and decays(name, p) is yes],
-                "weight_decay": rate,
-            }
+            {"params": [p for name, p in rest if decays(name, p) is yes], "weight_decay": rate}
             for yes, rate in ((True, section.weight_decay), (False, 0.0))
         ]
-        cuda = self._device.type == "cuda"
         betas = (section.beta1, section.beta2)
         adamw = torch.optim.AdamW(groups, lr=self._rate, betas=betas, eps=section.eps, fused=cuda, capturable=cuda)
-        if not hidden:
+        if not muon:
             return [adamw]
-        if cuda:
-            raise ValueError("rows with Muon are trained on a CPU: torch's Muon does not work in a CUDA graph")
         # with this adjustment an update has AdamW's size, so that one schedule serves both (Liu et al. 2025)
         decay, adjusted = section.weight_decay, "match_rms_adamw"
         rate: float = self._rate  # type: ignore[assignment]  # it takes a tensor too
-        return [torch.optim.Muon(hidden, lr=rate, weight_decay=decay, adjust_lr_fn=adjusted), adamw]
+        return [torch.optim.Muon(hidden.values(), lr=rate, weight_decay=decay, adjust_lr_fn=adjusted), adamw]
 
     def _capture(self) -> tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph]:
         """Graphs of a training step and of a held-out batch; state is afterwards as it was."""

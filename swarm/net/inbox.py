@@ -176,7 +176,8 @@ class Inbox:
         """
         if isinstance(message, m.Padding):
             return message_allowance.cost_of_useless(header)
-        if channel_of(message) is Channel.CONTROL or self._is_passed_on(message):
+        passed_on = isinstance(message, m.Relay) and message.destination != self._me
+        if passed_on or channel_of(message) is Channel.CONTROL:
             return message_allowance.cost_of(header, parts)
         author, data = sender, message
         if isinstance(message, m.Relay):
@@ -184,9 +185,6 @@ class Inbox:
         if not isinstance(data, m.WithPayload) or self._observer.expects(author, data):
             return None
         return message_allowance.cost_of_useless(payload)
-
-    def _is_passed_on(self, message: m.Message) -> bool:
-        return isinstance(message, m.Relay) and message.destination != self._me
 
     def _check(self, sender: Actor, message: m.Message, channel: Channel) -> None:
         if channel_of(message) is not channel:

@@ -161,7 +161,7 @@ class Network:
     def pad(self, actor: Actor, kind: int, nbytes: int) -> None:
         """Send padding before data of this kind (see `Padding`), if a stream to the actor is open."""
         link = self._links.get(actor)
-        if link is None or not link.open or link.hopeless is not None:
+        if link is None or not link.open:
             return
         for start in range(0, nbytes, m.MAX_FILLER):
             link.send(m.Padding(kind, bytes(min(m.MAX_FILLER, nbytes - start))))

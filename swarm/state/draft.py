@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import FileIO
@@ -101,8 +102,7 @@ def write_draft(path: Path, source: Source, run_hash: str, stage: int) -> Draft:
 
 def need_room(folder: Path, nbytes: int) -> None:
     """Raise OSError (ENOSPC) unless the folder's disk has room for so many bytes and SPARE_BYTES."""
-    disk = os.statvfs(folder)
-    if disk.f_bavail * disk.f_frsize < nbytes + SPARE_BYTES:
+    if shutil.disk_usage(folder).free < nbytes + SPARE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 

@@ -129,6 +129,12 @@ class Peer:
         self.loop.until(start + 4.0)
         return [(at - start, *what) for at, *what in self.padded if at >= start]  # type: ignore[misc]
 
+    def settle(self, steps: int) -> None:
+        """Run steps, and forget their padding."""
+        for _ in range(steps):
+            self.run_step()
+        self.padded.clear()
+
 
 def test_from_the_second_step_on_padding_goes_before_each_burst(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Peer(monkeypatch)
@@ -153,9 +159,7 @@ def test_from_the_second_step_on_padding_goes_before_each_burst(monkeypatch: pyt
 
 def test_padding_is_repeated_until_the_data_leaves_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Peer(monkeypatch)
-    peer.run_step()
-    peer.run_step()
-    peer.padded.clear()
+    peer.settle(2)
     peer.open(siblings=(SIBLING,))
     start = peer.loop.now
     peer.loop.until(start + 60.0)
@@ -166,9 +170,7 @@ def test_padding_is_repeated_until_the_data_leaves_but_not_for_ever(monkeypatch:
 
 def test_data_ends_the_padding_and_a_busy_connection_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Peer(monkeypatch)
-    peer.run_step()
-    peer.run_step()
-    peer.padded.clear()
+    peer.settle(2)
     start = peer.loop.now
     peer.open(siblings=(SIBLING,))
     for number in range(100):
@@ -240,9 +242,7 @@ def test_frames_of_other_passes_are_no_bursts(monkeypatch: pytest.MonkeyPatch) -
 
 def test_sums_for_others_keep_a_connection_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Peer(monkeypatch)
-    for _ in range(3):
-        peer.run_step()
-    peer.padded.clear()
+    peer.settle(3)
     start = peer.loop.now
     peer.open(siblings=(SIBLING,))
     for tenths in range(10):
@@ -317,9 +317,7 @@ def test_after_the_end_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_who_left_the_run_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Peer(monkeypatch)
-    peer.run_step()
-    peer.run_step()
-    peer.padded.clear()
+    peer.settle(2)
     peer.open()
     peer.loop.until(peer.loop.now + 4.0)
     assert SIBLING not in {actor for _, actor, *_ in peer.padded} and peer.padded
@@ -339,9 +337,7 @@ def test_who_leaves_between_two_steps_gets_no_more(monkeypatch: pytest.MonkeyPat
 def test_an_opening_that_is_repeated_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     once, twice = Peer(monkeypatch), Peer(monkeypatch)
     for peer in (once, twice):
-        peer.run_step()
-        peer.run_step()
-        peer.padded.clear()
+        peer.settle(2)
         start = peer.loop.now
         peer.open(siblings=(SIBLING,))
         peer.loop.until(start + 0.5)

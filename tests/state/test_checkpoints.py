@@ -1,6 +1,7 @@
 """Checkpoints: commit, fall back, prune, full disk."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -243,7 +244,7 @@ def test_a_disk_without_room_is_not_filled(tmp_path: Path, monkeypatch: pytest.M
     """The event log on the same disk needs some bytes at any time."""
     checkpoints, _ = store(tmp_path)
     save(checkpoints, 0, 10, 1)
-    monkeypatch.setattr(os, "statvfs", lambda folder: SimpleNamespace(f_bavail=SPARE_BYTES // 4096, f_frsize=4096))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=SPARE_BYTES))
     monkeypatch.setattr(draft, "write_whole", None)
     with pytest.raises(StateError, match="No space left on device; older checkpoints are intact"):
         save(checkpoints, 0, 20, 1)
