@@ -60,18 +60,16 @@ class StepBursts:
     def __init__(self) -> None:
         self._sent: dict[tuple[Actor, int], _Sent] = {}
 
-    def note(self, actor: Actor, kind: int, nbytes: int, after_s: float, rested: bool) -> bool:
-        """Note a message. `rested`: whether the connection has paused. Returns whether it is the first of its kind."""
+    def note(self, actor: Actor, kind: int, nbytes: int, after_s: float, rested: bool) -> None:
+        """Note a message. `rested`: whether the connection has paused."""
         sent = self._sent.get((actor, kind))
         if sent is None:
             self._sent[actor, kind] = _Sent(after_s, nbytes)
-            return True
-        if kind == SUMS:
+        elif kind == SUMS:
             sent.first_bytes += nbytes  # the parts leave together
-            return False
-        sent.count += 1
-        sent.last_s, sent.last_bytes, sent.rested = after_s, nbytes, rested
-        return False
+        else:
+            sent.count += 1
+            sent.last_s, sent.last_bytes, sent.rested = after_s, nbytes, rested
 
     def count(self, actor: Actor, kind: int) -> int:
         """The number of messages that were noted."""
