@@ -114,7 +114,7 @@ class Study:
         if self._texts is None:
             self._texts = read_texts(self._options.data)
         held = self._options.heldout
-        return Training(manifest, row.codings, self._texts, self._device, heldout_batches=held, muon=row.muon)
+        return Training(manifest, row.codings, self._texts, self._device, heldout_batches=held)
 
     def _manifest(self, job: Job) -> RunManifest:
         sets = [

@@ -1,24 +1,23 @@
 """The rows of the study, by name: a model, and how its boundaries are coded.
 
-    NAME     = MODEL [", " CODING [", back " CODING]] [", muon"]
+    NAME     = MODEL [", " CODING [", back " CODING]]
     MODEL    = "subspace WIDTH" | "bottleneck WIDTH" | "dense, anchor" | "dense, plain" | "ids alone"
     CODING   = "uncoded" | "intBITS" | "intBITS-channel" | "entropy STEP" {" " WORD}
 
 The first coding is that of activations, the second that of gradients; without a second one both are the first. WORD is
 one of the switches of `Coding`: `rotated`, `dithered`, `keyed`, `peaky`, `classes`; or `meansN`, where `means` is
-`means64`. With `muon`, Muon trains the layers' matrices.
+`means64`.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from benchmarks.length.coding import Coding
 
 DENSE = "dense, anchor"
 IDS = "ids alone"
-_MUON = ", muon"
 _ANCHORED = ("model.anchor=frozen",)
 _WORDS = ("rotated", "dithered", "keyed", "peaky", "classes")
 _NARROW = re.compile(r"(subspace|bottleneck) (\d+)((?:, .*)?)")
@@ -30,13 +29,10 @@ class Row:
 
     sets: tuple[str, ...]
     codings: tuple[Coding, Coding]
-    muon: bool = False
 
 
 def row_named(name: str) -> Row:
     """Raises ValueError for a name that means nothing."""
-    if name.endswith(_MUON):
-        return replace(row_named(name.removesuffix(_MUON)), muon=True)
     if name == IDS:
         return Row(_narrow("bottleneck", 8), (Coding("nothing"), Coding("nothing")))
     for model, sets in ((DENSE, _ANCHORED), ("dense, plain", ())):

@@ -1,4 +1,4 @@
-"""One training of the study: a model in stages, with its boundaries coded, AdamW.
+"""One training of the study: a model in stages, with its boundaries coded, AdamW or Muon.
 
 A step has `batch.microbatches` microbatches. Each crosses every boundary as a frame of its own, and their gradients are
 added up before the optimizer's step. On a GPU a whole step is one CUDA graph, which is replayed: a model this small
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.length.coding import Coder, Coding, Crossing
-from swarm.compute.optimizer import decays
+from swarm.compute.optimizer import decays, is_hidden
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
 from swarm.protocol.update import learning_rate
@@ -56,12 +56,10 @@ class Training:
         device: torch.device,
         *,
         heldout_batches: int,
-        muon: bool = False,
         compiled: bool = False,
         half: bool = True,
     ) -> None:
-        """`muon`: layers' matrices are trained with Muon (Jordan et al. 2024), the rest with AdamW; on a CPU only.
-        `compiled`: `torch.compile` for the stages, which saves a third of the time on a CPU. The results differ by
+        """`compiled`: `torch.compile` for the stages, which saves a third of the time on a CPU. The results differ by
         rounding. `half`: matrix products in bfloat16; a CPU without instructions for it is many times faster in fp32.
         """
         self._manifest, self._device, self._half = manifest, device, half
@@ -84,7 +82,7 @@ class Training:
         self._rates = torch.tensor(rates, device=device)
         self._step = torch.zeros((), dtype=torch.int64, device=device)
         self._rate = torch.zeros((), device=device)
-        self._optimizers = self._optimizers_of(muon)
+        self._optimizers = self._optimizers_of()
         self._heldout_batch = torch.zeros((rows, batch.sequence_length + 1), dtype=torch.int64, device=device)
         self._heldout_sum = torch.zeros((), dtype=torch.float64, device=device)
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -182,11 +180,12 @@ class Training:
             stage.compile()
         self._loss_sum = torch.compile(self._stages[-1].loss_sum)
 
-    def _optimizers_of(self, muon: bool) -> list[torch.optim.Optimizer]:
+    def _optimizers_of(self) -> list[torch.optim.Optimizer]:
         section, cuda = self._manifest.optimizer, self._device.type == "cuda"
+        muon = section.kind == "muon"
         if muon and cuda:
-            raise ValueError("rows with Muon are trained on a CPU: torch's Muon does not work in a CUDA graph")
-        hidden = {name: p for name, p in self._named() if muon and ".layers." in name and p.ndim == 2}
+            raise ValueError("Muon trains on a CPU here: torch's Muon does not work in a CUDA graph")
+        hidden = {name: p for name, p in self._named() if muon and is_hidden(name, p)}
         rest = [named for named in self._named() if named[0] not in hidden]
         groups = [
             {"params": [p for name, p in rest if decays(name, p) is yes], "weight_decay": rate}
@@ -199,7 +198,10 @@ class Training:
         # with this adjustment an update has AdamW's size, so that one schedule serves both (Liu et al. 2025)
         decay, adjusted = section.weight_decay, "match_rms_adamw"
         rate: float = self._rate  # type: ignore[assignment]  # it takes a tensor too
-        return [torch.optim.Muon(hidden.values(), lr=rate, weight_decay=decay, adjust_lr_fn=adjusted), adamw]
+        muons = torch.optim.Muon(
+            hidden.values(), lr=rate, weight_decay=decay, momentum=section.momentum, adjust_lr_fn=adjusted
+        )
+        return [muons, adamw]
 
     def _capture(self) -> tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph]:
         """Graphs of a training step and of a held-out batch; state is afterwards as it was."""

@@ -18,7 +18,7 @@ TABLES: dict[str, str] = {
     "run": "The run.",
     "model": "The model and its cuts into stages.",
     "batch": "One optimizer step trains microbatches × sequences × sequence_length tokens.",
-    "optimizer": "AdamW: linear warm-up, then cosine decay over run.steps.",
+    "optimizer": "Linear warm-up, then cosine decay over run.steps.",
     "codec": "Codecs of the links between stages: none, bf16, int8, int4, topk:0.1, delta:4 and others. With auto, "
     "the coordinator chooses them during the run from the measured links. See docs/codecs.md.",
     "sums": "How gradients of microbatches are added.",
@@ -72,12 +72,14 @@ MEANINGS: dict[str, str] = {
     "batch.sequence_length": "tokens per sequence, or pixels per image; at most model.context",
     "batch.order": 'what each epoch shuffles: "samples", or "steps", which keeps the samples of a step together, as '
     "delta needs",
+    "optimizer.kind": '"adamw"; or "muon" for the matrices of layers and AdamW for the rest (docs/optimizers.md)',
     "optimizer.learning_rate": "peak learning rate, after the warm-up",
     "optimizer.warmup_steps": "steps of linear warm-up",
     "optimizer.min_ratio": "last learning rate ÷ peak",
     "optimizer.beta1": "decay of the first moment",
     "optimizer.beta2": "decay of the second moment",
     "optimizer.eps": "epsilon of AdamW",
+    "optimizer.momentum": '"muon" only: decay of its first moment, in place of beta1',
     "optimizer.weight_decay": "for matrices; embeddings and norms have none",
     "optimizer.clip_norm": "the global norm of the gradient is clipped to this value",
     "codec.forward": 'activations; delta:4 sends changes since a sample\'s last visit and needs batch.order = "steps"',

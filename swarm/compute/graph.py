@@ -19,6 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 from swarm.compute.graph_counts import KNOWN, GraphCounts
 from swarm.compute.memory_table import ON_CPU, Mode, StageCounts
+from swarm.compute.muon import scratch_bytes
+from swarm.compute.optimizer import is_hidden
 from swarm.compute.precision import Precision
 from swarm.compute.working_weights import WorkingWeights
 from swarm.manifest import RunManifest
@@ -89,6 +91,7 @@ def microbatch_of(manifest: RunManifest, module: StageModule) -> tuple[Tensor, T
 def _count(manifest: RunManifest, stage: int, module: StageModule, mode: Mode, with_layers: bool) -> StageCounts:
     names = set(module.matrices())
     numbers = {name: parameter.numel() for name, parameter in module.named_parameters()}
+    muons = [p for name, p in module.named_parameters() if manifest.optimizer.kind == "muon" and is_hidden(name, p)]
     batch = manifest.batch
     model = manifest.model.model_dump_json()
     subject = (model, stage, batch.sequences, batch.sequence_length, mode.own_memory, mode.half)
@@ -109,6 +112,8 @@ def _count(manifest: RunManifest, stage: int, module: StageModule, mode: Mode, w
         gradients=graph.gradients,
         graph_by_layer=None if by_layer is None else by_layer.held,
         in_backward_by_layer=0 if by_layer is None else by_layer.in_backward,
+        largest=max((p.numel() for p in muons), default=0),
+        orthogonalising=max((scratch_bytes(p.shape, mode.own_memory) for p in muons), default=0),
     )
 
 

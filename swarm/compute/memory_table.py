@@ -73,7 +73,7 @@ ON_CPU = Mode()
 
 @dataclass(frozen=True, slots=True)
 class StageCounts:
-    """The sizes of a stage. `parameters` and `matrices` are numbers of parameters, all other fields are bytes."""
+    """The sizes of a stage. `parameters`, `matrices` and `largest` are numbers of parameters, all others are bytes."""
 
     parameters: int
     matrices: int = 0
@@ -88,6 +88,10 @@ class StageCounts:
     """`graph` with activation checkpointing for each layer; None: the stage has no layers for it."""
     in_backward_by_layer: int = 0
     """`in_backward` with activation checkpointing for each layer."""
+    largest: int = 0
+    """Parameters of the largest matrix that Muon updates; 0 with AdamW."""
+    orthogonalising: int = 0
+    """Scratch bytes of Muon for the matrix that needs most."""
 
     def by_layer(self) -> StageCounts:
         """The sizes with activation checkpointing for each layer, if the stage has layers for it."""
@@ -188,7 +192,12 @@ def stage_memory(manifest: RunManifest, counts: StageCounts, mode: Mode, sent: i
     scaled = 4 * number * copied
     blocks = -(-number // _BLOCK) if sums.dither else 0
     offload = mode.offload and mode.own_memory
-    updating = (_STREAMED + _UPDATED) * min(number, STREAMED_AT_ONCE)
+    if offload:  # Muon needs whole matrices
+        pieces = (_STREAMED + _UPDATED) * min(number, STREAMED_AT_ONCE)
+        updating = max(pieces, _STREAMED * counts.largest + counts.orthogonalising)
+    else:
+        adamw = _UPDATED * min(number, UPDATED_AT_ONCE) if mode.own_memory else 0
+        updating = max(adamw, counts.orthogonalising)
     return StageMemory(
         own_memory=mode.own_memory,
         weights=4 * (number - counts.matrices if offload and mode.half else number),
@@ -201,7 +210,7 @@ def stage_memory(manifest: RunManifest, counts: StageCounts, mode: Mode, sent: i
         in_backward=max(counts.in_backward, counts.gradients + scaled - counts.graph),
         ahead=counts.gradients + scaled if mode.own_memory else 0,
         on_the_way=_on_the_way(manifest, width * number if sent is None else sent, width * number),
-        updating=updating if offload else _UPDATED * min(number, UPDATED_AT_ONCE) if mode.own_memory else 0,
+        updating=updating,
         residuals=_residuals(manifest, number) if manifest.swarm.replicas > 1 else 0,
         grids=_GRID[0] * blocks,
         host_grids=_GRID[1] * blocks,

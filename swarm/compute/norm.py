@@ -42,6 +42,11 @@ def squared_norm(flat: Tensor, layout: Layout, unit: float = 1.0) -> float:
     return total
 
 
+def sum_of_squares(values: Tensor) -> float:
+    """The sum of the squares of (count,) floats, as `squared_norm` adds those of one tensor. Waits for the device."""
+    return _folded(_lanes(values)[None]).item()
+
+
 def _lanes(values: Tensor) -> Tensor:
     """(at most _BLOCK,) fp64: the squares of all blocks, added one block after another."""
     if (lanes := kernel(values.device)) is not None:

@@ -1,20 +1,21 @@
-"""The optimizer of a stage: AdamW with warm-up and cosine decay, applied to the reduced sums of gradients.
+"""The optimizer of a stage: AdamW or Muon with warm-up and cosine decay, applied to the reduced sums of gradients.
 
 After each step, projectors are made orthonormal again (swarm/models/retraction.py). Token means follow what crossed
 their boundary instead (swarm/models/token_means.py). On every machine, the same sums and
-the same state give the same bits (swarm/compute/adamw.py).
+the same state give the same bits (swarm/compute/adamw.py, muon.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from swarm.compute import muon
 from swarm.compute.adamw import Factors, step
 from swarm.compute.checksum import checksum
 from swarm.compute.digest import next_chain, reduced_digest, state_digest
@@ -112,12 +113,10 @@ class StageOptimizer:
         """
         chain = next_chain(self.chain, digest or reduced_digest(reduced), scale, update)
         if scale != 0.0:
-            decaying = Factors.of(self._section, update, self._section.weight_decay)
-            others = Factors.of(self._section, update, 0.0)
+            rules = _Rules(self._section, update)
             try:
                 for (name, parameter), part in zip(self._parameters.items(), self._layout.slices, strict=True):
-                    factors = decaying if decays(name, parameter) else others
-                    self._step(name, parameter.detach(), reduced[part], factors, scale, unit)
+                    self._step(name, parameter.detach(), reduced[part], rules, scale, unit)
             finally:
                 if self._elsewhere is not None:
                     wait_for(self._elsewhere)
@@ -130,11 +129,11 @@ class StageOptimizer:
         """The second moment of each parameter, in parameter order."""
         return list(self._moments["exp_avg_sq"].values())
 
-    def _step(self, name: str, parameter: Tensor, reduced: Tensor, factors: Factors, scale: float, unit: float) -> None:
+    def _step(self, name: str, parameter: Tensor, reduced: Tensor, rules: _Rules, scale: float, unit: float) -> None:
         """Update a parameter and its moments. reduced: its part of the reduced vector."""
-        means = is_token_means(name)
+        means, is_muons = is_token_means(name), rules.is_muons(name, parameter)
         tensors = (parameter, *(() if means else (self._moments[kind][name] for kind in KINDS[1:])))
-        whole = self._elsewhere is None or means or is_projector(name)
+        whole = self._elsewhere is None or means or is_muons or is_projector(name)
         for part in (slice(0, len(reduced)),) if whole else pieces(len(reduced)):
             state = [tensor.view(-1)[part] for tensor in tensors]
             there = [self._there(piece) for piece in state]
@@ -142,8 +141,10 @@ class StageOptimizer:
             if means:
                 exact = given.to(there[0].device, torch.float64, copy=True).mul_(unit)
                 follow(there[0].view(parameter.shape), exact.to(torch.float32).view(parameter.shape))
+            elif is_muons:
+                rules.muon(there, given, scale * unit, parameter.shape)
             else:
-                step(there[0], given, there[1], there[2], factors, scale * unit)
+                step(there[0], given, there[1], there[2], rules.adamw(name, parameter), scale * unit)
             if is_projector(name):
                 matrix = there[0].view(parameter.shape)
                 matrix.copy_(retract(matrix))
@@ -229,6 +230,33 @@ class StageOptimizer:
         parameters = {name: parameter.detach() for name, parameter in self._parameters.items()}
         tables = {"param": parameters, **self._moments}
         return {f"{kind}/{name}": tensor for kind in KINDS for name, tensor in tables[kind].items()}
+
+
+class _Rules:
+    """The rules of one step, by which each parameter is updated."""
+
+    def __init__(self, section: OptimizerSection, update: Update) -> None:
+        self._section, self._update = section, update
+        self._decaying = Factors.of(section, update, section.weight_decay)
+        self._others = Factors.of(section, update, 0.0)
+        self._muon = muon.factors_of(section, update)
+
+    def is_muons(self, name: str, parameter: Tensor) -> bool:
+        """Whether Muon updates this parameter, and not AdamW."""
+        return self._section.kind == "muon" and is_hidden(name, parameter)
+
+    def adamw(self, name: str, parameter: Tensor) -> Factors:
+        return self._decaying if decays(name, parameter) else self._others
+
+    def muon(self, state: Sequence[Tensor], mean: Tensor, scale: float, shape: torch.Size) -> None:
+        """Update a parameter of this shape. state: the parameter and its two moments, flat."""
+        parameter, exp_avg, exp_avg_sq = (tensor.view(shape) for tensor in state)
+        muon.step(parameter, mean, exp_avg, exp_avg_sq, self._muon, self._update.learning_rate, scale)
+
+
+def is_hidden(name: str, parameter: Tensor) -> bool:
+    """Whether a parameter is a matrix of a layer, or a convolution, which is a matrix with one row for each output."""
+    return parameter.ndim >= 2 and ".layers." in name
 
 
 def decays(name: str, parameter: Tensor) -> bool:

@@ -37,17 +37,32 @@ class BatchSection(Section):
         return self.microbatches * self.tokens_per_microbatch
 
 
-class OptimizerSection(Section):
-    """AdamW with linear warm-up, cosine decay to `min_ratio`, and clipping by the global norm."""
+_MOMENTUM = 0.95
 
+
+class OptimizerSection(Section):
+    """Linear warm-up, cosine decay to `min_ratio`, and clipping by the global norm."""
+
+    kind: Literal["adamw", "muon"] = "adamw"
+    """"muon": Muon updates the matrices of layers, AdamW everything else."""
     learning_rate: float = Field(default=1e-3, gt=0)
     warmup_steps: int = Field(default=10, ge=0, lt=1 << 31)
     min_ratio: Fraction = 0.1
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.95, ge=0, lt=1)
     eps: float = Field(default=1e-8, gt=0)
+    momentum: float = Field(default=_MOMENTUM, ge=0, lt=1)
     weight_decay: float = Field(default=0.1, ge=0)
     clip_norm: float = Field(default=1.0, gt=0)
+
+    @model_validator(mode="after")
+    def _momentum_is_used(self) -> Self:
+        if self.kind != "muon" and self.momentum != _MOMENTUM:
+            raise ValueError(
+                f'optimizer.momentum = {self.momentum} has no effect with optimizer.kind = "{self.kind}": leave the '
+                'key out, or set optimizer.kind = "muon"'
+            )
+        return self
 
 
 AUTO = "auto"

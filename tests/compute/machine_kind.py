@@ -79,13 +79,13 @@ def sums_of(step: int, length: int) -> Tensor:
     return sums
 
 
-def updates(model: ModelSection) -> str:
+def updates(model: ModelSection, section: OptimizerSection = SECTION) -> str:
     module = build_stage(model, 0, seed=7)
     parameters = dict(module.named_parameters())
     layout = Layout.of(parameters, with_loss=False)
-    optimizer = StageOptimizer(parameters, layout, SECTION, "ab" * 32)
+    optimizer = StageOptimizer(parameters, layout, section, "ab" * 32)
     for step in range(UPDATES):
-        optimizer.apply(sums_of(step, layout.length), 1 / 3, update_of(SECTION, step, UPDATES))
+        optimizer.apply(sums_of(step, layout.length), 1 / 3, update_of(section, step, UPDATES))
     return optimizer.digest()
 
 
@@ -137,6 +137,7 @@ def low_rank() -> str:
 SHOWN: dict[str, Callable[[], str]] = {
     **{f"initial {name}": lambda model=model: initial(model) for name, model in MODELS.items()},
     **{f"updates {name}": lambda model=model: updates(model) for name, model in MODELS.items()},
+    "updates with Muon": lambda: updates(LLAMA, SECTION.model_copy(update={"kind": "muon"})),
     "norm": norm,
     "canonical NaN": canonical_nan,
     "retraction": retraction,

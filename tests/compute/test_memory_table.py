@@ -13,7 +13,7 @@ from torch import Tensor
 import benchmarks
 from peers.run.dry_run import dry_run
 from peers.run.stage_sizes import stage_sizes
-from swarm.compute import graph
+from swarm.compute import graph, memory_table, muon
 from swarm.compute.block_grid import WIDTH, BlockGrid
 from swarm.compute.body import BodyFormat, BodyKind
 from swarm.compute.graph import LiveBytes, count_stages, saved_bytes
@@ -183,6 +183,27 @@ def test_with_offload_a_device_has_only_what_it_computes_with(rows: int, length:
         stage.loaded()
     assert live.peak - host <= at_rest(table) + table.updating
     assert at_rest(table) == pytest.approx(live.now - host, rel=0.1)
+
+
+@pytest.mark.parametrize("offload", [False, True])
+@pytest.mark.parametrize("ffn_dim", [128, 704])
+def test_a_step_of_muon_takes_what_the_table_says(ffn_dim: int, offload: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_table, "STREAMED_AT_ONCE", 1000)  # few beside a matrix, as with a large model
+    run = manifest(1, 16, layers=3, cuts=[1, 2], dim=256, heads=4, ffn_dim=ffn_dim)
+    run = run.model_copy(update={"optimizer": run.optimizer.model_copy(update={"kind": "muon"})})
+    mode = Mode("cuda" if offload else "cpu", "bf16", offload=offload)
+    counts = count_stages(run, mode)[1]
+    assert counts.largest == 256 * max(ffn_dim, 256)
+    reduced = torch.ones(counts.parameters, dtype=torch.int64)
+    live = LiveBytes(beyond=[reduced])
+    exact = muon.product
+    monkeypatch.setattr(muon, "product", lambda left, right: exact(left, right, split=offload))
+    with live:
+        stage = middle_stage(run, offload=offload)
+        rest = live.now
+        stage.optimizer.apply(reduced, 1e-6, update_of(run.optimizer, 0, 100))
+    own = 8 * counts.largest if offload else 0  # the device that stands for the host needs no copy of the sums
+    assert stage_memory(run, counts, mode).updating - own == pytest.approx(live.peak - rest, rel=0.1)
 
 
 def test_a_graph_that_has_no_room_is_given_up_whole() -> None:

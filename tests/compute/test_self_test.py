@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from peers.stage import offer
-from swarm.compute import adamw, offload, self_test
+from swarm.compute import adamw, muon, offload, self_test
 from swarm.compute.adamw import Factors
 from swarm.compute.layout import Layout
 from swarm.compute.optimizer import StageOptimizer
@@ -38,6 +38,12 @@ def coarse_root(
     p.mul_(factors.shrink).sub_(m.div(root).mul_(factors.rate))
 
 
+def test_one_whose_products_are_not_exact_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = muon.orthogonal
+    monkeypatch.setattr(muon, "orthogonal", lambda matrix: exact(matrix).mul_(1 + 2.0**-23))
+    assert not self_test.rounds_alike("cpu")
+
+
 @pytest.mark.parametrize("step", [fused, coarse_root])
 def test_one_that_does_not_is_found(step, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adamw, "_step", step)
@@ -60,10 +66,16 @@ def test_a_device_that_does_not_leaves_the_steps_to_the_processor(
             offer.updates_here(device, log)
 
 
-def test_steps_made_elsewhere_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_steps_made_elsewhere_come_back(kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is one device here, so that a copy stands for what lies on another one."""
     monkeypatch.setattr(offload, "STREAMED_AT_ONCE", 3)
-    shapes = {"model.boundaries.senders.1.projector": (3, 7), "bias": (10,), "model.receivers.1.token_means": (5, 3)}
+    shapes = {
+        "model.boundaries.senders.1.projector": (3, 7),
+        "bias": (10,),
+        "model.receivers.1.token_means": (5, 3),
+        "model.layers.0.weight": (4, 5),
+    }
     found = []
     for elsewhere in (None, torch.device("cpu")):
         parameters = {
@@ -71,7 +83,7 @@ def test_steps_made_elsewhere_come_back(monkeypatch: pytest.MonkeyPatch) -> None
             for name, shape in shapes.items()
         }
         layout = Layout.of(parameters, with_loss=False)
-        optimizer = StageOptimizer(parameters, layout, OptimizerSection(), "ab" * 32, elsewhere=elsewhere)
+        optimizer = StageOptimizer(parameters, layout, OptimizerSection(kind=kind), "ab" * 32, elsewhere=elsewhere)
         for step in range(3):
             flat = torch.linspace(-1, step, layout.length, dtype=torch.float64)
             optimizer.apply(flat, 0.5, Update(0.1, 0.1, 0.05))

@@ -62,6 +62,7 @@ def manifest(
     mode: Literal["exact", "fp32"] = "exact",
     tied: bool = False,
     means: bool = False,
+    optimizer: Literal["adamw", "muon"] = "adamw",
 ) -> RunManifest:
     """A tiny language model with `BLOCKS` steps per epoch. `every`: number of steps between checkpoints."""
     length, microbatches, sequences = 12, 4, 2
@@ -73,7 +74,7 @@ def manifest(
         run=RunSection(steps=steps, seed=7),
         model=model,
         batch=BatchSection(microbatches=microbatches, sequences=sequences, sequence_length=length, order="steps"),
-        optimizer=OptimizerSection(learning_rate=1e-2, warmup_steps=1),
+        optimizer=OptimizerSection(kind=optimizer, learning_rate=1e-2, warmup_steps=1),
         codec=CodecSection(forward=codec, backward=backward),
         checkpoint=CheckpointSection(every=every),
         evaluation=EvaluationSection(every=evaluate, microbatches=1, sample_tokens=2 if evaluate else 0),
