@@ -1,7 +1,8 @@
 """Cards: published figures of graphics cards, to forecast a run on machines that have not been measured.
 
 The figures are for dense products with sums in fp32, in the half precision of the card's tensor cores, from NVIDIA's
-data sheets and architecture papers. Memory, its bandwidth and the bus to the host come from the same sources.
+data sheets and architecture papers. The rate in fp32, the memory, its bandwidth and the bus to the host come from the
+same sources.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class Card:
     memory: int
     """Bytes."""
     flop_per_s: float
+    fp32_flop_per_s: float
+    """Without tensor cores."""
     bytes_per_s: float
     precision: str
     bus_bytes_per_s: float
@@ -33,29 +36,35 @@ class Card:
 
 
 def _card(
-    gigabytes: float, teraflop: float, gigabytes_per_s: float, precision: str = "bf16", *, bus: float = _PCIE_4
+    gigabytes: float,
+    teraflop: float,
+    fp32: float,
+    gigabytes_per_s: float,
+    precision: str = "bf16",
+    *,
+    bus: float = _PCIE_4,
 ) -> Card:
-    return Card(int(gigabytes * (1 << 30)), teraflop * 1e12, gigabytes_per_s * 1e9, precision, bus * 1e9)
+    return Card(int(gigabytes * (1 << 30)), teraflop * 1e12, fp32 * 1e12, gigabytes_per_s * 1e9, precision, bus * 1e9)
 
 
 CARDS: dict[str, Card] = {
-    "rtx2060": _card(6, 25.8, 336, "fp16", bus=_PCIE_3),
-    "rtx2080ti": _card(11, 53.8, 616, "fp16", bus=_PCIE_3),
-    "rtx3060": _card(12, 25.6, 360),
-    "rtx3070": _card(8, 40.6, 448),
-    "rtx3080": _card(10, 59.5, 760),
-    "rtx3090": _card(24, 71.0, 936),
-    "rtx4060": _card(8, 30.3, 272, bus=_PCIE_3),
-    "rtx4070": _card(12, 58.3, 504),
-    "rtx4080": _card(16, 97.5, 717),
-    "rtx4090": _card(24, 165.2, 1008),
-    "rtx5090": _card(32, 209.5, 1792, bus=_PCIE_5),
-    "t4": _card(16, 65.0, 320, "fp16", bus=_PCIE_3),
-    "v100": _card(16, 125.0, 900, "fp16", bus=_PCIE_3),
-    "a100": _card(40, 312.0, 1555),
-    "l4": _card(24, 121.0, 300),
-    "h100": _card(80, 989.4, 3352, bus=_PCIE_5),
-    "h200": _card(141, 989.4, 4800, bus=_PCIE_5),
+    "rtx2060": _card(6, 25.8, 6.5, 336, "fp16", bus=_PCIE_3),
+    "rtx2080ti": _card(11, 53.8, 13.4, 616, "fp16", bus=_PCIE_3),
+    "rtx3060": _card(12, 25.6, 12.7, 360),
+    "rtx3070": _card(8, 40.6, 20.3, 448),
+    "rtx3080": _card(10, 59.5, 29.8, 760),
+    "rtx3090": _card(24, 71.0, 35.6, 936),
+    "rtx4060": _card(8, 30.3, 15.1, 272, bus=_PCIE_3),
+    "rtx4070": _card(12, 58.3, 29.1, 504),
+    "rtx4080": _card(16, 97.5, 48.7, 717),
+    "rtx4090": _card(24, 165.2, 82.6, 1008),
+    "rtx5090": _card(32, 209.5, 104.8, 1792, bus=_PCIE_5),
+    "t4": _card(16, 65.0, 8.1, 320, "fp16", bus=_PCIE_3),
+    "v100": _card(16, 125.0, 15.7, 900, "fp16", bus=_PCIE_3),
+    "a100": _card(40, 312.0, 19.5, 1555),
+    "l4": _card(24, 121.0, 30.3, 300),
+    "h100": _card(80, 989.4, 66.9, 3352, bus=_PCIE_5),
+    "h200": _card(141, 989.4, 66.9, 4800, bus=_PCIE_5),
 }
 
 

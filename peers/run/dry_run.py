@@ -46,6 +46,8 @@ class StageNeed:
     """The most that a peer sends in the reduction of one step; it receives the same amount."""
     reduce_packed: int
     """As `reduce_sent`, but for exact sums at their usual packed size."""
+    muon_flop: int = 0
+    """Floating-point operations of Muon in a step; 0 with AdamW."""
 
     def within(self, room: int) -> StageMemory:
         """Memory used by a peer with `room` bytes on its device."""
@@ -169,6 +171,7 @@ def estimate(
             sums=packed(manifest, sent[stage]),
             reduce_sent=(most := _reduce_sent(sent[stage], sum_bytes * _shared(manifest, stage), replicas)),
             reduce_packed=packed(manifest, most),
+            muon_flop=each.muon_flop,
         )
         for stage, each in enumerate(counts)
     )

@@ -24,6 +24,10 @@ HOST_NS = 35.0
 """Nanoseconds per parameter to reduce and apply on a host (docs/gpu.md)."""
 CARD_NS = 7.7
 """The same for exact sums on a card."""
+HOST_MUON = 45e9
+"""FLOP/s of Muon's products in fp64 on one thread of a host (docs/optimizers.md)."""
+_PRODUCTS = 4
+"""Products in fp32 for each of Muon's products on a card (swarm/compute/muon.py)."""
 _OFFLOAD_REDUCE_NS = 23.0
 """Nanoseconds per parameter to reduce exact sums on the host of a card (docs/gpu.md)."""
 _OFFLOADED_BYTES = 20 + 12
@@ -59,6 +63,7 @@ class Kind:
     offload_ns: float = 0.0
     """The same for a stage with --offload, which the host reduces; then its state crosses the bus to the card and back.
     """
+    muon_flop_per_s: float = HOST_MUON
 
     def taken_up(self, stage: int) -> StageMemory:
         """Memory that a peer of a stage uses on this card."""
@@ -88,7 +93,8 @@ class Kind:
             ns = max(self.offload_ns, HOST_NS if on_host else 0.0)
         else:
             ns = HOST_NS if on_host else self.ns_per_parameter
-        return 1e-9 * ns * self.needs[stage].parameters
+        need = self.needs[stage]
+        return 1e-9 * ns * need.parameters + need.muon_flop / self.muon_flop_per_s
 
     def graphs(self, stage: int) -> int:
         """The number of microbatch graphs that fit at once."""
@@ -112,6 +118,11 @@ def mode_of(name: str) -> Mode:
 def offload_ns(card: Card) -> float:
     """Nanoseconds per parameter to reduce and apply a stage with --offload; the bus at its published rate."""
     return _OFFLOAD_REDUCE_NS + 1e9 * _OFFLOADED_BYTES / card.bus_bytes_per_s
+
+
+def muon_flop_per_s(card: Card) -> float:
+    """FLOP/s of Muon's products on a card."""
+    return MATRIX_SHARE * card.fp32_flop_per_s / _PRODUCTS
 
 
 def times_on(card: Card, work: Sequence[StageWork]) -> list[Times]:

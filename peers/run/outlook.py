@@ -11,7 +11,18 @@ from peers.run.capacity import Capacity, capacities, usable
 from peers.run.cards import CARDS, MINE, UnknownCard, parse_cards
 from peers.run.coding import ENTROPY, coding, name_of
 from peers.run.dry_run import DryRun, dry_run
-from peers.run.fleet import CARD_NS, Kind, Times, mode_of, offload_ns, placed, reduce_s, row_of, times_on
+from peers.run.fleet import (
+    CARD_NS,
+    Kind,
+    Times,
+    mode_of,
+    muon_flop_per_s,
+    offload_ns,
+    placed,
+    reduce_s,
+    row_of,
+    times_on,
+)
 from peers.run.forecast import Forecast, Line, Load, forecast, smallest_step
 from peers.run.losses import Loss, loss_of
 from swarm.compute.memory_table import Mode, StageCounts
@@ -195,8 +206,9 @@ def _kind(manifest: RunManifest, name: str, counts: dict[str, list[StageCounts]]
     if name == MINE:
         return Kind(name, memory_budget(None, "cpu"), needs, _times(manifest, speed or own_speed(manifest)))
     offloaded = dry_run(manifest, dataclasses.replace(mode, offload=True), counts[name]).stages
-    times = times_on(CARDS[name], count_work(manifest, mode))
-    return Kind(name, usable(CARDS[name].memory), needs, times, offloaded, CARD_NS, offload_ns(CARDS[name]))
+    card = CARDS[name]
+    times = times_on(card, count_work(manifest, mode))
+    return Kind(name, usable(card.memory), needs, times, offloaded, CARD_NS, offload_ns(card), muon_flop_per_s(card))
 
 
 def own_speed(manifest: RunManifest) -> Speed:

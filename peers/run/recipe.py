@@ -12,6 +12,8 @@ NARROW = 2.0
 """A model with narrow boundaries likes a rate so many times higher (docs/compression.md)."""
 HIGHEST = 4e-3
 """At twice this rate, narrow models of width 128 and 256 diverged in some runs (docs/compression.md)."""
+MUON = 2.0
+"""Muon likes a rate so many times higher than AdamW, in a dense model (docs/optimizers.md)."""
 WARMUP = 10
 """A run warms up for one of so many parts of its steps, but no shorter than by default."""
 
@@ -21,6 +23,7 @@ def suited(run: RunFile) -> dict[str, float]:
     model = run.model
     if model.kind != "llama":
         return {}
-    rate = min(RATE_TIMES_DIM / model.dim * (NARROW if model.boundary_width < model.dim else 1.0), HIGHEST)
+    higher = NARROW if model.boundary_width < model.dim else MUON if run.optimizer.kind == "muon" else 1.0
+    rate = min(RATE_TIMES_DIM / model.dim * higher, HIGHEST)
     warmup = max(run.run.steps // WARMUP, OptimizerSection().warmup_steps)
     return {"learning_rate": float(f"{rate:.2g}"), "warmup_steps": warmup}

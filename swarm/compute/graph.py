@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from swarm.compute.graph_counts import KNOWN, GraphCounts
 from swarm.compute.memory_table import ON_CPU, Mode, StageCounts
-from swarm.compute.muon import scratch_bytes
+from swarm.compute.muon import flop, scratch_bytes
 from swarm.compute.optimizer import is_hidden
 from swarm.compute.precision import Precision
 from swarm.compute.working_weights import WorkingWeights
@@ -114,6 +114,7 @@ def _count(manifest: RunManifest, stage: int, module: StageModule, mode: Mode, w
         in_backward_by_layer=0 if by_layer is None else by_layer.in_backward,
         largest=max((p.numel() for p in muons), default=0),
         orthogonalising=max((scratch_bytes(p.shape, mode.own_memory) for p in muons), default=0),
+        muon_flop=sum(flop(p.shape) for p in muons),
     )
 
 

@@ -73,7 +73,9 @@ ON_CPU = Mode()
 
 @dataclass(frozen=True, slots=True)
 class StageCounts:
-    """The sizes of a stage. `parameters`, `matrices` and `largest` are numbers of parameters, all others are bytes."""
+    """The sizes of a stage. `parameters`, `matrices` and `largest` are numbers of parameters, `muon_flop` is a number
+    of operations, all others are bytes.
+    """
 
     parameters: int
     matrices: int = 0
@@ -92,6 +94,8 @@ class StageCounts:
     """Parameters of the largest matrix that Muon updates; 0 with AdamW."""
     orthogonalising: int = 0
     """Scratch bytes of Muon for the matrix that needs most."""
+    muon_flop: int = 0
+    """Floating-point operations of Muon in a step."""
 
     def by_layer(self) -> StageCounts:
         """The sizes with activation checkpointing for each layer, if the stage has layers for it."""

@@ -14,6 +14,7 @@ rows, and nothing is transposed. The last block is padded with zeros.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 
@@ -135,7 +136,7 @@ _local = threading.local()
 
 def _scratch(name: str, shape: tuple[int, ...]) -> Words:
     """Uninitialised scratch memory of this thread, reused by later calls: new pages would cost as much as the work."""
-    size = int(np.prod(shape))
+    size = math.prod(shape)
     held: Words | None = getattr(_local, name, None)
     if held is None or len(held) < size:
         held = np.empty(size, np.uint64)

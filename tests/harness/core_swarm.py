@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -355,7 +356,7 @@ class Swarm:
 
     def plain(self) -> tuple[str, ...]:
         """The digests of the same run in one process that knows no decisions."""
-        return train_reference(self.manifest, self._corpus).digests
+        return _plain(self.manifest)
 
     # ------------------------------------------------------------
 
@@ -466,6 +467,12 @@ def once(strike: Callable[[Swarm, Actor, object], bool]) -> Hook:
             hit.append(True)
 
     return hook
+
+
+@cache
+def _plain(of: RunManifest) -> tuple[str, ...]:
+    """Many tests of a file have the same run."""
+    return train_reference(of, Corpus(of)).digests
 
 
 def killing(step: int, stage: int, kind: type, back: bool = True, *, late: bool = False) -> Hook:
