@@ -1,5 +1,5 @@
-"""Measures what equal bits on every machine cost, and their check: one optimizer step, the checksum of the state,
-initial values, sketches of the sums.
+"""Measures what equal bits on every machine cost, and their check: one step of AdamW and of Muon, the checksum of the
+state, initial values, sketches of the sums.
 
 This program's functions and torch's own are measured in turn, and compared with the microbatches of a step of a small
 model.
@@ -20,9 +20,12 @@ from collections.abc import Callable
 import torch
 from torch.optim.adamw import adamw
 
+from swarm.compute import muon
 from swarm.compute.adamw import Factors, step
 from swarm.compute.checksum import checksum
 from swarm.compute.layout import Layout
+from swarm.compute.muon import flop
+from swarm.compute.optimizer import is_hidden
 from swarm.compute.sketching import sketch_of
 from swarm.compute.sums import Accumulator
 from swarm.manifest import ModelSection, OptimizerSection, SumSection
@@ -107,6 +110,18 @@ def whole_step(device: torch.device) -> None:
     count = sum(p.numel() for p in parameters)
     sums = torch.randint(-(1 << 20), 1 << 20, (count,), device=device)
     seeds = (("digest",), ("digest", "step"))  # of own sums, and of all
+    hidden = [name for name, parameter in module.named_parameters() if is_hidden(name, parameter)]
+    matrices = [
+        (p, *rest)
+        for (name, p), *rest in zip(module.named_parameters(), means, *moments, strict=True)
+        if name in hidden
+    ]
+
+    def each_matrix(run: Callable[..., None]) -> None:
+        for tensors in matrices:
+            run(*(tensor.detach() for tensor in tensors))
+
+    ways["muon"], ways["adamw of the same"] = lambda: each_matrix(muons), lambda: each_matrix(ours)
     ways["sketches"] = lambda: [sketch_of(lambda part: sums[part], slice(0, count), device, *each) for each in seeds]
     times = side_by_side(ways, device)
     before = MICROBATCHES * times["microbatch"] + times["before"]
@@ -116,6 +131,9 @@ def whole_step(device: torch.device) -> None:
     print(f"  update {1e3 * times['before']:.2f} → {1e3 * times['after']:.2f} ms; ", end="")
     print(f"checksum {1e3 * times['checksum']:.2f} ms ({times['checksum'] / after:.2%} of the step); ", end="")
     print(f"sketches {1e3 * times['sketches']:.2f} ms ({times['sketches'] / after:.2%})")
+    longer, matrix_flop = times["muon"] - times["adamw of the same"], sum(flop(p.shape) for p, *_ in matrices)
+    print(f"  Muon for the layers' matrices: {1e3 * longer:.1f} ms longer ({longer / after:.1%} of the step), ", end="")
+    print(f"{1e-9 * matrix_flop / times['muon']:.0f} GFLOP/s")
 
 
 def side_by_side(ways: dict[str, Callable[[], object]], device: torch.device) -> dict[str, float]:
@@ -134,6 +152,11 @@ def side_by_side(ways: dict[str, Callable[[], object]], device: torch.device) ->
 
 def ours(parameter: torch.Tensor, mean: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> None:
     step(parameter, mean, first, second, Factors.of(SECTION, update_of(SECTION, 20, 100), SECTION.weight_decay))
+
+
+def muons(parameter: torch.Tensor, mean: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> None:
+    update = update_of(SECTION, 20, 100)
+    muon.step(parameter, mean.flatten(), first, second, muon.factors_of(SECTION, update), update.learning_rate)
 
 
 def torchs(parameter: torch.Tensor, mean: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> None:
