@@ -73,7 +73,7 @@ class Durable:
         archive = _archive(manifest, home, log, several, refused)
         check_record(record, archive, home, several)
         if record.term:  # without a record the history is unknown, so the archive is left alone
-            archive.forget_after(0 if record.last_decision is None else record.last_decision.step + 1)
+            forget_void(record, archive)
         archive.proven = record.soundness.proven
         if options.initial is not None and 0 not in archive.complete_versions():
             from peers.run.first_version import archive_first
@@ -109,6 +109,18 @@ class Durable:
             record.soundness,
             tuple(version for version in archive.complete_versions() if newest is not None and version <= newest),
         )
+
+
+def forget_void(record: DecisionRecord, archive: Archive) -> None:
+    """Remove the versions that the record does not contain, or that were made before a rollback. Raises RecordError.
+
+    In a group, one write of the record may hold a rollback and the decisions after it. A process that died between
+    this write and the removal leaves void versions that are not newer than the last decision.
+    """
+    decided, back = record.last_decision, record.unfinished_rollback
+    newest = 0 if decided is None else decided.step + 1
+    archive.forget_after(newest if back is None else min(newest, back))
+    record.finish_rollback()
 
 
 def check_record(record: DecisionRecord, archive: Archive, home: Home, several: bool) -> None:

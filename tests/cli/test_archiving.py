@@ -17,6 +17,7 @@ from peers.coordinator.driver import CoordinatorDriver
 from peers.coordinator.feeder import Feeder
 from peers.coordinator.organiser_key import KeyDamaged, organiser_key
 from peers.coordinator.pass_book import PassBook
+from peers.coordinator.record import DecisionRecord
 from peers.run.home import Home
 from peers.runtime.checkpoint_request import CheckpointRequest
 from swarm.events import CheckpointRefused, Event, EventLog
@@ -204,7 +205,7 @@ async def test_a_rollback_ends_what_is_collected_of_the_history_it_leaves(
     (tmp_path / f"{10:08d}").mkdir()
     core: Any = Core()
     unused: Any = None
-    record: Any = SimpleNamespace(close=lambda: None, write_term=lambda term, rollback_to: None)
+    record: Any = DecisionRecord(tmp_path / "decisions.sqlite", RUN)
     driver = CoordinatorDriver(core, unused, unused, record, archive, EventLog(None, lambda: 0.0))
     driver.attach(SimpleNamespace(bulk=None))  # type: ignore[arg-type]
     post: Any = driver.loop.post
@@ -219,6 +220,7 @@ async def test_a_rollback_ends_what_is_collected_of_the_history_it_leaves(
         post(Stop("enough", False))
         await running
     assert (tmp_path / f"{10:08d}").exists() and not (tmp_path / f"{20:08d}").exists()
+    assert DecisionRecord(tmp_path / "decisions.sqlite", RUN).unfinished_rollback is None
 
 
 def test_a_sample_that_was_given_up_leaves_nothing_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
