@@ -29,6 +29,7 @@ from swarm.protocol.ids import Actor
 from swarm.state.error import StateError
 from swarm.state.packed import framed_bytes, take_framed
 from swarm.state.pieces import PIECE_BYTES, Index
+from swarm.state.room import need_room
 
 AT_ONCE = 2
 """Number of runs that one donor sends at the same time, so that the next run is requested before the current one has
@@ -119,6 +120,7 @@ class Gathering:
         resumed = len(self._done)
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
+            need_room(self.path.parent, index.total - 512 * os.fstat(file).st_blocks)
             os.truncate(file, index.total)
             await self._fetch_all(index, file)
         except OSError as error:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import stat
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from peers.coordinator import feeder as feeder_module
 from peers.coordinator.collector import FIRST_RATE, Collector
@@ -27,7 +30,9 @@ from swarm.protocol.coordinator.io import CollectCheckpoint, TermWritten, WriteT
 from swarm.protocol.ids import Actor, Microbatch, PassId, PassKind, StepNumber, Term
 from swarm.protocol.io import Stop
 from swarm.state.archive import Archive
-from swarm.state.transfer import HEADER_BYTES, TransferHeader
+from swarm.state.layout import ShardMeta, state_shapes
+from swarm.state.room import SPARE_BYTES
+from swarm.state.transfer import HEADER_BYTES, TransferHeader, iter_chunks
 
 RUN = "ab" * 32
 HOLDERS = (Actor("one", 1), Actor("two", 1))
@@ -125,6 +130,52 @@ async def test_who_fails_otherwise_is_asked_no_less(tmp_path: Path) -> None:
     for _ in range(3):
         assert await collector.collect(CollectCheckpoint(10, Term(1), (HOLDERS,), ("00" * 32,))) == ()
     assert {rate for _, rate in network.asked} == {FIRST_RATE}
+
+
+class Whole:
+    """Holders of a real shard. Counts what was asked of them, and the chunks that were taken."""
+
+    def __init__(self) -> None:
+        tensors = {name: torch.zeros(shape) for name, shape in state_shapes({"w": (300, 300)}).items()}
+        self.chunks = list(iter_chunks(tensors, ShardMeta(RUN, 0, 10, 10, "cd" * 32, "ef" * 32)))
+        self.hash = TransferHeader.decode(self.chunks[0], "x").hash
+        self.asked = self.taken = 0
+
+    async def fetch(self, who: Actor, request: bytes, max_bytes: int, least_rate: float) -> Transfer:
+        self.asked += 1
+
+        async def chunks() -> AsyncGenerator[bytes, None]:
+            for chunk in self.chunks:
+                self.taken += 1
+                yield chunk
+
+        return Transfer(sum(map(len, self.chunks)), chunks())
+
+
+@pytest.mark.parametrize("from_archive", [True, False])
+async def test_a_full_disk_is_told_once_and_asked_less_and_less_often_and_no_holder_is_blamed(
+    from_archive: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower with a full disk fetched each checkpoint again every few heartbeats, and a leader suspected peers."""
+    holders: Any = Whole()
+    now, free = [100.0], [SPARE_BYTES]
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free[0]))
+    told: list[Event] = []
+    unfetched: list[tuple[int, int]] = []
+    archive = Archive(tmp_path, RUN, 1, 1)
+    collector = Collector(
+        holders, archive, told.append, lambda holder: None, lambda *what: unfetched.append(what), lambda: now[0]
+    )
+    order = CollectCheckpoint(10, Term(1), (HOLDERS,), (holders.hash,), from_archive)
+    for _ in range(600):
+        now[0] += 1.0
+        assert await collector.collect(order) == ()
+    assert 1 <= holders.asked < 12 and holders.taken == holders.asked < len(holders.chunks) * holders.asked
+    (event,) = told
+    assert isinstance(event, CheckpointRefused) and "No space left on device" in event.reason and not unfetched
+    free[0] = 1 << 30
+    now[0] += 600.0
+    assert len(await collector.collect(order)) == 1 and archive.holds(0, 10, holders.hash)
 
 
 async def test_a_shard_that_left_the_archive_meanwhile_is_told_not_raised(tmp_path: Path) -> None:
