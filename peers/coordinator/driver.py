@@ -11,9 +11,9 @@ from peers.coordinator.collector import Collector
 from peers.coordinator.feeder import Feeder
 from peers.coordinator.group_record import GroupRecord
 from peers.coordinator.record import DecisionRecord, RecordError
-from peers.runtime.core_loop import Core, CoreLoop
+from peers.runtime.core_loop import Core, CoreLoop, cancel
 from peers.runtime.fault import Fault
-from swarm.events import CheckpointArchived, EventLog, ProcessStopped, Sampled
+from swarm.events import CheckpointArchived, EventLog, Sampled
 from swarm.manifest import RunManifest
 from swarm.net.network import Network
 from swarm.protocol.coordinator.core import CoordinatorCore
@@ -89,13 +89,9 @@ class CoordinatorDriver:
 
     async def run(self) -> str:
         try:
-            await self.loop.run()
-            self._log.append(ProcessStopped(self.loop.stop_reason))
-            return self.loop.outcome()
+            return await self.loop.run_to_end(self._log)
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await cancel(self._tasks)
             self._writer.shutdown()
             self._record.close()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, Protocol
 
-from peers.runtime.core_loop import CoreLoop
+from peers.runtime.core_loop import CoreLoop, cancel
 from peers.runtime.fault import Fault
 from peers.stage.keeper import Keeper, NotFinite
 from peers.stage.padding import Padding
@@ -18,7 +18,7 @@ from swarm.buffer import Buffer
 from swarm.compute.body import FrameError
 from swarm.compute.held import StateFreed
 from swarm.compute.shortage import out_of_memory
-from swarm.events import CatchUpFailed, CheckpointRefused, EventLog, ProcessStopped, StepApplied
+from swarm.events import CatchUpFailed, CheckpointRefused, EventLog, StepApplied
 from swarm.protocol.ids import Actor, Attempt
 from swarm.protocol.io import Emit, Send, Stop
 from swarm.protocol.messages import Frame, Message, Relay, WithPayload
@@ -118,17 +118,13 @@ class StageDriver:
 
     async def run(self) -> str:
         try:
-            await self.loop.run()
-            self._log.append(ProcessStopped(self.loop.stop_reason))
-            return self.loop.outcome()
+            return await self.loop.run_to_end(self._log)
         finally:
             if self.reports is not None:
                 self.reports.close()
             if self.padding is not None:
                 self.padding.close()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await cancel(self._tasks)
             self._retention.close()
 
     # ------------------------------------------------------------ actions
