@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from peers.runtime.checkpoint_request import CheckpointRequest
-from peers.runtime.thread_work import to_its_end
+from peers.runtime.thread_work import NoThread, to_its_end
 from swarm.events import CheckpointRefused, Event
 from swarm.net.bulk import LEAST_RATE, TooSlow
 from swarm.net.bulk_exchange import BulkExchange
@@ -130,5 +130,7 @@ class Collector:
                     told_at = now
                     self._coming(holder)
             await to_its_end(writer.commit)  # after a cancellation, the file must not appear later
+        except NoThread as error:
+            raise NotStored(self._archive.directory, f"not archived: {error.strerror}") from error
         finally:
             writer.abort()

@@ -157,8 +157,12 @@ class CoordinatorDriver:
         for task in void:
             task.cancel()
         await asyncio.gather(*void, return_exceptions=True)
-        await asyncio.to_thread(self._archive.forget_after, version)
-        return await self._recorded(self._record.finish_rollback)
+
+        def left() -> None:
+            self._archive.forget_after(version)
+            self._record.finish_rollback()
+
+        return await self._recorded(left)  # in the thread of the record: another one might not be startable
 
     async def _write_group(self, order: WriteGroup) -> None:
         assert isinstance(self._record, GroupRecord)

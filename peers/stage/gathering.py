@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from peers.runtime.piece_request import MAX_RUN, NOT_KEPT, NOT_YET, PieceKind, PieceRequest
-from peers.runtime.thread_work import to_its_end
+from peers.runtime.thread_work import in_thread, to_its_end
 from peers.stage.donor_list import DonorList
 from peers.stage.index_inquiry import Fetch, IndexInquiry
 from swarm.events import Event, Gathered
@@ -115,7 +115,7 @@ class Gathering:
         inquiry = IndexInquiry(self.kind, self.stage, self.version, self.limit, self.fetch, self.donors, self.wrong)
         self.index = index = await inquiry.run()
         indexed = time.monotonic()
-        self._done = await asyncio.to_thread(self._take_up, index)
+        self._done = await in_thread(self._take_up, index)
         self._missing = [number for number in range(len(index.hashes)) if number not in self._done]
         resumed = len(self._done)
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)

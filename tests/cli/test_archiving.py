@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import stat
+import threading
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from types import SimpleNamespace
@@ -176,6 +177,27 @@ async def test_a_full_disk_is_told_once_and_asked_less_and_less_often_and_no_hol
     free[0] = 1 << 30
     now[0] += 600.0
     assert len(await collector.collect(order)) == 1 and archive.holds(0, 10, holders.hash)
+
+
+async def test_a_shard_for_which_no_thread_can_be_started_is_told_and_no_holder_is_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    holders: Any = Whole()
+    told: list[Event] = []
+    unfetched: list[tuple[int, int]] = []
+    collector = Collector(
+        holders, Archive(tmp_path, RUN, 1, 1), told.append, lambda holder: None, lambda *what: unfetched.append(what)
+    )
+    order = CollectCheckpoint(10, Term(1), (HOLDERS,), (holders.hash,))
+    with monkeypatch.context() as without:
+        without.setattr(threading.Thread, "start", refused)
+        assert await collector.collect(order) == ()
+    assert holders.asked == 1 and not unfetched
+    why = "not archived: can't start new thread: raise the limit of threads with `ulimit -u`"
+    assert told == [CheckpointRefused(str(tmp_path), why)]
 
 
 async def test_a_shard_that_left_the_archive_meanwhile_is_told_not_raised(tmp_path: Path) -> None:

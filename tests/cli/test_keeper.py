@@ -237,6 +237,26 @@ async def test_a_copy_that_cannot_begin_costs_only_the_checkpoint(tmp_path: Path
         await keeper.save(7)
 
 
+@pytest.mark.parametrize("spoilt", [False, True])
+async def test_a_copy_that_no_thread_can_commit_costs_only_the_checkpoint(
+    spoilt: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    engine = Engine(7)
+    engine.state.value = float("nan") if spoilt else 1.0
+    keeper = keeper_of(engine, tmp_path)
+    with monkeypatch.context() as without:
+        without.setattr(threading.Thread, "start", refused)
+        with pytest.raises(StateError, match=r"this stage's state: .*can't start new thread: raise the limit"):
+            await keeper.save(7)
+        loading = keeper.load(LoadState(StageIndex(0), 7, (Donor(ONE, 0),)))
+        with pytest.raises(OSError, match="can't start new thread: raise the limit"):
+            await loading
+    assert not await asyncio.to_thread(lambda: list(tmp_path.rglob("*.draft")))
+
+
 async def test_sums_that_come_out_the_same_after_a_rollback_are_taken(tmp_path: Path) -> None:
     keeper, order = fetcher_of_sums(tmp_path)
     assert await keeper.fetch_sums(order)
