@@ -59,7 +59,7 @@ class Collector:
         self._next_at = -math.inf
         """No fetch begins earlier."""
         self._trouble = ""
-        """Why the disk has refused the last shard. Empty: it has not."""
+        """Why the disk has refused a shard since the last whole checkpoint. Empty: it has refused none."""
 
     async def collect(self, order: CollectCheckpoint) -> tuple[str, ...]:
         """Fetch the missing stages of a checkpoint. Returns the digests of its stages, in order.
@@ -84,6 +84,7 @@ class Collector:
             except NotStored as error:
                 self._rest(error)
                 return ()
+        self._rest_s, self._trouble = 0.0, ""
         try:
             return tuple(archive.checkpoint(stage, order.version).digest for stage in range(archive.stages))
         except StateError as error:
@@ -98,7 +99,6 @@ class Collector:
         for holder in holders:
             try:
                 await self._fetch(holder, request, file_hash, least_rate)
-                self._rest_s, self._trouble = 0.0, ""
                 return True
             except NotStored:
                 raise

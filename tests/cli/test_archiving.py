@@ -179,6 +179,36 @@ async def test_a_full_disk_is_told_once_and_asked_less_and_less_often_and_no_hol
     assert len(await collector.collect(order)) == 1 and archive.holds(0, 10, holders.hash)
 
 
+async def test_a_full_disk_is_told_once_although_the_small_stage_of_each_checkpoint_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def chunks_of(stage: int, version: int) -> list[bytes]:
+        tensors = {name: torch.zeros(shape) for name, shape in state_shapes({"w": ((3, 300)[stage], 300)}).items()}
+        return list(iter_chunks(tensors, ShardMeta(RUN, stage, version, version, "cd" * 32, "ef" * 32)))
+
+    class Network:
+        async def fetch(self, who: Actor, request: bytes, max_bytes: int, least_rate: float) -> Transfer:
+            asked = CheckpointRequest.decode(request)
+
+            async def chunks() -> AsyncGenerator[bytes, None]:
+                for chunk in chunks_of(asked.stage, asked.version):
+                    yield chunk
+
+            return Transfer(0, chunks())
+
+    network: Any = Network()
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=SPARE_BYTES + 300 * 300 * 4))
+    now, told = [0.0], list[Event]()
+    archive = Archive(tmp_path, RUN, 2, 1)
+    collector = Collector(network, archive, told.append, lambda holder: None, clock=lambda: now[0])
+    for version in (10, 20, 30):
+        hashes = [TransferHeader.decode(chunks_of(stage, version)[0], "x").hash for stage in range(2)]
+        now[0] += 1000.0
+        assert await collector.collect(CollectCheckpoint(version, Term(1), (HOLDERS, HOLDERS), tuple(hashes))) == ()
+        assert archive.holds(0, version) and not archive.holds(1, version)
+    assert len(told) == 1
+
+
 async def test_a_shard_for_which_no_thread_can_be_started_is_told_and_no_holder_is_blamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
