@@ -340,7 +340,7 @@ class FleetPeer(FleetProcess):
         self.feed(peer_io.StateShown(action.version, action.nonce, shown))
 
     def _save_checkpoint(self, action: peer_io.SaveCheckpoint) -> None:
-        self.world.at(self.world.now + SAVE_S, self, (self._saved, action.version))
+        self.world.at(self.world.now + SAVE_S, self, (self._saved, action))
 
-    def _saved(self, version: int) -> None:
-        self.feed(peer_io.CheckpointSaved(version, self._digest(version)))
+    def _saved(self, order: peer_io.SaveCheckpoint) -> None:
+        self.feed(peer_io.CheckpointSaved(order.version, self._digest(order.version), order.number))

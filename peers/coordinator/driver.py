@@ -11,9 +11,9 @@ from peers.coordinator.collector import Collector
 from peers.coordinator.feeder import Feeder
 from peers.coordinator.group_record import GroupRecord
 from peers.coordinator.record import DecisionRecord, RecordError
-from peers.runtime.core_loop import Core, CoreLoop
+from peers.runtime.core_loop import Core, CoreLoop, cancel
 from peers.runtime.fault import Fault
-from swarm.events import CheckpointArchived, EventLog, ProcessStopped, Sampled
+from swarm.events import CheckpointArchived, EventLog, Sampled
 from swarm.manifest import RunManifest
 from swarm.net.network import Network
 from swarm.protocol.coordinator.core import CoordinatorCore
@@ -89,13 +89,9 @@ class CoordinatorDriver:
 
     async def run(self) -> str:
         try:
-            await self.loop.run()
-            self._log.append(ProcessStopped(self.loop.stop_reason))
-            return self.loop.outcome()
+            return await self.loop.run_to_end(self._log)
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await cancel(self._tasks)
             self._writer.shutdown()
             self._record.close()
 
@@ -150,17 +146,23 @@ class CoordinatorDriver:
     async def _write_term(self, term: int, rollback_to: int | None) -> None:
         if not await self._recorded(lambda: self._record.write_term(term, rollback_to)):
             return
-        if rollback_to is not None:
-            await self._leave_history(rollback_to)
-        self.loop.post(TermWritten(term))
+        if rollback_to is None or await self._leave_history(rollback_to):
+            self.loop.post(TermWritten(term))
 
-    async def _leave_history(self, version: int) -> None:
-        """Set the archive back to `version`, and cancel the fetches of later versions."""
+    async def _leave_history(self, version: int) -> bool:
+        """Set the archive back to `version`, and cancel the fetches of later versions. Returns whether the record could
+        be written.
+        """
         void = [task for later, task in self._collecting.items() if later > version]
         for task in void:
             task.cancel()
         await asyncio.gather(*void, return_exceptions=True)
-        await asyncio.to_thread(self._archive.forget_after, version)
+
+        def left() -> None:
+            self._archive.forget_after(version)
+            self._record.finish_rollback()
+
+        return await self._recorded(left)  # in the thread of the record: another one might not be startable
 
     async def _write_group(self, order: WriteGroup) -> None:
         assert isinstance(self._record, GroupRecord)
@@ -168,8 +170,8 @@ class CoordinatorDriver:
         async with self._group_writes:
             if not await self._recorded(lambda: back.append(record.write_group(order))):
                 return
-            if back[0] is not None:
-                await self._leave_history(back[0])
+            if back[0] is not None and not await self._leave_history(back[0]):
+                return
         self.loop.post(GroupWritten(order.number))
 
     async def _send_entries(self, order: SendEntries) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from peers.run.archived_run import changes, check_archive, describe_archive
 from peers.run.home import Home, OpenHome
 from peers.run.stage_sizes import stage_sizes
 from peers.runtime.organisers import members_of
+from peers.runtime.thread_work import in_thread
 from swarm.compute.ladders import ladders
 from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.reader import CorpusReader
@@ -65,7 +65,7 @@ class Durable:
         check_archive(home.archive, manifest.hash, changed)
         record = (GroupRecord if several else DecisionRecord)(home.decisions, manifest.hash, changed)
         logs = (*whole_log(home.events), *sorted(home.mirrors.glob("*.jsonl")))
-        unlogged = await asyncio.to_thread(untold, record.commands, logs)
+        unlogged = await in_thread(untold, record.commands, logs)
         log = EventLog(home.events, time.time, Rotation(PART_BYTES, daily=True))
         log.listeners.extend((*options.listeners, Metrics(home.metrics), *options.faults))
         describe_archive(home.archive, manifest, None if tokenizer is None else tokenizer.raw)
@@ -73,7 +73,7 @@ class Durable:
         archive = _archive(manifest, home, log, several, refused)
         check_record(record, archive, home, several)
         if record.term:  # without a record the history is unknown, so the archive is left alone
-            archive.forget_after(0 if record.last_decision is None else record.last_decision.step + 1)
+            forget_void(record, archive)
         archive.proven = record.soundness.proven
         if options.initial is not None and 0 not in archive.complete_versions():
             from peers.run.first_version import archive_first
@@ -87,7 +87,7 @@ class Durable:
 
     async def settings(self) -> Settings:
         """The settings of the run, with the sizes of its stages."""
-        sizes = await asyncio.to_thread(stage_sizes, self.manifest)
+        sizes = await in_thread(stage_sizes, self.manifest)
         return replace(Settings.of(self.manifest), **sizes, audit_secret=os.urandom(16))
 
     def core(self, me: Actor, settings: Settings) -> CoordinatorCore | GroupMember:
@@ -109,6 +109,18 @@ class Durable:
             record.soundness,
             tuple(version for version in archive.complete_versions() if newest is not None and version <= newest),
         )
+
+
+def forget_void(record: DecisionRecord, archive: Archive) -> None:
+    """Remove the versions that the record does not contain, or that were made before a rollback. Raises RecordError.
+
+    In a group, one write of the record may hold a rollback and the decisions after it. A process that died between
+    this write and the removal leaves void versions that are not newer than the last decision.
+    """
+    decided, back = record.last_decision, record.unfinished_rollback
+    newest = 0 if decided is None else decided.step + 1
+    archive.forget_after(newest if back is None else min(newest, back))
+    record.finish_rollback()
 
 
 def check_record(record: DecisionRecord, archive: Archive, home: Home, several: bool) -> None:

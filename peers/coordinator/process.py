@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import AsyncExitStack, suppress
 from importlib.metadata import version
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -28,7 +29,7 @@ from peers.run.home import OpenHome
 from peers.runtime import lasting_port
 from peers.runtime.address_book import AddressBook
 from peers.runtime.checkpoint_request import CheckpointRequest
-from peers.runtime.core_loop import INTERRUPTED
+from peers.runtime.core_loop import INTERRUPTED, cancel
 from peers.runtime.directory import Directory
 from peers.runtime.link_probe import PROBES, Prober
 from peers.runtime.notebook import Notebook
@@ -185,28 +186,24 @@ class CoordinatorProcess:
 
     async def run(self) -> str:
         """Run until the run is finished or a signal comes. Returns the reason."""
-        await self._network.start()
-        for other in self._others:
-            self._network.learn(other, self._addresses.get(other.peer, ()))
-            self._network.dial(other)
-        await self._control.open()
-        self._listen_to_signals()
-        self._log_start()
-        own = tuple(await self._host.addresses())
-        self._invite_with(own)
-        background = [self.driver.loop.watch(asyncio.create_task(each)) for each in self._background(own)]
-        try:
+        async with AsyncExitStack() as ending:  # from the last line to the first, even if some of them fail
+            ending.callback(self.log.close)
+            await self._network.start()
+            ending.push_async_callback(self._network.close)
+            ending.push_async_callback(self._network.until_read, self._others)
+            for other in self._others:
+                self._network.learn(other, self._addresses.get(other.peer, ()))
+                self._network.dial(other)
+            ending.push_async_callback(self._control.close)
+            await self._control.open()
+            self._listen_to_signals()
+            self._log_start()
+            own = tuple(await self._host.addresses())
+            self._invite_with(own)
+            background = [self.driver.loop.watch(asyncio.create_task(each)) for each in self._background(own)]
+            ending.push_async_callback(cancel, background)
+            ending.callback(self._log_traffic)
             return await self.driver.run()
-        finally:
-            await self._control.close()
-            traffic = self._network.traffic.total()
-            self.log.append(TrafficMeasured(traffic.sent, traffic.received))
-            for task in background:
-                task.cancel()
-            await asyncio.gather(*background, return_exceptions=True)
-            await self._network.until_read(self._others)
-            await self._network.close()
-            self.log.close()
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -219,6 +216,11 @@ class CoordinatorProcess:
         self.log.append(ProcessStarted("coordinator", str(self._me), self._manifest.hash, release, max_rate))
         for command in self._durable.unlogged:
             self.log.append(given(command))
+
+    def _log_traffic(self) -> None:
+        traffic = self._network.traffic.total()
+        with suppress(OSError):  # on a full disk, only this figure is lost
+            self.log.append(TrafficMeasured(traffic.sent, traffic.received))
 
     def _background(self, own: tuple[str, ...]) -> list[Coroutine[object, object, None]]:
         work: list[Coroutine[object, object, None]] = [

@@ -57,6 +57,20 @@ class DecisionRecord:
             return int(self._db.execute("SELECT COALESCE(MAX(term), 0) FROM rollback").fetchone()[0])
 
     @property
+    def unfinished_rollback(self) -> int | None:
+        """The version to which a rollback has gone back, if the archive may still hold later versions of the history
+        before. None: it holds none.
+        """
+        with refusing(self._path):
+            (version,) = self._db.execute("SELECT MIN(version) FROM unfinished_rollback").fetchone()
+            return None if version is None else int(version)
+
+    def finish_rollback(self) -> None:
+        """The archive holds nothing of the history before. Raises RecordError if the disk is full or fails."""
+        with refusing(self._path):
+            self._db.execute("DELETE FROM unfinished_rollback")
+
+    @property
     def last_decision(self) -> Decision | None:
         """The newest decision that no rollback voided. None: the next step is 0."""
         with refusing(self._path):
@@ -108,6 +122,7 @@ class DecisionRecord:
         self._db.execute("UPDATE run SET term = ?", (term,))
         if rollback_to is not None:
             self._db.execute("INSERT INTO rollback(term, version) VALUES (?, ?)", (term, rollback_to))
+            self._db.execute("INSERT OR IGNORE INTO unfinished_rollback(version) VALUES (?)", (rollback_to,))
             undone = self._db.execute("SELECT body FROM decision WHERE step >= ?", (rollback_to,))
             proven = any(not decode_decision(body).skip for (body,) in undone)
             proven = proven or self._db.execute("SELECT 1 FROM proven WHERE version >= ?", (rollback_to,)).fetchone()
@@ -160,6 +175,7 @@ CREATE TABLE IF NOT EXISTS run(id INTEGER PRIMARY KEY CHECK (id = 0), hash TEXT 
 CREATE TABLE IF NOT EXISTS decision(step INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS command(number INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS rollback(term INTEGER PRIMARY KEY, version INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS unfinished_rollback(version INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS proven(version INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS ballot(
     id INTEGER PRIMARY KEY CHECK (id = 0), ballot INTEGER NOT NULL, vote TEXT NOT NULL, committed INTEGER NOT NULL);

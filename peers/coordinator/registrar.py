@@ -66,7 +66,7 @@ class Registrar:
         if not controls.admission_of(device):
             if shown.open and device not in self._under_way:
                 self._check_turn(block)
-            answer = await self._recorded(device, given.name)
+            answer = await self._recorded(device, given.name, block if shown.open else None)
             if answer.error:
                 raise (Busy if answer.unsure else BulkError)(answer.error)
             self._admitted()
@@ -91,15 +91,24 @@ class Registrar:
             when = f"{math.ceil(wait / 60)} minutes" if wait > 90 else f"{math.ceil(wait)} seconds"
             raise BulkError(f"this open run limits how many new devices join at a time: try again in {when}")
 
-    async def _recorded(self, device: Device, name: str) -> AnswerControl:
-        """Record a device. Concurrent requests of one device are recorded once."""
+    async def _recorded(self, device: Device, name: str, counted: str | None) -> AnswerControl:
+        """Record a device. Concurrent requests of one device are recorded once.
+
+        `counted`: the block in which it has been counted. None: it was not counted.
+        """
         asked = self._under_way.get(device)
         if asked is None:
             request = ControlRequested(secrets.token_hex(16), ADMIT, device.value, f"pass {name}", "")
             asked = self._under_way[device] = asyncio.ensure_future(self._command(request))
-            asked.add_done_callback(lambda _: self._under_way.pop(device, None))
+            asked.add_done_callback(lambda done: self._answered(device, done, counted))
         try:
             async with asyncio.timeout(LONGEST_S):
                 return await asyncio.shield(asked)
         except TimeoutError:
             raise Busy("no coordinator has answered: ask again") from None
+
+    def _answered(self, device: Device, asked: asyncio.Future[AnswerControl], counted: str | None) -> None:
+        self._under_way.pop(device, None)
+        failed = asked.cancelled() or asked.exception() is not None or asked.result().unsure
+        if failed and counted is not None and self._turnstile is not None:
+            self._turnstile.give_back(counted)

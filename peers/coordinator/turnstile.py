@@ -51,3 +51,9 @@ class Turnstile:
             own.left -= 1
             self._all.left -= 1
         return wait
+
+    def give_back(self, block: str) -> None:
+        """A device of this block that was counted is not admitted now; it will ask again."""
+        for bucket in (self._blocks.get(block), self._all):
+            if bucket is not None:
+                bucket.left = min(bucket.most, bucket.left + 1)

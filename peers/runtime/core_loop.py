@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 import uvloop
 
 from peers.runtime.signals import treat_all_as_ctrl_c
+from swarm.events import EventLog, ProcessStopped
 from swarm.protocol.io import Tick
 
 Input = TypeVar("Input", contravariant=True)
@@ -52,6 +53,13 @@ class Core(Protocol[Input, Action]):
     def handle(self, event: Input, now: float) -> Iterable[Action]: ...
 
     def next_wakeup(self) -> float: ...
+
+
+async def cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait until they have ended. Their results and errors are dropped."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class CoreLoop(Generic[Input, Action]):
@@ -113,6 +121,18 @@ class CoreLoop(Generic[Input, Action]):
                     self._carry_out(action)
             except (ValueError, ArithmeticError) as error:  # elsewhere a user's mistake, here a bug
                 raise CoreFault(f"{type(error).__name__} at {type(event).__name__}: {error}") from error
+
+    async def run_to_end(self, log: EventLog) -> str:
+        """Run, and log why the loop was stopped. Returns the reason. Raises ProcessFailed if it failed, even if the log
+        cannot be written any more; otherwise OSError.
+        """
+        await self.run()
+        try:
+            log.append(ProcessStopped(self.stop_reason))
+        except OSError:
+            self.outcome()
+            raise
+        return self.outcome()
 
     def outcome(self) -> str:
         """The reason why the loop was stopped. Raises ProcessFailed if it failed."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, Protocol
 
-from peers.runtime.core_loop import CoreLoop
+from peers.runtime.core_loop import CoreLoop, cancel
 from peers.runtime.fault import Fault
 from peers.stage.keeper import Keeper, NotFinite
 from peers.stage.padding import Padding
@@ -18,7 +18,7 @@ from swarm.buffer import Buffer
 from swarm.compute.body import FrameError
 from swarm.compute.held import StateFreed
 from swarm.compute.shortage import out_of_memory
-from swarm.events import CatchUpFailed, CheckpointRefused, EventLog, ProcessStopped, StepApplied
+from swarm.events import CatchUpFailed, CheckpointRefused, EventLog, StepApplied
 from swarm.protocol.ids import Actor, Attempt
 from swarm.protocol.io import Emit, Send, Stop
 from swarm.protocol.messages import Frame, Message, Relay, WithPayload
@@ -118,17 +118,13 @@ class StageDriver:
 
     async def run(self) -> str:
         try:
-            await self.loop.run()
-            self._log.append(ProcessStopped(self.loop.stop_reason))
-            return self.loop.outcome()
+            return await self.loop.run_to_end(self._log)
         finally:
             if self.reports is not None:
                 self.reports.close()
             if self.padding is not None:
                 self.padding.close()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await cancel(self._tasks)
             self._retention.close()
 
     # ------------------------------------------------------------ actions
@@ -158,8 +154,8 @@ class StageDriver:
                     self._loading.cancel()
                 self._stop_fetching()  # after a rollback, the same step has other sums
                 self._loading = self._spawn(self._load(action))
-            case SaveCheckpoint(version, proven):
-                self._spawn(self._save(version, proven))
+            case SaveCheckpoint():
+                self._spawn(self._save(action))
             case Lend():
                 self._keeper.lend(action)
             case FetchSums():
@@ -267,10 +263,11 @@ class StageDriver:
         except (ValueError, OSError) as error:
             self.loop.post(ComputeFailed(action.attempt.pass_id, None, str(error)))
 
-    async def _save(self, version: int, proven: int) -> None:
+    async def _save(self, order: SaveCheckpoint) -> None:
         assert self._keeper is not None
+        version = order.version
         try:
-            digest = await self._keeper.save(version, proven)
+            digest = await self._keeper.save(version, order.proven)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
@@ -286,13 +283,13 @@ class StageDriver:
             return
         except NotFinite as error:
             self._log.append(CheckpointRefused("this stage's state", str(error)))
-            self.loop.post(StateSpoilt(version))
+            self.loop.post(StateSpoilt(version, order.number))
             return
         except StateError as error:  # a full disk must cost only this peer's checkpoint; the peer stays in the swarm
             self._log.append(CheckpointRefused(error.where, error.reason))
             self._tell_trouble(f"the checkpoint of version {version} cannot be written: {error.reason}")
             return
-        self.loop.post(CheckpointSaved(version, digest))
+        self.loop.post(CheckpointSaved(version, digest, order.number))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from peers.runtime.piece_request import MAX_RUN, NOT_KEPT, NOT_YET, PieceKind, PieceRequest
-from peers.runtime.thread_work import to_its_end
+from peers.runtime.thread_work import in_thread, to_its_end
 from peers.stage.donor_list import DonorList
 from peers.stage.index_inquiry import Fetch, IndexInquiry
 from swarm.events import Event, Gathered
@@ -29,6 +29,7 @@ from swarm.protocol.ids import Actor
 from swarm.state.error import StateError
 from swarm.state.packed import framed_bytes, take_framed
 from swarm.state.pieces import PIECE_BYTES, Index
+from swarm.state.room import need_room
 
 AT_ONCE = 2
 """Number of runs that one donor sends at the same time, so that the next run is requested before the current one has
@@ -114,11 +115,12 @@ class Gathering:
         inquiry = IndexInquiry(self.kind, self.stage, self.version, self.limit, self.fetch, self.donors, self.wrong)
         self.index = index = await inquiry.run()
         indexed = time.monotonic()
-        self._done = await asyncio.to_thread(self._take_up, index)
+        self._done = await in_thread(self._take_up, index)
         self._missing = [number for number in range(len(index.hashes)) if number not in self._done]
         resumed = len(self._done)
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
+            need_room(self.path.parent, index.total - 512 * os.fstat(file).st_blocks)
             os.truncate(file, index.total)
             await self._fetch_all(index, file)
         except OSError as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from peers.runtime.checkpoint_request import CheckpointRequest
 from peers.runtime.piece_request import PieceKind
+from peers.runtime.thread_work import in_thread
 from peers.stage.donor_list import DonorList
 from peers.stage.gathering import Gathering
 from peers.stage.index_inquiry import Fetch
@@ -73,10 +74,10 @@ class Incoming:
         limit = shard_limit(parameter_shapes(self._manifest.model, order.stage))
         gathering = self._gathering(PieceKind.STATE, order.stage, order.version, limit, order.donors)
         others = [other for other in self._folder.glob("state-*") if other != gathering.path]
-        await asyncio.to_thread(_remove, others)
+        await in_thread(_remove, others)
         if own is not None and not gathering.path.exists():
-            await asyncio.to_thread(_seed, gathering.path, own.path)
-        shard = await asyncio.to_thread(self._parse, await gathering.run(), order.stage)
+            await in_thread(_seed, gathering.path, own.path)
+        shard = await in_thread(self._parse, await gathering.run(), order.stage)
         run_hash = self._manifest.hash
         check_meta(shard.meta, "the donors", run_hash=run_hash, stage=order.stage, version=order.version)
         return shard
@@ -93,12 +94,12 @@ class Incoming:
             chunks = await self._fetch(archive, request, HEADER_BYTES + shard_limit(parameters))
             async with aclosing(chunks):
                 async for chunk in chunks:
-                    await asyncio.to_thread(receiver.feed, chunk)
+                    await in_thread(receiver.feed, chunk)
                     if own is not None and own.hash == receiver.hash:
                         return None
-            return await asyncio.to_thread(receiver.finish)
+            return await in_thread(receiver.finish)
         finally:
-            await asyncio.to_thread(receiver.close)
+            await in_thread(receiver.close)
 
     def _parse(self, path: Path, stage: int) -> Shard:
         """Read the state in a file, and remove the file's name. Raises StateError, OSError."""
@@ -141,7 +142,7 @@ class Incoming:
 
     async def fetched_sums(self, stage: int, step: int) -> bytes:
         """The file with a step's sums. Raises OSError."""
-        return await asyncio.to_thread(self._path(PieceKind.SUMS, stage, step).read_bytes)
+        return await in_thread(self._path(PieceKind.SUMS, stage, step).read_bytes)
 
     def forget_sums(self, step: int) -> None:
         """The steps up to this one are applied, so remove their sums."""
@@ -158,10 +159,10 @@ class Incoming:
 
     def _remove_sums(self, paths: Iterable[Path]) -> None:
         if old := list(paths):
-            self._removing = asyncio.get_running_loop().run_in_executor(None, _remove, old)
+            self._removing = asyncio.ensure_future(in_thread(_remove, old))
 
     async def close(self) -> None:
-        await asyncio.to_thread(_remove, self._folder.glob("sums-*"))
+        await in_thread(_remove, self._folder.glob("sums-*"))
 
     # ------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from peers.runtime.checkpoint_request import CheckpointRequest, checkpoint_transfer
 from peers.runtime.piece_request import PieceRequest
-from peers.runtime.thread_work import to_its_end
+from peers.runtime.thread_work import NoThread, in_thread, to_its_end
 from peers.stage.copying import copy_state
 from peers.stage.incoming import Incoming
 from peers.stage.index_inquiry import Fetch
@@ -146,7 +146,7 @@ class Keeper:
         engine.state.prepare()
         shard, source = await self._fetched(order)
         state = _state(shard)
-        if await asyncio.to_thread(state.digest) != shard.meta.digest:
+        if await in_thread(state.digest) != shard.meta.digest:
             raise StateError(source, f"the state of stage {order.stage} does not have the digest it names")
         if state.version == 0 and self._manifest.initial.sha256:
             self._check_first(state, shard.meta, source)
@@ -168,13 +168,13 @@ class Keeper:
 
     async def _fetched(self, order: LoadState) -> tuple[Shard, str]:
         """Fetch the state of an order. Return it, and its source in words."""
-        own = await asyncio.to_thread(self._own, order.stage, order.version)
+        own = await in_thread(self._own, order.stage, order.version)
         if order.archive is None:
             replicas = f"{len(order.donors)} replica" + "s" * (len(order.donors) != 1)
             return await self._incoming.state(order, own), replicas
         if (shard := await self._incoming.archived(order, order.archive, own)) is not None:
             return shard, "archive"
-        if (shard := await asyncio.to_thread(self._load_own, order.stage, order.version)) is not None:
+        if (shard := await in_thread(self._load_own, order.stage, order.version)) is not None:
             return shard, "own checkpoint"
         return await self._fetched(order)
 
@@ -267,7 +267,7 @@ class Keeper:
 
         Saves run one after another. A save prunes older and newer checkpoints on the disk, except the newest one up to
         version `proven`. Raises NotFinite, StateFreed if this peer gives up the stage meanwhile, and StateError if the
-        disk is full or no thread can be started for the copy.
+        disk is full or no thread can be started.
         """
         engine, stage = self.engine, self.stage
         assert engine is not None and stage is not None
@@ -277,10 +277,14 @@ class Keeper:
         except OSError as error:
             raise StateError("this stage's state", str(error)) from error
         async with self._saving:
-            if draft.spoilt:
-                await asyncio.to_thread(draft.remove)
-                raise NotFinite(f"version {version} of stage {stage} holds NaN or infinity")
-            checkpoint = await to_its_end(self._store.save, draft, proven)
+            try:
+                if draft.spoilt:
+                    await in_thread(draft.remove)
+                    raise NotFinite(f"version {version} of stage {stage} holds NaN or infinity")
+                checkpoint = await to_its_end(self._store.save, draft, proven)
+            except NoThread as error:
+                draft.remove()
+                raise StateError("this stage's state", str(error)) from error
         self._emit(CheckpointWritten(stage, version, checkpoint.digest, checkpoint.nbytes))
         return checkpoint.hash
 
@@ -291,7 +295,7 @@ class Keeper:
     async def close(self) -> None:
         engine, self.engine = self.engine, None  # other peers of the process may go on, and need its memory
         if engine is not None:
-            await asyncio.to_thread(_free, engine)
+            await in_thread(_free, engine)
         self._lending.clear()
         await self._incoming.close()
 

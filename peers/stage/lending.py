@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from peers.runtime.piece_request import NOT_KEPT, NOT_YET, PieceKind, PieceRequest
+from peers.runtime.thread_work import in_thread
 from peers.runtime.transfer_allowance import TransferAllowance
 from peers.stage.copying import State
 from peers.stage.lent_files import LentFile, LentFiles
@@ -115,7 +116,7 @@ class Lending:
         path = self._folder / f"sums-{step}-{time.monotonic_ns()}"
         if len(found) == engine.buckets:
             buckets = [found[b] for b in range(engine.buckets)]
-            writing = asyncio.to_thread(_write, path, engine.buckets, buckets)
+            writing = in_thread(_write, path, engine.buckets, buckets)
             self._in_memory = self._sums.keep(step, path, writing)
         elif whole and self.lends(attempt):
             count = engine.whole_buckets
@@ -167,7 +168,7 @@ class Lending:
         content = found.path if request.kind is PieceKind.SUMS else self._history
         self._allowance.check(peer, content, found.index.total)
         self._allowance.charge(peer, content, found.nbytes(request), found.index.total)
-        return await asyncio.to_thread(found.read, request)
+        return await in_thread(found.read, request)
 
     def _tell_trouble(self, request: PieceRequest, peer: str) -> None:
         """Raise StateError if the disk did not take the newest file, a few times to each peer.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peers.runtime.piece_request import PieceRequest
+from peers.runtime.thread_work import in_thread
 from swarm.events import CheckpointRefused, Event
 from swarm.state.packed import framed
 from swarm.state.pieces import PIECE_BYTES, Index
@@ -83,7 +84,10 @@ class LentFiles:
         def remove(lent: asyncio.Future[LentFile]) -> None:
             if _is_here(lent):
                 path = lent.result().path
-                asyncio.get_running_loop().run_in_executor(None, lambda: path.unlink(missing_ok=True))
+                try:
+                    asyncio.get_running_loop().run_in_executor(None, lambda: path.unlink(missing_ok=True))
+                except RuntimeError:  # no thread can be started
+                    path.unlink(missing_ok=True)
 
         self._files.pop(number).add_done_callback(remove)
 
@@ -101,7 +105,7 @@ class LentFiles:
 
 async def _indexed(path: Path, writing: Awaitable[object]) -> LentFile:
     await writing
-    return LentFile(await asyncio.to_thread(Index.of_file, path), path)
+    return LentFile(await in_thread(Index.of_file, path), path)
 
 
 def _is_here(lent: asyncio.Future[LentFile]) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import replace
 from importlib.metadata import version
 
 from peers.run.dry_run import StageNeed, needs_of
 from peers.run.home import OpenHome
-from peers.runtime.core_loop import RunFailed
+from peers.runtime.core_loop import RunFailed, cancel
 from peers.runtime.directory import Directory
 from peers.runtime.notebook import Notebook
 from peers.runtime.organisers import addresses_by_peer, members_of
@@ -237,8 +237,13 @@ class PeerProcess:
             self._wait_for(patience),
             *([] if options.watched is None else [watch(options.watched, driver.loop.post)]),
         )
-        background = [driver.loop.watch(asyncio.create_task(work)) for work in tasks]
-        try:
+        async with AsyncExitStack() as ending:  # from the last line to the first, even if some of them fail
+            ending.push_async_callback(self._keeper.close)
+            ending.push_async_callback(self._network.close)
+            ending.push_async_callback(self._network.until_read, self._group)
+            background = [driver.loop.watch(asyncio.create_task(work)) for work in tasks]
+            ending.push_async_callback(cancel, background)
+            ending.callback(self._log_last_traffic)
             reason = await driver.run()
             if patience.exhausted:
                 raise CoordinatorGone(reason)
@@ -247,14 +252,6 @@ class PeerProcess:
             if self.core.finished:
                 options.machine.finish()
             return reason
-        finally:
-            self._log_traffic()
-            for task in background:
-                task.cancel()
-            await asyncio.gather(*background, return_exceptions=True)
-            await self._network.until_read(self._group)
-            await self._network.close()
-            await self._keeper.close()
 
     # ------------------------------------------------------------ assembling
 
@@ -395,6 +392,10 @@ class PeerProcess:
                 LinksMeasured(self._seat.max_rate, tuple(LinkRate(sender, rate) for sender, rate in told))
             )
             await asyncio.sleep(_LINKS_EVERY_S)
+
+    def _log_last_traffic(self) -> None:
+        with suppress(OSError):  # on a full disk, only this figure is lost
+            self._log_traffic()
 
     def _log_traffic(self) -> None:
         traffic = self._network.traffic.total()

@@ -36,6 +36,7 @@ from torch import Tensor
 
 from swarm.buffer import Buffer
 from swarm.codecs.codec import HEADER_BYTES, Codec, CodecError, Reason, raw_bytes, require_finite
+from swarm.codecs.huffman_code import restored, shortened
 from swarm.splitmix import splitmix
 
 _MOST = 127
@@ -55,7 +56,6 @@ _HUFFMAN = 1.02
 """Length of Huffman codes of pairs ÷ entropy."""
 _STEP = re.compile(r"\d{1,2}(\.\d{1,4})?")
 _RANGE = (0.05, 16.0)
-_RAW, _LEVEL, _MEMORY = -15, 9, 9  # no header and no checksum of zlib; the largest blocks
 _HEAD, _SEED, _COUNT = struct.Struct("<Bf"), struct.Struct("<I"), struct.Struct("<I")
 
 
@@ -104,11 +104,10 @@ class Entropy(Codec):
         codes = ratios.round_().clamp_(-_MOST, _MOST).to(torch.int8).numpy()
         end = b"" if seed is None else _SEED.pack(seed)
         large, pairs = _paired(codes)
-        deflater = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW, _MEMORY, zlib.Z_HUFFMAN_ONLY)
-        deflated = deflater.compress(pairs) + deflater.flush()
-        if _COUNT.size + large.nbytes + len(deflated) < codes.nbytes:
+        stream = shortened(pairs)
+        if _COUNT.size + large.nbytes + len(stream) < codes.nbytes:
             head = _HEAD.pack(_Kind.PAIRS, step) + end
-            return head, _COUNT.pack(len(large)), large.data.cast("B"), deflated
+            return head, _COUNT.pack(len(large)), large.data.cast("B"), stream
         return _HEAD.pack(_Kind.PLAIN, step) + end, codes.data.cast("B")
 
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
@@ -176,14 +175,7 @@ def _unpaired(payload: memoryview, count: int) -> np.ndarray:
         raise CodecError(Reason.BAD_CODES, f"{few} large codes do not fit into {len(payload)} bytes")
     start = _COUNT.size + few
     large, expected = np.frombuffer(payload[_COUNT.size : start], dtype=np.int8), -(-count // 2)
-    inflater = zlib.decompressobj(_RAW)
-    try:
-        pairs = inflater.decompress(payload[start:], expected + 1)
-    except zlib.error as error:
-        raise CodecError(Reason.BAD_CODES, str(error)) from None
-    if len(pairs) != expected or not inflater.eof or inflater.unused_data:
-        raise CodecError(Reason.BAD_CODES, f"the stream does not contain {expected} pairs")
-    symbols = np.frombuffer(pairs, dtype=np.uint8)
+    symbols = np.frombuffer(restored(payload[start:], expected, "pairs"), dtype=np.uint8)
     codes = np.empty(2 * expected, dtype=np.int8)
     codes[::2], codes[1::2] = symbols // _SIDE, symbols % _SIDE
     codes = codes[:count] - np.int8(_SMALL)

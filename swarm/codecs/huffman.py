@@ -14,7 +14,6 @@ CODEC; its length tells them apart.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,11 +22,10 @@ from torch import Tensor
 
 from swarm.buffer import Buffer
 from swarm.codecs.codec import Codec, CodecError, Reason, raw_bytes
+from swarm.codecs.huffman_code import restored, shortened
 from swarm.codecs.levels import Levels
 
 _FIRST_ID = 64
-_RAW = -15  # window bits: neither header nor checksum, the frame has its own
-_LEVEL, _MEMORY = 9, 9  # the largest blocks: 32,768 codes share a table
 
 
 class Huffman(Codec):
@@ -51,10 +49,9 @@ class Huffman(Codec):
 
     def pack(self, tensor: Tensor) -> Sequence[Buffer]:
         head, codes = self._inner.codes(tensor)
-        deflater = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW, _MEMORY, zlib.Z_HUFFMAN_ONLY)
-        deflated = deflater.compress(raw_bytes(codes)) + deflater.flush()
-        if self._inner.head_bytes(tensor.shape) + len(deflated) < self._inner.payload_bytes(tensor.shape):
-            return *head, deflated
+        stream = shortened(raw_bytes(codes))
+        if self._inner.head_bytes(tensor.shape) + len(stream) < self._inner.payload_bytes(tensor.shape):
+            return *head, stream
         return *head, self._inner.packed(codes)
 
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
@@ -63,14 +60,7 @@ class Huffman(Codec):
         head, count = self._inner.head_bytes(shape), math.prod(shape)
         if len(payload) < head:
             raise CodecError(Reason.WRONG_LENGTH, f"the payload has {len(payload)} bytes, its head needs {head}")
-        inflater = zlib.decompressobj(_RAW)
-        try:
-            inflated = inflater.decompress(payload[head:], count + 1)
-        except zlib.error as error:
-            raise CodecError(Reason.BAD_CODES, str(error)) from None
-        if len(inflated) != count or not inflater.eof or inflater.unused_data:
-            raise CodecError(Reason.BAD_CODES, f"the stream does not contain {count} codes")
-        codes = torch.from_numpy(np.frombuffer(inflated, dtype=np.uint8).copy())
+        codes = torch.from_numpy(np.frombuffer(restored(payload[head:], count, "codes"), dtype=np.uint8).copy())
         if int(codes.amax()) >> self._inner.bits:
             raise CodecError(
                 Reason.BAD_CODES, f"code {int(codes.amax())} exceeds the {self._inner.bits} bits of {self._inner.name}"

@@ -9,14 +9,14 @@ queued a second time.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 
 from swarm.net.courtesy import Courtesy
 from swarm.net.daemon import DialError
 from swarm.net.handshake import Channel, Refusal, Refused
 from swarm.net.lane import Lane
+from swarm.net.send_queue import RelayedBytes, SendQueue
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
 from swarm.net.traffic import PADDING
 from swarm.net.uplink import Uplink
@@ -108,6 +108,7 @@ class Outgoing:
         open_stream: Callable[[Channel], Awaitable[Stream]],
         reports: Reports,
         lane: Lane | None,
+        relayed: RelayedBytes | None = None,
     ) -> None:
         self._me = me
         self._actor = actor
@@ -115,7 +116,7 @@ class Outgoing:
         self._open_stream = open_stream
         self._reports = reports
         self._lane = lane
-        self._queue: deque[m.Message] = deque()
+        self._queue = SendQueue(relayed)
         self._leaving: set[Hashable] = set()
         """Identities of the frames and parts that are queued or being written."""
         self._stream: Stream | None = None
@@ -137,8 +138,8 @@ class Outgoing:
         if isinstance(message, m.Padding):
             if self._leaving:
                 return
-        elif self._queue and isinstance(self._queue[0], m.Padding):
-            self._queue.clear()
+        elif isinstance(self._queue.first, m.Padding):
+            self._queue.remove()
         self._queue.append(message)
         self._wake.set()
 
@@ -147,10 +148,6 @@ class Outgoing:
         """Number of queued messages."""
         return len(self._queue)
 
-    def passed_on(self) -> Iterator[m.Relay]:
-        """The queued messages of others."""
-        return (each for each in self._queue if isinstance(each, m.Relay) and each.origin != self._me)
-
     def is_sending(self, message: m.Message) -> bool:
         """Whether this frame or part is queued or being written, on an open stream whose receiver reads."""
         flowing = self._stream is not None and not self._stream.held_up
@@ -158,21 +155,12 @@ class Outgoing:
 
     def withdraw(self, void: Callable[[m.Message], bool]) -> None:
         """Drop the queued messages for which `void` is true."""
-        kept = []
-        for message in self._queue:
-            if void(message):
-                self._leaving.discard(_identity(message))
-            else:
-                kept.append(message)
-        self._queue.clear()
-        self._queue.extend(kept)
+        self._leaving.difference_update(map(_identity, self._queue.remove(void)))
 
     def clear(self) -> tuple[m.Message, ...]:
         """Drop the queued messages, and return them."""
-        queued = tuple(self._queue)
-        self._queue.clear()
         self._leaving.clear()
-        return queued
+        return self._queue.remove()
 
     def retry(self) -> None:
         """Dial now instead of after the delay, because the other side has just reached us."""
@@ -185,6 +173,7 @@ class Outgoing:
 
     def close(self) -> None:
         self._task.cancel()
+        self._queue.close()
 
     async def closed(self) -> None:
         await asyncio.gather(self._task, return_exceptions=True)
@@ -253,7 +242,7 @@ class Outgoing:
                 if not self._queue:
                     await self._wait_for_work_or(ended)
                     continue
-                message = self._queue.popleft()
+                message = self._queue.take()
                 try:
                     header, payload = encoder.encode(message)
                     await stream.write_frame(header, payload, self._lane)

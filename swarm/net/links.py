@@ -13,14 +13,14 @@ while the control channel is open, the actor is alive.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from swarm.net.channel import Outgoing, Reports, channel_of
 from swarm.net.handshake import Channel
 from swarm.net.lane import Lane
+from swarm.net.send_queue import RelayedBytes
 from swarm.net.stream import Stream
 from swarm.net.wire_bounds import WireError
 from swarm.protocol import messages as m
@@ -54,9 +54,10 @@ class Link:
         events: LinkEvents,
         grace_s: float,
         lanes: Mapping[Channel, Lane] | None = None,
+        relayed: RelayedBytes | None = None,
     ) -> None:
         """`lanes`: the lane of each channel; None: no rate limit. `grace_s`: seconds for which messages stay queued
-        while the link is lost.
+        while the link is lost. `relayed`: counts what waits here for others; None: nobody counts it.
         """
         self.actor = actor
         self.hopeless: str | None = None
@@ -66,6 +67,7 @@ class Link:
         self._events = events
         self._grace_s = grace_s
         self._lanes = lanes or {}
+        self._relayed = relayed
         self.lost: str | None = None
         """The reason why the actor cannot be reached now; None if it can be reached or was never dialled."""
         self._lost_at = 0.0
@@ -97,10 +99,6 @@ class Link:
         """Number of messages that are queued on the channel of this message."""
         outgoing = self._channels.get(channel_of(message))
         return 0 if outgoing is None else outgoing.waiting
-
-    def passed_on(self) -> Iterator[m.Relay]:
-        """The queued messages of others, on all channels."""
-        return itertools.chain.from_iterable(outgoing.passed_on() for outgoing in self._channels.values())
 
     def withdraw(self, void: Callable[[m.Message], bool]) -> None:
         """Drop the queued messages for which `void` is true."""
@@ -160,7 +158,9 @@ class Link:
                 failed=self._failed,
             )
             lane = self._lanes.get(channel)
-            self._channels[channel] = Outgoing(self._me, self.actor, channel, self._open_stream, reports, lane)
+            self._channels[channel] = Outgoing(
+                self._me, self.actor, channel, self._open_stream, reports, lane, self._relayed
+            )
         return self._channels[channel]
 
     def _opened(self, channel: Channel) -> None:

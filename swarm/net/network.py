@@ -277,7 +277,8 @@ class Network:
             )
 
             reach = partial(self._dialler.reach, actor)
-            link = self._links[actor] = Link(self.me, actor, reach, events, self._reconnect_grace_s, self._lanes)
+            link = Link(self.me, actor, reach, events, self._reconnect_grace_s, self._lanes, self._relaying.queued)
+            self._links[actor] = link
         return link
 
     def _has_link(self, peer_id: str) -> bool:

@@ -6,13 +6,12 @@ forwards it. It queues a limited number of messages of others, so that no origin
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 from swarm.net import relay_signature
 from swarm.net.identity import Identity
 from swarm.net.links import Link
-from swarm.net.wire import payload_of
+from swarm.net.send_queue import RelayedBytes, payload_bytes
 from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor
 
@@ -35,6 +34,8 @@ class Relaying:
         self._identity = identity
         self._run_hash = run_hash
         self._links = links
+        self.queued = RelayedBytes(me)
+        """What is queued for others, on all links."""
 
     def is_needless(self, relay: m.Relay) -> bool:
         """Whether the same message is already queued on the direct link to its destination."""
@@ -51,14 +52,10 @@ class Relaying:
         link = self._links.get(actor)
         if link is not None and link.waiting(relay) >= MAX_PASSED_ON:
             return False
-        size: Counter[Actor] = Counter()
-        for each_link in self._links.values():
-            for each in each_link.passed_on():
-                size[each.origin] += _payload_bytes(each)
-        size[relay.origin] += (more := _payload_bytes(relay))
-        if size[relay.origin] == more:
+        more, of_origin = payload_bytes(relay), self.queued.of(relay.origin)
+        if not of_origin:
             return True
-        return size[relay.origin] <= MAX_PASSED_ON_BYTES and size.total() <= MAX_ALL_PASSED_ON_BYTES
+        return of_origin + more <= MAX_PASSED_ON_BYTES and self.queued.total + more <= MAX_ALL_PASSED_ON_BYTES
 
     def signed(self, relay: m.Relay) -> m.Relay:
         """The message with our signature, if we are its origin. Raises WireError."""
@@ -81,8 +78,3 @@ class Relaying:
                 return origin
             case _:
                 return sender
-
-
-def _payload_bytes(message: m.Message) -> int:
-    payload = payload_of(message)
-    return 0 if payload is None else memoryview(payload).nbytes

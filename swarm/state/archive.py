@@ -18,6 +18,7 @@ from swarm.protocol.soundness import to_keep
 from swarm.state.error import StateError, how_to_make_room
 from swarm.state.folder import Checkpoint, OnRefused, VersionFolder
 from swarm.state.layout import LENGTH, Shapes, ShardMeta, check_meta, from_metadata, head_length, parse_head
+from swarm.state.room import need_room
 from swarm.state.transfer import ChunkReader, TransferHeader
 
 if TYPE_CHECKING:
@@ -164,6 +165,10 @@ class Archive:
         return {s: c for s, c in found.items() if s < self.stages and (s, version) not in self._damaged}
 
 
+class NotStored(StateError):
+    """This machine's disk could not take a shard. Its sender is not at fault."""
+
+
 class ArchiveWriter:
     """Receives the chunks of one transfer. Nothing is archived until `commit`. Call `abort` after any failure."""
 
@@ -184,14 +189,16 @@ class ArchiveWriter:
         self._reader = ChunkReader(folder.run_hash, stage, version, limit, self._sink, self._where)
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes of the transfer. Raises StateError for a bad transfer or a full disk."""
+        """Take the next bytes of the transfer. Raises StateError for a bad transfer, and NotStored as soon as it is
+        known that the disk has no room for the shard.
+        """
         try:
             self._reader.feed(chunk)
         except OSError as error:
             raise self._disk_error(error) from error
 
     def commit(self) -> Checkpoint:
-        """Check everything, then commit the shard. Raises StateError: then nothing was stored."""
+        """Check everything, then commit the shard. Raises StateError, NotStored: then nothing was stored."""
         header = self._reader.finish()
         if header.hash != self._file_hash:
             raise StateError(self._where, f"BLAKE3 is {header.hash[:16]}…, the replicas have {self._file_hash[:16]}…")
@@ -212,9 +219,9 @@ class ArchiveWriter:
         """Drop the received data. May be called at any time; after `commit` it has no effect."""
         self._sink.drop()
 
-    def _disk_error(self, error: OSError) -> StateError:
+    def _disk_error(self, error: OSError) -> NotStored:
         self._sink.drop()
-        return StateError(
+        return NotStored(
             self._sink.temporary,
             f"not archived: {error.strerror}; archived versions are intact, {how_to_make_room(error)}",
         )
@@ -232,6 +239,7 @@ class _FileSink:
 
     def open(self, size: int) -> None:
         self._folder.new_path(self._stage, self._version)
+        need_room(self._path.parent, size)
         self._file = self.temporary.open("wb", buffering=0)
 
     def write(self, part: memoryview) -> None:

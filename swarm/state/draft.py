@@ -5,10 +5,8 @@ The values are written first. The head contains their digest, so it is written a
 
 from __future__ import annotations
 
-import errno
 import math
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import FileIO
@@ -19,11 +17,10 @@ from blake3 import blake3
 
 from swarm.atomic import write_whole
 from swarm.state.layout import Shapes, ShardMeta, head_bytes, to_metadata
+from swarm.state.room import need_room
 
 _READ_BYTES = 1 << 20
 _UNKNOWN = "0" * 64
-SPARE_BYTES = 1 << 20
-"""Free bytes that a draft leaves on its disk: the event log may need them while the draft is written."""
 
 
 class Given(Protocol):
@@ -98,12 +95,6 @@ def write_draft(path: Path, source: Source, run_hash: str, stage: int) -> Draft:
         path.unlink(missing_ok=True)
         raise
     return Draft(path, meta(given.digest), nbytes, given.spoilt)
-
-
-def need_room(folder: Path, nbytes: int) -> None:
-    """Raise OSError (ENOSPC) unless the folder's disk has room for so many bytes and SPARE_BYTES."""
-    if shutil.disk_usage(folder).free < nbytes + SPARE_BYTES:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 def file_hash(file: FileIO) -> str:

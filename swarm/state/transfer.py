@@ -23,6 +23,7 @@ from swarm.atomic import write_whole
 from swarm.state.error import StateError
 from swarm.state.folder import Checkpoint
 from swarm.state.layout import Shapes, ShardMeta, check_meta, shard_limit, state_shapes
+from swarm.state.room import need_room
 
 if TYPE_CHECKING:  # not imported at run time, so that the archive can receive without torch
     from swarm.state.shard import Shard, Tensors
@@ -90,7 +91,7 @@ class Sink(Protocol):
     """The destination of a shard's bytes."""
 
     def open(self, size: int) -> None:
-        """Called once, after the header was accepted."""
+        """Called once, after the header was accepted. Raises OSError, for example if the disk lacks the room."""
 
     def write(self, part: memoryview) -> None: ...
 
@@ -199,6 +200,7 @@ class _File:
         self._file: FileIO | None = None
 
     def open(self, size: int) -> None:
+        need_room(self._path.parent, size)
         self._file = self._path.open("wb", buffering=0)
 
     def write(self, part: memoryview) -> None:

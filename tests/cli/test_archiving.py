@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import stat
+import threading
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from peers.coordinator import feeder as feeder_module
 from peers.coordinator.collector import FIRST_RATE, Collector
@@ -17,6 +21,7 @@ from peers.coordinator.driver import CoordinatorDriver
 from peers.coordinator.feeder import Feeder
 from peers.coordinator.organiser_key import KeyDamaged, organiser_key
 from peers.coordinator.pass_book import PassBook
+from peers.coordinator.record import DecisionRecord
 from peers.run.home import Home
 from peers.runtime.checkpoint_request import CheckpointRequest
 from swarm.events import CheckpointRefused, Event, EventLog
@@ -26,7 +31,9 @@ from swarm.protocol.coordinator.io import CollectCheckpoint, TermWritten, WriteT
 from swarm.protocol.ids import Actor, Microbatch, PassId, PassKind, StepNumber, Term
 from swarm.protocol.io import Stop
 from swarm.state.archive import Archive
-from swarm.state.transfer import HEADER_BYTES, TransferHeader
+from swarm.state.layout import ShardMeta, state_shapes
+from swarm.state.room import SPARE_BYTES
+from swarm.state.transfer import HEADER_BYTES, TransferHeader, iter_chunks
 
 RUN = "ab" * 32
 HOLDERS = (Actor("one", 1), Actor("two", 1))
@@ -126,6 +133,103 @@ async def test_who_fails_otherwise_is_asked_no_less(tmp_path: Path) -> None:
     assert {rate for _, rate in network.asked} == {FIRST_RATE}
 
 
+class Whole:
+    """Holders of a real shard. Counts what was asked of them, and the chunks that were taken."""
+
+    def __init__(self) -> None:
+        tensors = {name: torch.zeros(shape) for name, shape in state_shapes({"w": (300, 300)}).items()}
+        self.chunks = list(iter_chunks(tensors, ShardMeta(RUN, 0, 10, 10, "cd" * 32, "ef" * 32)))
+        self.hash = TransferHeader.decode(self.chunks[0], "x").hash
+        self.asked = self.taken = 0
+
+    async def fetch(self, who: Actor, request: bytes, max_bytes: int, least_rate: float) -> Transfer:
+        self.asked += 1
+
+        async def chunks() -> AsyncGenerator[bytes, None]:
+            for chunk in self.chunks:
+                self.taken += 1
+                yield chunk
+
+        return Transfer(sum(map(len, self.chunks)), chunks())
+
+
+@pytest.mark.parametrize("from_archive", [True, False])
+async def test_a_full_disk_is_told_once_and_asked_less_and_less_often_and_no_holder_is_blamed(
+    from_archive: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower with a full disk fetched each checkpoint again every few heartbeats, and a leader suspected peers."""
+    holders: Any = Whole()
+    now, free = [100.0], [SPARE_BYTES]
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free[0]))
+    told: list[Event] = []
+    unfetched: list[tuple[int, int]] = []
+    archive = Archive(tmp_path, RUN, 1, 1)
+    collector = Collector(
+        holders, archive, told.append, lambda holder: None, lambda *what: unfetched.append(what), lambda: now[0]
+    )
+    order = CollectCheckpoint(10, Term(1), (HOLDERS,), (holders.hash,), from_archive)
+    for _ in range(600):
+        now[0] += 1.0
+        assert await collector.collect(order) == ()
+    assert 1 <= holders.asked < 12 and holders.taken == holders.asked < len(holders.chunks) * holders.asked
+    (event,) = told
+    assert isinstance(event, CheckpointRefused) and "No space left on device" in event.reason and not unfetched
+    free[0] = 1 << 30
+    now[0] += 600.0
+    assert len(await collector.collect(order)) == 1 and archive.holds(0, 10, holders.hash)
+
+
+async def test_a_full_disk_is_told_once_although_the_small_stage_of_each_checkpoint_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def chunks_of(stage: int, version: int) -> list[bytes]:
+        tensors = {name: torch.zeros(shape) for name, shape in state_shapes({"w": ((3, 300)[stage], 300)}).items()}
+        return list(iter_chunks(tensors, ShardMeta(RUN, stage, version, version, "cd" * 32, "ef" * 32)))
+
+    class Network:
+        async def fetch(self, who: Actor, request: bytes, max_bytes: int, least_rate: float) -> Transfer:
+            asked = CheckpointRequest.decode(request)
+
+            async def chunks() -> AsyncGenerator[bytes, None]:
+                for chunk in chunks_of(asked.stage, asked.version):
+                    yield chunk
+
+            return Transfer(0, chunks())
+
+    network: Any = Network()
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=SPARE_BYTES + 300 * 300 * 4))
+    now, told = [0.0], list[Event]()
+    archive = Archive(tmp_path, RUN, 2, 1)
+    collector = Collector(network, archive, told.append, lambda holder: None, clock=lambda: now[0])
+    for version in (10, 20, 30):
+        hashes = [TransferHeader.decode(chunks_of(stage, version)[0], "x").hash for stage in range(2)]
+        now[0] += 1000.0
+        assert await collector.collect(CollectCheckpoint(version, Term(1), (HOLDERS, HOLDERS), tuple(hashes))) == ()
+        assert archive.holds(0, version) and not archive.holds(1, version)
+    assert len(told) == 1
+
+
+async def test_a_shard_for_which_no_thread_can_be_started_is_told_and_no_holder_is_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    holders: Any = Whole()
+    told: list[Event] = []
+    unfetched: list[tuple[int, int]] = []
+    collector = Collector(
+        holders, Archive(tmp_path, RUN, 1, 1), told.append, lambda holder: None, lambda *what: unfetched.append(what)
+    )
+    order = CollectCheckpoint(10, Term(1), (HOLDERS,), (holders.hash,))
+    with monkeypatch.context() as without:
+        without.setattr(threading.Thread, "start", refused)
+        assert await collector.collect(order) == ()
+    assert holders.asked == 1 and not unfetched
+    why = "not archived: can't start new thread: raise the limit of threads with `ulimit -u`"
+    assert told == [CheckpointRefused(str(tmp_path), why)]
+
+
 async def test_a_shard_that_left_the_archive_meanwhile_is_told_not_raised(tmp_path: Path) -> None:
     archive = Archive(tmp_path, RUN, 1, 1)
     archive.holds = lambda *_: True  # type: ignore[method-assign]  # and pruned before it was looked at
@@ -204,7 +308,7 @@ async def test_a_rollback_ends_what_is_collected_of_the_history_it_leaves(
     (tmp_path / f"{10:08d}").mkdir()
     core: Any = Core()
     unused: Any = None
-    record: Any = SimpleNamespace(close=lambda: None, write_term=lambda term, rollback_to: None)
+    record: Any = DecisionRecord(tmp_path / "decisions.sqlite", RUN)
     driver = CoordinatorDriver(core, unused, unused, record, archive, EventLog(None, lambda: 0.0))
     driver.attach(SimpleNamespace(bulk=None))  # type: ignore[arg-type]
     post: Any = driver.loop.post
@@ -219,6 +323,7 @@ async def test_a_rollback_ends_what_is_collected_of_the_history_it_leaves(
         post(Stop("enough", False))
         await running
     assert (tmp_path / f"{10:08d}").exists() and not (tmp_path / f"{20:08d}").exists()
+    assert DecisionRecord(tmp_path / "decisions.sqlite", RUN).unfinished_rollback is None
 
 
 def test_a_sample_that_was_given_up_leaves_nothing_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

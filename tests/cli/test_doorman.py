@@ -185,3 +185,22 @@ async def test_what_the_leader_refuses_is_told_and_what_nobody_answers_may_be_ha
         registrar = Registrar(RUN, OURS.coordinator, Controls, command)
         with pytest.raises(kind, match=answer.error):
             await registrar.certificate(me, given, "")
+
+
+async def test_a_device_whose_request_nobody_answers_asks_again_without_another_turn() -> None:
+    """Otherwise an open run refuses it for minutes, because its first request has used its block's turns."""
+    record, unsure = Record(), [True] * (OF_A_BLOCK_AT_ONCE + 1)
+
+    async def command(request: ControlRequested) -> AnswerControl:
+        if unsure:
+            unsure.pop()
+            return AnswerControl(request.request, error="nobody leads", unsure=True)
+        record.write(request.command, request.value)
+        return AnswerControl(request.request, len(record.controls.admitted))
+
+    shown, me = OURS.ticket(RUN, devices=100_000, open=True).given, Authority(3).coordinator.peer_id
+    registrar = Registrar(RUN, OURS.coordinator, lambda: record.controls, command, turnstile=Turnstile())
+    while unsure:
+        with pytest.raises(Busy, match="nobody leads"):
+            await registrar.certificate(me, shown, "203.0.113.0/24")
+    assert Certificate.open(await registrar.certificate(me, shown, "203.0.113.0/24")).peer == me

@@ -123,7 +123,7 @@ async def test_a_checkpoint_that_is_lost_to_a_move_is_no_trouble_to_tell(
     driver = StageDriver(core, log, Retention(tmp_path / "retention", 1 << 20))
     driver.attach(SimpleNamespace(), SimpleNamespace(save=fails))  # type: ignore[arg-type]
     driver.reports = SimpleNamespace(trouble=troubles.append)  # type: ignore[assignment]
-    await driver._save(3, 0)
+    await driver._save(SaveCheckpoint(3))
     log.close()
     ((_, refused),) = read_log(tmp_path / "events.jsonl")
     assert isinstance(refused, CheckpointRefused) and refused.reason in str(error)

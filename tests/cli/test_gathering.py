@@ -8,8 +8,10 @@ import io
 import os
 import random
 import re
+import shutil
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from swarm.protocol.messages import Donor
 from swarm.state.error import StateError
 from swarm.state.packed import framed
 from swarm.state.pieces import PIECE_BYTES, Index, SumsFile, index_bytes
+from swarm.state.room import SPARE_BYTES
 
 ONE, TWO, THREE = (Actor(name, 1) for name in ("one", "two", "three"))
 WHOLE = random.Random(0).randbytes(5 * PIECE_BYTES + 1000)
@@ -278,6 +281,21 @@ async def test_a_full_disk_ends_it_and_gets_its_room_back_and_what_is_written_in
     again, events = gathering(Donors(one=WHOLE), tmp_path, ONE)
     assert (await again.run()).read_bytes() == WHOLE
     assert [event.resumed for event in events if isinstance(event, Gathered)] == [int(kept)]
+
+
+async def test_a_disk_without_room_is_not_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pieces that are there already need no more room."""
+    free = [SPARE_BYTES + len(WHOLE) - 1]
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free[0]))
+    donors = Donors(one=WHOLE)
+    fetching, _ = gathering(donors, tmp_path, ONE)
+    monkeypatch.setattr("os.pwrite", None)
+    with pytest.raises(OSError, match="No space left on device"):
+        await asyncio.wait_for(fetching.run(), 60)
+    assert not fetching.path.exists()
+    fetching.path.write_bytes(WHOLE)
+    free[0] = SPARE_BYTES
+    assert (await asyncio.wait_for(fetching.run(), 60)).read_bytes() == WHOLE
 
 
 async def test_a_busy_donor_is_asked_again_and_never_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,14 @@ import pytest
 from group_world import GroupWorld
 
 from peers.coordinator import group_record
+from peers.coordinator.durable import forget_void
 from peers.coordinator.group_record import GroupRecord
 from peers.coordinator.record import RecordError, read_decisions
 from swarm.protocol.ids import Actor, StepNumber, Term
 from swarm.protocol.messages import ArchivedEntry, Decision, DecisionEntry, Entry, Offer, StageOutcome, TermEntry
 from swarm.protocol.raft.io import SendEntries, WriteGroup
 from swarm.simulation.toy.member_disk import MemberDisk
+from swarm.state.archive import Archive
 
 RUN = "ab" * 32
 OTHER = Actor("other", 0)
@@ -77,6 +79,27 @@ def test_only_what_stands_is_read_as_decided(tmp_path: Path) -> None:
     assert (record.term, record.rolled_back_in) == (4, 4)
     standing = record.stored().standing
     assert (standing.version, standing.archived, standing.decision) == (2, archived, decided(1).decision)
+    record.close()
+
+
+def test_a_member_that_dies_while_it_catches_up_over_a_rollback_keeps_nothing_of_the_void_history(
+    tmp_path: Path,
+) -> None:
+    """One write holds the rollback to version 1 and the steps after it, so version 3 is not newer than the record."""
+    path, archive = tmp_path / "decisions.sqlite", Archive(tmp_path / "archive", RUN, 1, 3)
+    record = GroupRecord(path, RUN)
+    written(record, TermEntry(1, Term(1)), *(decided(step) for step in range(3)), committed=4)
+    for version in (1, 3):
+        (archive.directory / f"{version:08d}").mkdir(parents=True)
+    again = tuple(decided(step, 2, 2) for step in range(1, 5))
+    assert written(record, TermEntry(2, Term(2), rollback_to=1), *again, first=5, committed=9) == 1
+    record.close()  # and dies
+    record = GroupRecord(path, RUN)
+    forget_void(record, archive)
+    assert [folder.name for folder in archive.directory.iterdir()] == [f"{1:08d}"]
+    (archive.directory / f"{3:08d}").mkdir()
+    forget_void(record, archive)
+    assert (archive.directory / f"{3:08d}").exists(), "it is of the history after the rollback"
     record.close()
 
 

@@ -8,7 +8,7 @@ import io
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +22,7 @@ from peers.stage import incoming as incoming_module
 from peers.stage import keeper as keeper_module
 from peers.stage.driver import StageDriver
 from peers.stage.keeper import Keeper
+from peers.stage.lent_files import LentFiles
 from peers.stage.retention import Retention
 from peers.stage.service import Service
 from swarm.compute.held import HeldState, Holds, StateFreed
@@ -237,6 +238,26 @@ async def test_a_copy_that_cannot_begin_costs_only_the_checkpoint(tmp_path: Path
         await keeper.save(7)
 
 
+@pytest.mark.parametrize("spoilt", [False, True])
+async def test_a_copy_that_no_thread_can_commit_costs_only_the_checkpoint(
+    spoilt: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    engine = Engine(7)
+    engine.state.value = float("nan") if spoilt else 1.0
+    keeper = keeper_of(engine, tmp_path)
+    with monkeypatch.context() as without:
+        without.setattr(threading.Thread, "start", refused)
+        with pytest.raises(StateError, match=r"this stage's state: .*can't start new thread: raise the limit"):
+            await keeper.save(7)
+        loading = keeper.load(LoadState(StageIndex(0), 7, (Donor(ONE, 0),)))
+        with pytest.raises(OSError, match="can't start new thread: raise the limit"):
+            await loading
+    assert not await asyncio.to_thread(lambda: list(tmp_path.rglob("*.draft")))
+
+
 async def test_sums_that_come_out_the_same_after_a_rollback_are_taken(tmp_path: Path) -> None:
     keeper, order = fetcher_of_sums(tmp_path)
     assert await keeper.fetch_sums(order)
@@ -283,6 +304,35 @@ def fetcher_of_sums(folder: Path) -> tuple[Keeper, FetchSums]:
     index = Index.of(io.BytesIO(data)).encode()
     keeper._incoming._fetch = fetch
     return keeper, FetchSums(StageIndex(0), 7, "digest", (ONE, TWO))
+
+
+async def test_sums_and_lent_files_are_removed_without_a_thread_or_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both happen while the core's orders are carried out, where an error ends the process."""
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    keeper, order = fetcher_of_sums(tmp_path)
+    lent = LentFiles(lambda event: None)
+    path = tmp_path / "file"
+    SumsFile.write(file := io.BytesIO(), 1, [b"sums"])
+    path.write_bytes(file.getvalue())
+    written = asyncio.get_running_loop().create_future()
+    written.set_result(None)
+    await lent.keep(3, path, written)
+    assert await keeper.fetch_sums(order)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())  # it has no threads yet
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
+    with monkeypatch.context() as without:
+        without.setattr(threading.Thread, "start", refused)
+        keeper.applied(7)
+        lent.forget(3)
+        await asyncio.sleep(0)
+        assert not path.exists() and not errors
+    assert await keeper.fetch_sums(order), "the sums that are still there are removed before they are fetched again"
 
 
 async def test_a_fetch_of_sums_from_before_a_rollback_does_not_supply_the_repeated_step(tmp_path: Path) -> None:

@@ -24,6 +24,21 @@ def test_a_block_and_all_blocks_have_their_limits() -> None:
     assert turnstile.wait_s("a", 100.0 + OF_A_BLOCK_EVERY_S) == OF_A_BLOCK_EVERY_S
 
 
+def test_a_turn_that_is_given_back_may_be_taken_again() -> None:
+    turnstile = Turnstile()
+    for number in range(IN_ALL_AT_ONCE):
+        assert turnstile.wait_s(str(number), 100.0) == 0.0
+    assert turnstile.wait_s("z", 100.0) == IN_ALL_EVERY_S
+    turnstile.give_back("0")
+    assert (turnstile.wait_s("z", 100.0), turnstile.wait_s("z", 100.0)) == (0.0, IN_ALL_EVERY_S)
+    full = Turnstile()
+    full.wait_s("a", 100.0)
+    for _ in range(3):
+        full.give_back("a")
+    assert [full.wait_s("a", 100.0) for _ in range(OF_A_BLOCK_AT_ONCE)] == [0.0] * OF_A_BLOCK_AT_ONCE
+    assert full.wait_s("a", 100.0) == OF_A_BLOCK_EVERY_S, "never more than the limit"
+
+
 def test_many_blocks_together_are_limited_too_and_are_forgotten_in_the_end() -> None:
     turnstile = Turnstile()
     waits = [turnstile.wait_s(str(n), 0.0) for n in range(IN_ALL_AT_ONCE + 5)]

@@ -43,20 +43,21 @@ def test_where_nothing_is_won_a_frame_is_that_of_the_codec_inside(name: str, lev
     assert torch.equal(short.decode(short.encode(x), x.shape), inner.decode(inner.encode(x), x.shape))
 
 
-def deflated(codes: bytes) -> bytes:
-    deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
+def deflated(codes: bytes, repetitions: bool = False) -> bytes:
+    strategy = zlib.Z_DEFAULT_STRATEGY if repetitions else zlib.Z_HUFFMAN_ONLY
+    deflater = zlib.compressobj(9, zlib.DEFLATED, -15, 9, strategy)
     return deflater.compress(codes) + deflater.flush()
 
 
 @pytest.mark.parametrize(
     ("stream", "what"),
     [
-        (deflated(bytes(1 << 26)), "does not contain 4096 codes"),
+        (deflated(bytes(1 << 26), repetitions=True), "does not contain 4096 codes"),
         (deflated(bytes(4095)), "does not contain 4096 codes"),
         (deflated(bytes(4096)) + b"more", "does not contain 4096 codes"),
         (deflated(bytes(4096))[:-1], "does not contain 4096 codes"),
         (deflated(b"\x10" * 4096), "code 16 exceeds the 4 bits of int4-channel"),
-        (b"\xff" * 40, "invalid"),
+        (b"\xff" * 600, "invalid"),
     ],
     ids=["a bomb", "too few", "something behind", "cut off", "a code too large", "no stream"],
 )
@@ -67,6 +68,21 @@ def test_a_hostile_stream_is_refused_by_name(stream: bytes, what: str) -> None:
     payload = head[HEADER_BYTES:] + stream[:1500]
     with pytest.raises(CodecError, match=what) as caught:
         codec.decode(reseal(head[:HEADER_BYTES] + payload), x.shape)
+    assert caught.value.reason is Reason.BAD_CODES
+
+
+@pytest.mark.parametrize("name", ["huffman:int4-channel", "entropy:1"])
+def test_a_stream_of_repetitions_is_refused_before_it_is_decoded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame of some kilobytes that stands for millions of values would keep its receiver busy."""
+    codec, x = codecs.get(name), torch.zeros(512, 511)
+    frame = codec.encode(x)
+    assert torch.equal(codec.decode(frame, x.shape), x), "one bit for each code is the least that anybody packs"
+    count = x.numel() if name.startswith("huffman") else x.numel() // 2
+    stream = deflated(bytes(count), repetitions=True)
+    head = len(frame) - len(deflated(bytes(count)))
+    monkeypatch.setattr(zlib, "decompressobj", None)
+    with pytest.raises(CodecError, match=f"have less than one bit for each of {count}") as caught:
+        codec.decode(reseal(frame[:head] + stream), x.shape)
     assert caught.value.reason is Reason.BAD_CODES
 
 

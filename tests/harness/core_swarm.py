@@ -143,11 +143,11 @@ class Peer:
         match action:
             case peer_io.LoadState():
                 return self._load(action)
-            case peer_io.SaveCheckpoint(version):
+            case peer_io.SaveCheckpoint(version, number=number):
                 assert self.engine is not None
                 if self.engine.state.snapshot().result(WAIT_S).spoilt:
-                    return peer_io.StateSpoilt(version)
-                return peer_io.CheckpointSaved(version, f"version {version}")
+                    return peer_io.StateSpoilt(version, number)
+                return peer_io.CheckpointSaved(version, f"version {version}", number)
             case io.Emit() | io.Stop():
                 return None
             case peer_io.Lend():

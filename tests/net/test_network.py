@@ -18,7 +18,7 @@ from authority import Authority
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.net import unfinished_frames
+from swarm.net import send_queue, unfinished_frames
 from swarm.net.bulk import PROTOCOL, Transfer
 from swarm.net.daemon import DialError
 from swarm.net.handshake import Channel, Introduction, Refused, Role, introduce
@@ -276,6 +276,29 @@ async def test_what_is_passed_on_takes_little_memory_whoever_it_is_for(
     assert a.dropped.total() == 2, "one of each origin, however large it is, and whoever sent one of the same name"
     pass_on(other, away, 1, 1)
     assert a.dropped.total() == 3
+    await pair.two.next_of(pair.two.messages)
+    assert a._relaying.queued.total == 540, "what has been sent does not count"
+    a.forget(away)
+    assert a._relaying.queued.total == 0
+
+
+async def test_a_relayed_message_costs_the_same_however_many_are_queued(
+    pair: Pair, third_party: ThirdParty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[m.Message] = []
+    whole = send_queue.payload_of
+
+    def payload_of(message: m.Message) -> object:
+        measured.append(message)
+        return whole(message)
+
+    monkeypatch.setattr(send_queue, "payload_of", payload_of)
+    a, _ = await pair.start()
+    away = Actor("away", 1)
+    for number in range(100):
+        part = m.ReducedPart(SumKey(Attempt(PASS, StageIndex(0), 1), number), bytes(4))
+        a.send(away, m.Relay(third_party.actor, away, part))
+    assert a._relaying.queued.total == 400 and len(measured) == 200
 
 
 @pytest.mark.parametrize(("header", "payload"), [(2**32 - 1, 0), (0, 2**32 - 1), (10, (64 << 20) + 1), (1 << 17, 0)])

@@ -8,6 +8,7 @@ from swarm.events import ControlGiven, ControlRefused
 from swarm.protocol import messages as m
 from swarm.protocol.coordinator.io import AnswerControl, ControlRequested
 from swarm.protocol.ids import Actor, Term
+from swarm.protocol.raft.forwarded_controls import MOST
 from swarm.protocol.raft.io import GroupAction
 from swarm.protocol.raft.log import Standing, Stored
 from tests.protocol.test_group_member import SETTINGS, THREE, TWO, Desk, emitted, sent
@@ -93,6 +94,16 @@ def test_nobody_leads_for_long_and_it_says_so() -> None:
     desk.now += SETTINGS.step_budget_s
     (answer,) = answers(follow(desk))
     assert "no leading coordinator has answered (2 of 3 coordinators can be reached)" in answer.error
+
+
+def test_a_request_for_which_there_is_no_room_is_answered_at_once() -> None:
+    desk = Desk()
+    for number in range(MOST):
+        assert not answers(desk.tell(replace(RATE, request=f"r{number}")))
+    (answer,) = answers(desk.tell(RATE))
+    assert answer.request == "mine" and answer.unsure
+    assert answer.error == "64 other requests wait for a leading coordinator: try again later"
+    assert not answers(desk.tell(replace(RATE, request="r0"))), "it waits already"
 
 
 def test_words_are_checked_before_they_are_told_to_others() -> None:

@@ -42,6 +42,7 @@ from swarm.protocol.peer.io import (
     SaveCheckpoint,
     StateFailed,
     StateLoaded,
+    StateSpoilt,
     SumBucket,
     Undelivered,
 )
@@ -432,6 +433,33 @@ def test_a_checkpoint_that_is_missing_is_saved_when_the_decision_is_told_again()
     assert peer.status().checkpoint_version == 2
     peer.now += peer.core.settings.step_budget_s
     assert SaveCheckpoint(2) not in peer.told(m.Decide(decision(), Term(1)))
+
+
+def test_a_late_save_does_not_count_for_the_stage_or_the_history_that_is_held_now() -> None:
+    """Both have the same version."""
+    peer = Peer(version=2)
+    decided = m.Decide(decision(), Term(1))
+    assert SaveCheckpoint(2, number=0) in peer.told(decided)
+    peer.told(m.Assign(Term(1), StageIndex(1), 2, (m.Donor(OTHER, 0),), move=1))
+    peer.take(StateLoaded(StageIndex(1), 2, 1))
+    peer.take(StateSpoilt(2, number=0))
+    assert not peer.status().spoilt
+    assert SaveCheckpoint(2, number=1) in peer.told(decided)
+    peer.take(CheckpointSaved(2, "file of stage 0", number=0))
+    peer.take(StateSpoilt(2, number=0))
+    status = peer.status()
+    assert (status.checkpoint_version, status.spoilt) == (-1, False)
+    for term, version in ((2, 0), (3, 2)):  # the run goes back, and reaches the version again
+        peer.told(m.Assign(Term(term), StageIndex(1), version, (m.Donor(OTHER, 0),)))
+        peer.take(StateLoaded(StageIndex(1), version, 1))
+    assert SaveCheckpoint(2, number=2) in peer.told(m.Decide(decision(), Term(3)))
+    peer.take(CheckpointSaved(2, "void file", number=1))
+    assert peer.status().checkpoint_version == -1
+    peer.take(CheckpointSaved(2, "file", number=2))
+    status = peer.status()
+    assert (status.checkpoint_version, status.checkpoint_digest) == (2, "file")
+    peer.take(StateSpoilt(2, number=2))
+    assert peer.status().spoilt
 
 
 def test_only_the_load_that_was_ordered_counts() -> None:

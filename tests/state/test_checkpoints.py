@@ -13,10 +13,10 @@ from given_state import saved
 
 from swarm.state import draft
 from swarm.state.checkpoints import CheckpointStore
-from swarm.state.draft import SPARE_BYTES
 from swarm.state.error import StateError
 from swarm.state.folder import MANIFEST, Checkpoint
 from swarm.state.layout import state_shapes
+from swarm.state.room import SPARE_BYTES
 
 RUN = "ab" * 32
 SHAPES = state_shapes({"w": (8, 16), "b": (16,)})

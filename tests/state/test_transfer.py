@@ -1,9 +1,11 @@
 """A shard as chunks: what arrives is what was sent, or nothing."""
 
 import dataclasses
+import shutil
 import tempfile
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from swarm.state.checkpoints import CheckpointStore
 from swarm.state.error import StateError
 from swarm.state.layout import ShardMeta, state_shapes
+from swarm.state.room import SPARE_BYTES
 from swarm.state.transfer import (
     CHUNK_BYTES,
     HEADER_BYTES,
@@ -48,6 +51,19 @@ class Nowhere:
     def open(self, size: int) -> None: ...
 
     def write(self, part: memoryview) -> None: ...
+
+
+def test_nothing_is_written_on_a_disk_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = wire(state(BIG))
+    free = [SPARE_BYTES + len(raw) - HEADER_BYTES - 1]
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free[0]))
+    full = receiver(BIG)
+    with pytest.raises(OSError, match="No space left on device"):
+        full.feed(raw[:CHUNK_BYTES])
+    assert not full._path.exists()
+    full.close()
+    free[0] += 1
+    receiver(BIG).feed(raw[:CHUNK_BYTES])
 
 
 def test_a_shard_may_be_as_large_as_the_stage_makes_it_and_no_larger() -> None:

@@ -135,7 +135,9 @@ class AnswerControl(Action):
     text: str = ""
     error: str = ""
     unsure: bool = False
-    """True if no coordinator has answered in time. The command may still take effect later."""
+    """True if the same command may succeed later: no coordinator has answered in time, or too many requests wait. In
+    the first case, this request itself may still take effect.
+    """
 
 
 @dataclass(frozen=True, slots=True)

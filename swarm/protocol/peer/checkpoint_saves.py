@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from swarm.protocol.ids import StageIndex
 from swarm.protocol.messages import Decision
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.peer.held_stage import HeldStage
-from swarm.protocol.peer.io import CheckpointSaved, SaveCheckpoint
+from swarm.protocol.peer.io import CheckpointSaved, SaveCheckpoint, StateSpoilt
 from swarm.protocol.peer.status_reports import Saved, StatusReports
 from swarm.protocol.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    stage: StageIndex
+    version: int
+    number: int
+    """The same in all orders of one state."""
+    at: float
+    """Seconds."""
 
 
 class CheckpointSaves:
@@ -19,8 +31,10 @@ class CheckpointSaves:
         self._held_stage = held_stage
         self._status_reports = status_reports
         self._out = out
-        self._saving: tuple[StageIndex, int, float] | None = None
-        """(stage, version, time in seconds) of the last checkpoint that was ordered."""
+        self._saving: _Order | None = None
+        """The last order."""
+        self._states = 0
+        """Number of states that were ordered to be saved."""
         self._to_save = -1
         """The newest version to save although the manifest's schedule does not contain it."""
         self._proven = 0
@@ -38,15 +52,24 @@ class CheckpointSaves:
     def takes_up(self, version: int) -> None:
         """Another state is loaded. Later versions of the state before it do not count any more."""
         self._proven = min(self._proven, version)
-        if self._saving is not None and self._saving[1] > version:
+        if self._saving is not None and self._saving.version > version:
             self._saving = None
         if self._to_save > version:
             self._to_save = -1
 
     def saved(self, event: CheckpointSaved) -> None:
-        """A checkpoint is on the disk."""
-        if self._saving is not None and self._saving[1] == event.version:
-            self._status_reports.saved(Saved(self._saving[0], event.version, event.digest))
+        """A checkpoint is on the disk. It counts unless another state has been ordered since."""
+        order = self._saving
+        if order is not None and order.number == event.number:
+            self._status_reports.saved(Saved(order.stage, order.version, event.digest))
+
+    def spoilt(self, event: StateSpoilt, now: float) -> None:
+        """A state is not finite. This counts while the state is held."""
+        order, held = self._saving, self._held_stage
+        if order is None or order.number != event.number:
+            return
+        if (held.stage, held.version) == (order.stage, order.version):
+            self._status_reports.spoilt(order.version, now)
 
     def save_if_due(self, now: float) -> None:
         """Save the held version if it is to be a checkpoint. Repeat the order if the last one had no result."""
@@ -57,8 +80,11 @@ class CheckpointSaves:
             return
         if self._status_reports.newest_saved(stage) >= version:
             return
-        before = self._saving
-        if before is not None and before[:2] == (stage, version) and now - before[2] < self._settings.step_budget_s:
+        order = self._saving
+        if order is None or (order.stage, order.version) != (stage, version):
+            order = _Order(stage, version, self._states, now)
+            self._states += 1
+        elif now - order.at < self._settings.step_budget_s:
             return
-        self._saving = (stage, version, now)
-        self._out.add(SaveCheckpoint(version, self._proven))
+        self._saving = replace(order, at=now)
+        self._out.add(SaveCheckpoint(version, self._proven, order.number))

@@ -202,9 +202,8 @@ class PeerCore:
                 self._catch_early(self._steps.applied(step, digest, now), now)
             case CheckpointSaved():
                 self._steps.saves.saved(event)
-            case StateSpoilt(version):
-                if self.held_stage.version == version:
-                    self._status_reports.spoilt(version, now)
+            case StateSpoilt():
+                self._steps.saves.spoilt(event, now)
             case StateShown():
                 self._proofs.shown(event, self.coordinator)
             case LinksMeasured():

@@ -172,6 +172,8 @@ class AppliedStep:
 class CheckpointSaved:
     version: int
     digest: str
+    number: int = 0
+    """That of the order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,8 @@ class StateSpoilt:
     """The state of this version is not finite, so no checkpoint of it is saved."""
 
     version: int
+    number: int = 0
+    """That of the order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,6 +473,10 @@ class SaveCheckpoint(Action):
     proven: int = 0
     """The newest version that this peer knows to be sound (swarm/protocol/soundness.py). The newest checkpoint up to
     this version is kept in addition to the newest of all.
+    """
+    number: int = 0
+    """Names the state to be saved. The version is not enough: the peer may move to another stage at the same version,
+    or reach the version again after a rollback.
     """
 
 

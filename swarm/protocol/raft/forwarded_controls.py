@@ -13,7 +13,7 @@ from swarm.protocol.coordinator.io import ControlRequested
 from swarm.protocol.ids import Actor
 
 MOST = 64
-"""Number of requests that may wait for an answer. Further requests are dropped; their senders repeat them."""
+"""Number of requests that may wait for an answer."""
 
 
 @dataclass(slots=True)
@@ -36,12 +36,16 @@ class ForwardedControls:
     def next_at(self) -> float:
         return min((asked.told_at + self._again_s for asked in self._asked.values()), default=math.inf)
 
-    def ask(self, event: ControlRequested, origin: Actor | None, now: float) -> None:
+    def ask(self, event: ControlRequested, origin: Actor | None, now: float) -> bool:
+        """Keep a request until it is answered. Return False if too many requests wait: then it is not kept."""
         known = self._asked.get(event.request)
         if known is not None:
             known.told_at = -math.inf
         elif len(self._asked) < MOST:
             self._asked[event.request] = Asked(event, origin, now)
+        else:
+            return False
+        return True
 
     def again(self) -> None:
         """Another member leads. Send all requests at once."""

@@ -67,7 +67,7 @@ from swarm.protocol.messages import (
 )
 from swarm.protocol.raft.archive_copies import ArchiveCopies
 from swarm.protocol.raft.audience import Audience
-from swarm.protocol.raft.forwarded_controls import ForwardedControls
+from swarm.protocol.raft.forwarded_controls import MOST, ForwardedControls
 from swarm.protocol.raft.io import GroupAction, GroupInput, GroupWritten
 from swarm.protocol.raft.log import Standing, Stored
 from swarm.protocol.raft.raft import GroupMessage, Raft
@@ -400,12 +400,14 @@ class GroupMember:
             self._emit(refused(request, str(error)))
             self._out.append(AnswerControl(request.request, error=str(error)))
             return
-        self._forwarded_controls.ask(request, None, now)
+        if not self._forwarded_controls.ask(request, None, now):
+            why = f"{MOST} other requests wait for a leading coordinator: try again later"
+            self._out.append(AnswerControl(request.request, error=why, unsure=True))
 
     def _on_steering(self, sender: Actor, message: Steer | Steered, now: float) -> None:
         match message:
             case Steer(request, command, value, by, why):
-                if self.core is not None:  # otherwise the other member repeats it to the next leader
+                if self.core is not None:  # if not, or if too many wait, the other member repeats it
                     self._forwarded_controls.ask(ControlRequested(request, command, value, by, why), sender, now)
             case Steered(request, number, text, error):
                 if sender == self.leader:

@@ -151,15 +151,16 @@ class SimStorage:
         if peer.version != action.version:
             raise Violation("contract", f"{peer.label} wants a checkpoint of version {action.version}")
         peer.world.on_phase("checkpointing", peer)
-        self._later(_SAVE_S * self._waver(), (self._saved, (peer.stage_held, action.version, peer.state)))
+        self._later(_SAVE_S * self._waver(), (self._saved, (action, peer.stage_held, peer.state)))
 
-    def _saved(self, snapshot: tuple[int, int, int]) -> None:
-        stage, version, state = snapshot
+    def _saved(self, copy: tuple[peer_io.SaveCheckpoint, int, int]) -> None:
+        order, stage, state = copy
+        version = order.version
         if self._peer.world.watch.nonfinite.is_spoilt(version) or self._peer.lies("spoilt"):
-            self._peer.feed(peer_io.StateSpoilt(version))
+            self._peer.feed(peer_io.StateSpoilt(version, order.number))
             return
         self.disk.checkpoints[stage, version] = state
-        self._peer.feed(peer_io.CheckpointSaved(version, state_digest(stage, version, state)))
+        self._peer.feed(peer_io.CheckpointSaved(version, state_digest(stage, version, state), order.number))
 
     # ------------------------------------------------------------ time
 
