@@ -422,7 +422,7 @@ def _demo_run(proposed: RunFile, options: DemoOptions) -> RunFile:
         update={
             "run": RunSection(name="demo", steps=steps),
             "batch": BatchSection(microbatches=8, sequences=SEQUENCES, sequence_length=SEQUENCE_LENGTH),
-            "optimizer": OptimizerSection(learning_rate=4e-3, warmup_steps=min(24, steps), beta1=0.8),
+            "optimizer": OptimizerSection(kind="muon", learning_rate=8e-3, warmup_steps=min(24, steps), beta1=0.8),
             "codec": CodecSection(forward=options.codec, backward=options.codec),
             "checkpoint": CheckpointSection(every=third),
             "evaluation": EvaluationSection(every=third, microbatches=32, sample_tokens=16, prompt=PROMPTS[0]),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from peers.run.coding import coding
-from peers.run.recipe import suited
+from peers.run.recipe import suited, suited_kind
 from peers.run.run_toml import named_run
 from swarm.manifest import (
     BatchSection,
@@ -15,6 +15,7 @@ from swarm.manifest import (
     EvaluationSection,
     ManifestError,
     ModelSection,
+    OptimizerSection,
     RunFile,
     SumSection,
     apply_overrides,
@@ -59,6 +60,7 @@ class NewRun:
             batch=BatchSection() if model.kind == "llama" else BatchSection(sequences=16, sequence_length=64),
             codec=CodecSection() if self.codec is None else coding(self.codec).section,
             sums=SumSection() if self.averaging is None else SumSection(averaging=self.averaging),
+            optimizer=OptimizerSection(kind=suited_kind(model)),
             evaluation=EvaluationSection() if model.kind == "llama" else EvaluationSection(sample_tokens=0),
             data=RunFile.Data(directory=self.directory),
         )

@@ -1,8 +1,10 @@
-"""The learning rate and warm-up that suit a language model, by its width and its boundaries."""
+"""The optimizer, learning rate and warm-up that suit a model, by its width and its boundaries."""
 
 from __future__ import annotations
 
-from swarm.manifest import OptimizerSection, RunFile
+from typing import Literal
+
+from swarm.manifest import ModelSection, OptimizerSection, RunFile
 
 RATE_TIMES_DIM = 0.512
 """Peak learning rate × `model.dim` of a dense model. The best rates that were measured are 4·10⁻³ at 128 and 2·10⁻³ at
@@ -18,8 +20,13 @@ WARMUP = 10
 """A run warms up for one of so many parts of its steps, but no shorter than by default."""
 
 
+def suited_kind(model: ModelSection) -> Literal["adamw", "muon"]:
+    """The optimizer for a new run."""
+    return "muon" if model.kind == "llama" else "adamw"
+
+
 def suited(run: RunFile) -> dict[str, float]:
-    """The keys of [optimizer] that suit the model of `run`, with their values. None for a classifier."""
+    """The keys of [optimizer] that suit the model and the optimizer of `run`, with values. None for a classifier."""
     model = run.model
     if model.kind != "llama":
         return {}

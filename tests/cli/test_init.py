@@ -326,14 +326,17 @@ def test_lines_that_cannot_be_chosen_for_are_refused_in_one_sentence(
     ("words", "rate", "warmup"),
     [
         (("--preset", "1m"), 0.004, 10),
+        (("--preset", "15m"), 0.0032, 10),
+        (("--preset", "15m", "--set", "optimizer.kind=adamw"), 0.0016, 10),
+        (("--preset", "40m", "--set", "optimizer.momentum=0.9"), 0.002, 10),
         (("--preset", "15m", "--subspace-dim", "16"), 0.0032, 10),
         (("--preset", "15m", "--boundary", "bottleneck", "--boundary-dim", "16"), 0.0032, 10),
         (("--preset", "1m", "--subspace-dim", "16"), 0.004, 10),
-        (("--preset", "5m", "--set", "run.steps=900"), 0.0027, 90),
-        (("--preset", "5m", "--set", "model.dim=384"), 0.0013, 10),
+        (("--preset", "5m", "--set", "run.steps=900"), 0.004, 90),
+        (("--preset", "5m", "--set", "model.dim=384"), 0.0027, 10),
         (("--preset", "digits"), 0.001, 10),
         (("--set", "optimizer.learning_rate=0.5"), 0.5, 10),
-        (("--set", "optimizer.warmup_steps=3"), 0.0027, 3),
+        (("--set", "optimizer.warmup_steps=3"), 0.004, 3),
     ],
 )
 def test_learning_rate_and_warm_up_suit_the_model_and_what_is_set_stays(
