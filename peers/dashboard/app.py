@@ -21,7 +21,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -250,7 +250,7 @@ class _Routes:
 async def _object(request: Request) -> dict[str, Any]:
     try:
         given = json.loads(await request.body())
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, ClientDisconnect):
         given = None
     if not isinstance(given, dict):
         raise Denied(400, "the body is not a JSON object")
