@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ from peers.dashboard.history import history as history_module
 from peers.dashboard.history import tail as tail_module
 from peers.dashboard.history.history import History
 from peers.dashboard.history.store import Store
-from peers.fold import RunState, apply_record
+from peers.fold import RunState, apply_record, views
 from swarm import events as e
 from swarm.events import EventLog, ProcessStarted, Rotation, StateChanged, parts_of
 
@@ -475,3 +476,100 @@ def test_the_curves_leave_out_what_a_rollback_has_undone(home: Path, database: P
     assert [row[1] for row in history.steps_after(-1, 99)] == [0, 1, 2]
     assert history.series("heldout_loss", *history.span, 100)["last"] == [3.0]
     history.close()
+
+
+def seconds_apart(times: list[float], events: list[e.Event]) -> bytes:
+    return encoded([e.to_record(event, NOON + at) for at, event in zip(times, events, strict=True)])
+
+
+def run_of(steps: int) -> list[e.Event]:
+    """Four events, then one for each step."""
+    begin: list[e.Event] = [ProcessStarted("coordinator", "C.0", "run", "1", None), e.CoordinatorStarted(1, -1)]
+    begin += [e.PeerSeen("A.1"), e.PeerJoined("A.1", 0, "it came")]
+    return begin + [e.StepDecided(1, step, 1.0, 5.0, 1.0, 800, [], []) for step in range(steps)]
+
+
+@pytest.mark.parametrize("wrong", [86_400.0, -86_400.0, 1e12, -NOON])
+@pytest.mark.parametrize("count", [1, 9])
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("place", [0, 20])
+def test_a_clock_that_is_wrong_for_some_events_spoils_no_view(
+    home: Path, database: Path, wrong: float, count: int, live: bool, place: int
+) -> None:
+    if wrong < 0 and not place:
+        pytest.skip("the log begins before a gap: nothing says that this is wrong")
+    events, times = run_of(40), [10.0 * number for number in range(44)]
+    shown = [at + (wrong if place <= number < place + count else 0.0) for number, at in enumerate(times)]
+    log = home / "events.jsonl"
+    lines = seconds_apart(shown, events).splitlines(keepends=True)
+    log.write_bytes(b"" if live else b"".join(lines))
+    history = caught_up(History([home], database))
+    for line in lines if live else []:
+        with log.open("ab") as file:
+            file.write(line)
+        caught_up(history)
+    first = times[count] if place == 0 else 0.0
+    assert history.span == pytest.approx((NOON + first, NOON + 430.0)) and history.now.run.step == 39
+    (member,) = views.peers_view(history.now)["peers"]
+    assert member["hours"] * 3600 == pytest.approx(430 - max(first, times[2]), abs=1.0)
+    for number in (*range(4, place - 1), *range(max(4, place + count), 43)):
+        assert history.at(NOON + times[number] + 1).run.step == number - 4
+    assert len(history.series("loss", *history.span, 4000)["t"]) > 30
+    fresh = caught_up(History([home], database.with_name("fresh.sqlite")))
+    assert same(fresh.now, history.now) and rows(fresh) == rows(history)
+    history.close()
+    again = caught_up(History([home], database))
+    assert same(again.now, fresh.now) and again._life == 1
+
+
+def test_a_clock_that_stays_set_back_leaves_durations_right(home: Path, database: Path) -> None:
+    events = run_of(3000)
+    times = [10.0 * number - (0.0 if number < 1500 else 86_400.0) for number in range(len(events))]
+    (home / "events.jsonl").write_bytes(seconds_apart(times, events))
+    history = caught_up(History([home], database))
+    assert history.span == pytest.approx((NOON, NOON + 10.0 * (len(events) - 1)), abs=11.0)
+    decided = [row[0] for row in history.steps_after(-1, 3000)]
+    apart = [later - earlier for earlier, later in itertools.pairwise(decided)]
+    assert sorted(apart)[1] == pytest.approx(10.0) and sorted(apart)[0] >= 0
+    assert history.at(NOON + 20_000).run.step in (1995, 1996, 1997)
+
+
+def test_a_real_gap_stays(home: Path, database: Path) -> None:
+    events = run_of(40)
+    times = [10.0 * number + (0.0 if number < 20 else 86_400.0) for number in range(44)]
+    (home / "events.jsonl").write_bytes(seconds_apart(times, events))
+    history = caught_up(History([home], database))
+    assert history.span == (NOON, NOON + 86_830.0) and history.at(NOON + 50_000).run.step == 15
+
+
+def test_a_clock_that_jumps_again_and_again_does_not_make_the_logs_be_read_each_time(
+    home: Path, database: Path
+) -> None:
+    events = run_of(40)
+    log = home / "events.jsonl"
+    log.write_bytes(b"")
+    history = caught_up(History([home], database))
+    for number, event in enumerate(events):
+        with log.open("ab") as file:
+            file.write(seconds_apart([10.0 * number + (86_400.0 if number % 3 == 2 else 0.0)], [event]))
+        caught_up(history)
+    assert history._life <= 2 and history.now.run.step == 39
+
+
+def test_the_clock_of_a_peers_machine_moves_nothing(home: Path, database: Path) -> None:
+    (home / "events.jsonl").write_bytes(seconds_apart([10.0 * number for number in range(44)], run_of(40)))
+    other = home.with_name("peer")
+    for wrong in (86_400.0, -86_400.0):
+        other.mkdir(exist_ok=True)
+        told: list[e.Event] = [
+            ProcessStarted("peer", "A.1", "run", "1", None),
+            e.OutOfMemory("A.1", "a backward pass", 4, 2, False),
+        ]
+        (other / "events.jsonl").write_bytes(seconds_apart([wrong, wrong + 1], told))
+        history = caught_up(History([home, other], database))
+        assert history.span == (NOON, NOON + 430.0)
+        assert history.at(NOON + 201).run.step == 16
+        (fault,) = history.faults()
+        assert NOON <= fault["at"] <= NOON + 430.0
+        history.close()
+        shutil.rmtree(other)

@@ -35,6 +35,8 @@ RETRY_S, LONGEST_RETRY_S = 60.0, 3600.0
 """Seconds until the next attempt after the database could not be written, and their maximum. An attempt reads all logs
 again.
 """
+CORRECT_EVERY_S = 3600.0
+"""Least number of seconds between two times that all logs are read again because the clock of a machine jumped."""
 SNAPSHOT_EVENTS = 20_000
 SNAPSHOT_SHARE = 0.2
 """Limit of the fraction of time that is spent on snapshots."""
@@ -78,6 +80,8 @@ class History:
         self._trouble = ""
         """The reason why the database does not grow; empty: it does."""
         self._retry_at, self._retry_s = 0.0, RETRY_S
+        self._correct_after = 0.0
+        """Monotonic seconds after which the logs may be read again because of a clock."""
         self._open()
 
     # ------------------------------------------------------------ following
@@ -87,7 +91,7 @@ class History:
         until = time.monotonic() + budget_s
         replaced = self._logs.look()
         self._rename()
-        if replaced or self._is_gone():
+        if replaced or self._is_gone() or self._should_correct():
             self._forget()
         more = False
         before = self._taken
@@ -400,6 +404,15 @@ class History:
         self._delete()
         self._open()
         self._logs.look()
+
+    def _should_correct(self) -> bool:
+        """True if times in the logs were misread, and the logs were not read again for this reason lately: a clock
+        may jump again and again.
+        """
+        if not self._logs.is_misread or time.monotonic() < self._correct_after:
+            return False
+        self._correct_after = time.monotonic() + CORRECT_EVERY_S
+        return True
 
     def _is_gone(self) -> bool:
         """True if the database was deleted."""

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-FORMAT = 2
+FORMAT = 3
 """Raised when tables change. A database of another format is replaced."""
 MOST_SNAPSHOTS = 200
 _PIECE = 16_384
