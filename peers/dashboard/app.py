@@ -133,10 +133,11 @@ class _Routes:
         return body.response(request, {"content-disposition": 'attachment; filename="trace.json"'})
 
     async def events(self, request: Request) -> Response:
-        access = self._parts.gate.require(request, Access.PUBLIC)
+        gate = self._parts.gate
+        access = gate.require(request, Access.PUBLIC)
         topics = request.query_params.get("topics", ",".join(TOPICS)).split(",")
         last = request.headers.get("last-event-id") or request.query_params.get("last_id", "")
-        return self._parts.hub.response(request, topics, last, access)
+        return self._parts.hub.response(request, topics, last, access, lambda: gate.keeps(request, access))
 
     async def metrics(self, request: Request) -> Response:
         self._parts.gate.require(request, Access.PUBLIC)

@@ -38,7 +38,7 @@ from peers.dashboard.reader import Reader
 from peers.dashboard.scalars import write_scalars
 from peers.dashboard.stream import Hub
 from peers.dashboard.tensorboard import TensorBoard
-from peers.dashboard.tokens import Tokens
+from peers.dashboard.tokens import TokenFiles
 from peers.dashboard.topics import Topics
 from peers.run.home import Home
 
@@ -97,8 +97,9 @@ def serve(options: DashboardOptions, on_ready: Callable[[Addresses], None]) -> N
 def _serve(options: DashboardOptions, keep: Keep, on_ready: Callable[[Addresses], None]) -> None:
     place = options.place
     exposed = not place.loopback or bool(options.hosts)
-    kept = Tokens.for_observers if options.observed else Tokens.kept
-    tokens = kept(keep.token_file, reading=exposed and not options.public)
+    keep.token_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    files = TokenFiles(keep.token_file, reading=exposed and not options.public, observed=options.observed)
+    tokens = files.read()
     listener = listen(place)
     port = listener.getsockname()[1]
     connections = Connections()
@@ -106,7 +107,7 @@ def _serve(options: DashboardOptions, keep: Keep, on_ready: Callable[[Addresses]
         options,
         keep.database,
         connections,
-        Gate(tokens, Opening(exposed, options.public, f"swarm_peer_{port}", observed=options.observed)),
+        Gate(files.now, Opening(exposed, options.public, f"swarm_peer_{port}", observed=options.observed)),
     )
     shown = f"http://{place.shown}:{port}/"
     reader = None if tokens.read is None else f"{shown}#token={tokens.read}"

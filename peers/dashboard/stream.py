@@ -79,9 +79,11 @@ class Hub:
                 await self._refresh(name)
             await asyncio.sleep(_LOOK_EVERY_S)
 
-    def response(self, request: Request, topics: Sequence[str], last_id: str, access: Access) -> Response:
-        """The stream of some topics for one viewer. Raises Denied for an unknown topic, or when there are too many
-        viewers.
+    def response(
+        self, request: Request, topics: Sequence[str], last_id: str, access: Access, keeps: Callable[[], bool]
+    ) -> Response:
+        """The stream of some topics for one viewer. It ends when `keeps` returns False: the viewer has lost its access.
+        Raises Denied for an unknown topic, or when there are too many viewers.
         """
         wanted = tuple(dict.fromkeys(topics))
         if not wanted or not set(wanted) <= set(TOPICS):
@@ -89,7 +91,7 @@ class Hub:
         if self.streams >= MOST_STREAMS:
             raise Denied(503, "too many viewers: this page is shown without live updates", 30.0)
         packer = zlib.compressobj(6, zlib.DEFLATED, 31, 6) if takes_gzip(request) else None
-        viewer = _Viewer(self, wanted, self._known(last_id, wanted), packer, access)
+        viewer = _Viewer(self, wanted, self._known(last_id, wanted), packer, access, keeps)
         headers = {"content-encoding": "gzip"} if packer is not None else {}
         # the stream makes its own pings, because they must pass through the packer
         return _Stream(viewer.messages(), headers=headers, ping=0, send_timeout=_SEND_TIMEOUT_S)
@@ -142,11 +144,14 @@ class Hub:
 
 
 class _Viewer:
-    def __init__(self, hub: Hub, topics: tuple[str, ...], known: int, packer: Any, access: Access) -> None:
+    def __init__(
+        self, hub: Hub, topics: tuple[str, ...], known: int, packer: Any, access: Access, keeps: Callable[[], bool]
+    ) -> None:
         self._hub = hub
         self._seen = dict.fromkeys(topics, known)  # by topic: number of the last change sent
         self._packer = packer
         self._access = access
+        self._keeps = keeps
         self._not_before = 0.0
 
     async def messages(self) -> AsyncIterator[bytes]:
@@ -157,12 +162,12 @@ class _Viewer:
         try:
             await hub._bring_up_to_date(self._seen)
             yield self._packed(b"retry: 3000\n\n")
-            while True:
+            while self._keeps():
                 message, change = self._message()
                 if not message:
                     await self._wait()
                     message = b": ping\n\n" if not self._behind() else b""
-                if message:
+                if message and self._keeps():
                     sent = self._packed(message)
                     if change:
                         self._not_before = hub._clock() + max(_LOOK_EVERY_S, len(sent) / BYTES_PER_S)

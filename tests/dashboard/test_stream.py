@@ -229,7 +229,7 @@ def test_a_viewer_that_leaves_during_a_look_takes_no_news_along() -> None:
         return dict(answer), 0.0
 
     def viewer() -> _Viewer:
-        return _Viewer(hub, ("run",), 0, None, Access.READ)
+        return _Viewer(hub, ("run",), 0, None, Access.READ, lambda: True)
 
     async def first_message(messages: AsyncIterator[bytes]) -> bytes:
         await anext(messages)  # how long to wait before dialling again
@@ -264,7 +264,7 @@ def test_viewers_that_come_at_once_share_a_look() -> None:
         return {"step": 1}, 0.0
 
     async def first_message(hub: Hub) -> bytes:
-        messages = _Viewer(hub, ("run", "faults"), 0, None, Access.READ).messages()
+        messages = _Viewer(hub, ("run", "faults"), 0, None, Access.READ, lambda: True).messages()
         await anext(messages)  # how long to wait before dialling again
         return await anext(messages)
 
