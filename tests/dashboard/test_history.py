@@ -16,7 +16,9 @@ import pytest
 
 from benchmarks.generated_log import Shape, generate
 from peers.dashboard.history import history as history_module
+from peers.dashboard.history import store as store_module
 from peers.dashboard.history import tail as tail_module
+from peers.dashboard.history import timeline as timeline_module
 from peers.dashboard.history.history import History
 from peers.dashboard.history.store import Store
 from peers.fold import RunState, apply_record, views
@@ -192,7 +194,7 @@ def test_a_home_whose_name_is_not_utf8_and_a_text_that_is_not(home: Path, databa
     history.close()
     again = caught_up(History([odd], database))
     assert rows(again) == kept and same(again.now, state)
-    assert str(odd / "events.jsonl") in again._store._names, "under the name that the file has"
+    assert again._store.known(str(odd / "events.jsonl")) is not None, "under the name that the file has"
 
 
 def test_a_full_disk_stops_the_database_and_not_the_state(home: Path, database: Path, monkeypatch: pytest.MonkeyPatch):
@@ -573,3 +575,75 @@ def test_the_clock_of_a_peers_machine_moves_nothing(home: Path, database: Path) 
         assert NOON <= fault["at"] <= NOON + 430.0
         history.close()
         shutil.rmtree(other)
+
+
+def test_names_take_bounded_memory_and_none_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "MOST_NAMES", 5)
+    store = Store(tmp_path / "names.sqlite")
+    numbers = {}
+    for number in range(40):
+        name = f"peer{number % 20}.{number}"
+        numbers[name] = store.number(name)
+        assert store.number(name) == numbers[name]
+        store.add_line(float(number), name, "log", 0, "kind", name)
+        if number % 8 == 7:
+            store.commit()
+    assert len(set(numbers.values())) == 40 and len(store._names) <= 5 and not store._new_names
+    assert {name: store.number(name) for name in numbers} == numbers
+    assert store.starts_of("peer3") == [numbers["peer3.3"], numbers["peer3.23"]]
+    assert store.starts_of("peer3.23") == [numbers["peer3.23"]] and store.starts_of("peer") == []
+    store.number("lost")
+    store.drop()
+    assert store.known("lost") is None, "it was not written"
+    store.execute("DELETE FROM lines WHERE id > 1")
+    store.shrink(1 << 30)
+    assert store.known("peer0.0") == numbers["peer0.0"] and store.known("peer3.23") is None
+    assert store.number("new") > max(numbers.values())
+    store.close()
+
+
+def test_a_critical_path_is_computed_once_until_the_step_has_more_reports(
+    home: Path, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked: list[int] = []
+    walk = timeline_module.critical_path
+
+    def counted(reports: list[Any]) -> Any:
+        walked.append(len(reports))
+        return walk(reports)
+
+    monkeypatch.setattr(timeline_module, "critical_path", counted)
+    history = caught_up(History([home], database))
+    whole = history.timeline(2, 5)
+    assert len(walked) == 4
+    part = history.timeline(2, 5, limit=1)
+    assert len(walked) == 4 and part["steps"] == whole["steps"] and part["rows"] == whole["rows"][:1]
+    here = history.now.members.here
+    reports = [line for line in LINES if line["kind"] == "PeerWorked" and line["actor"] in here]
+    report = next(line for line in reports if line["pass_id"].endswith(":5"))
+    with (home / "events.jsonl").open("ab") as log:
+        log.write(encoded([{**report, "at": LINES[-1]["at"], "seconds": {"forward": 9.0}}]))
+    caught_up(history)
+    later = history.timeline(2, 5)
+    assert walked[4:] == walked[3:4], "only that of the step with another report"
+    assert later["steps"][:3] == whole["steps"][:3]
+
+
+def test_the_timeline_leaves_out_what_peers_did_in_a_void_attempt(home: Path, database: Path) -> None:
+    """The peer that worked on step 1 before the rollback has not come back."""
+
+    def worked(actor: str, term: int, step: int) -> e.Event:
+        return e.PeerWorked(actor, 0, f"{term}:{step}", {"forward": 1.0}, [["forward", 0, 0, 1000]], [], {})
+
+    told: list[e.Event] = [ProcessStarted("coordinator", "C.0", "run", "1", None), e.CoordinatorStarted(1, -1)]
+    for actor in ("A.1", "B.1"):
+        told += [e.PeerSeen(actor), e.PeerJoined(actor, 0, "it came")]
+    for term, actors in ((1, ("A.1", "B.1")), (2, ("A.1",))):
+        for step in (0, 1) if term == 1 else (1,):
+            told += [e.PassOpened(f"{term}:{step}", "train", [2], 8), *(worked(actor, term, step) for actor in actors)]
+            told += [e.StepDecided(term, step, 1.0, 5.0, 1.0, 800, [], [])]
+        told += [e.RolledBack(2, 1, "it diverged"), e.PeerLost("B.1", 0, "silent")] if term == 1 else []
+    (home / "events.jsonl").write_bytes(encoded([e.to_record(event, NOON + n) for n, event in enumerate(told)]))
+    history = caught_up(History([home], database))
+    shown = {row["actor"]: [each["step"] for each in row["steps"]] for row in history.timeline(0, 1)["rows"]}
+    assert shown == {"A.1": [0, 1], "B.1": [0]}

@@ -56,6 +56,10 @@ MARKS = {
 }
 
 
+class Stopped(Exception):
+    """The history is about to be closed, so the answer was given up."""
+
+
 class History:
     """The history of a run. `now` and `at` return states that the next call may change: use them at once, and do not
     modify them.
@@ -76,6 +80,7 @@ class History:
         """Number of lines since this process started."""
         self._untidy = False
         """True if a past state was computed and the memory of its source can be freed."""
+        self._stops = False
         self._life = 0
         self._trouble = ""
         """The reason why the database does not grow; empty: it does."""
@@ -117,6 +122,10 @@ class History:
             return True
         return False
 
+    def stop(self) -> None:
+        """End a question that takes long: it raises Stopped. Any thread may call this, once, before `close`."""
+        self._stops = True
+
     def close(self) -> None:
         """Save the reading positions, so that nothing needs to be read again."""
         with contextlib.suppress(sqlite3.Error, OSError):
@@ -151,7 +160,7 @@ class History:
     # ------------------------------------------------------------ the past
 
     def at(self, moment: float) -> RunState:
-        """The state at `moment`, in unix seconds."""
+        """The state at `moment`, in unix seconds. Raises Stopped."""
         if moment >= self._state.run.last_at:
             return self._state
         past = self._past
@@ -160,6 +169,8 @@ class History:
             self._past = past = None  # two past states at once would need too much memory
             self._past = past = self._from_snapshot(moment)
         for line in past.logs.take(moment):
+            if self._stops:
+                raise Stopped
             record = record_of(line.raw, line.kind)
             if record is not None:
                 apply_record(past.state, record, line.at, line.tail.source)
@@ -173,7 +184,7 @@ class History:
 
     def timeline(self, first: int, last: int, *, offset: int = 0, limit: int = 200) -> dict[str, Any]:
         """What every peer did in steps `first` to `last`, at most 16."""
-        return timeline.timeline(self._store, first, last, offset, limit)
+        return timeline.timeline(self._store, self._paths, first, last, offset, limit)
 
     def marks(self, start: float, end: float, most: int) -> list[dict[str, Any]]:
         """Notable events in a span of time. If there are too many, faults are kept longest."""
@@ -341,6 +352,7 @@ class History:
         self._commits = 0
         self._state, self._logs = RunState(), Logs(self._homes)
         self._last_step = -1
+        self._paths = timeline.Paths()
         self._store = self._opened()
         found = None
         with contextlib.suppress(sqlite3.Error, ValueError):
