@@ -70,3 +70,39 @@ def test_the_newest_answers_are_kept_and_no_more(tmp_path: Path) -> None:
         await reader.close()
 
     asyncio.run(scene())
+
+
+def test_questions_that_wait_do_not_delay_the_end(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text(
+        "".join(f'{{"at":{1000 + number},"kind":"RunPaused","reason":"x"}}\n' for number in range(50))
+    )
+    answered: list[int] = []
+
+    async def scene() -> None:
+        reader = Reader(lambda: History([tmp_path], tmp_path / "history.sqlite"), lambda: "")
+        await reader.open()
+        begun, go_on = threading.Event(), threading.Event()
+
+        def long(history: History) -> None:
+            while history.follow():
+                pass
+            begun.set()
+            go_on.wait()
+            history.at(1030.0)  # reads the log
+            answered.append(-1)
+
+        asked = [asyncio.create_task(reader.ask(long))]
+        asked += [asyncio.create_task(reader.ask(lambda _, number=n: answered.append(number))) for n in range(9)]  # type: ignore[misc]
+        await asyncio.to_thread(begun.wait)
+        closing = asyncio.create_task(reader.close())
+        await asyncio.sleep(0)
+        go_on.set()
+        await closing
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        assert answered == [] and all(isinstance(each, asyncio.CancelledError) for each in results)
+        with pytest.raises(asyncio.CancelledError):
+            await reader.ask(lambda _: None)
+
+    asyncio.run(scene())
+    again = History([tmp_path], tmp_path / "history.sqlite")
+    assert not again.follow() and again.now.events == 50 and again.position.endswith("-0"), "the history was closed"
