@@ -253,6 +253,8 @@ def pass_told(state: RunState, record: Record, at: float, source: str) -> None:
     if source == run.source:
         run.doing = f"{_VERBS.get(kind, kind)}, pass {pass_id}"
     word = {"train": "training", "evaluate": "evaluating", "generate": "sampling"}.get(kind)
+    if word == "training":
+        run.finished, run.finished_at = False, None  # another coordinator may continue a run that was extended
     if word is not None:
         run.seems(word, "", at)
 

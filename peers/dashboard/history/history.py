@@ -314,6 +314,7 @@ class History:
             self._take_steps(*range(max(self._last_step + 1, state.run.step - 63), state.run.step + 1))
         if state.run.step < self._last_step:
             store.add("DELETE FROM steps WHERE step > ?", (state.run.step,))
+            store.undo_work(state.run.step)
             store.add("DELETE FROM evaluations WHERE version > ?", (state.run.step + 1,))
         self._last_step = state.run.step
         if kind == "Evaluated" and state.results.evaluations:

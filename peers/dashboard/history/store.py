@@ -136,6 +136,11 @@ class Store:
     def add_work(self, step: int, actor: str, stage: int, log: str, offset: int) -> None:
         self._work.append((step, self.number(actor), stage, self.number(log), offset))
 
+    def undo_work(self, step: int) -> None:
+        """Remove the reports about later steps."""
+        self._work = [row for row in self._work if row[0] <= step]
+        self.add("DELETE FROM work WHERE step > ?", (step,))
+
     def add(self, query: str, values: tuple[Any, ...]) -> None:
         whole = (_whole(value) if isinstance(value, str) else value for value in values)
         self._rows.append((query, tuple(whole)))
