@@ -128,10 +128,22 @@ def _serve(options: DashboardOptions, keep: Keep, on_ready: Callable[[Addresses]
         timeout_graceful_shutdown=_CHANCE_TO_FINISH_S,
         h11_max_incomplete_event_size=_MOST_HEAD,
     )
-    server = uvicorn.Server(config)
+    server = _Server(config, parts.reader)
     if options.ends_with_parent:
         _end_with_parent(server)
     server.run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """A server that does not wait for long answers before it ends."""
+
+    def __init__(self, config: uvicorn.Config, reader: Reader) -> None:
+        super().__init__(config)
+        self._reader = reader
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._reader.refuse()
+        await super().shutdown(sockets)
 
 
 def listen(place: Place) -> socket.socket:

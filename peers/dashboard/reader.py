@@ -2,7 +2,7 @@
 
 The history and the run's state change in place as the logs grow, so questions are answered in the same thread. The
 queue of viewers' questions is bounded: when it is full, further ones are refused. The logs are still followed, and the
-dashboard's own questions are still answered. When the dashboard ends, questions that still wait are dropped.
+dashboard's own questions are still answered. When the dashboard ends, questions that still wait are refused.
 """
 
 from __future__ import annotations
@@ -59,26 +59,35 @@ class Reader:
 
     async def ask(self, question: Callable[[History], Answer], *, own: bool = False) -> Answer:
         """Answer a question, or raise its errors. `own`: the dashboard itself asks, and no viewer can make it ask more
-        often. Raises Denied if too many questions are waiting, but never for an own question. Raises CancelledError if
-        the dashboard ends before the question's turn.
+        often. Raises Denied if too many questions are waiting, but never for an own question. If the dashboard ends
+        first, raises Denied, for an own question CancelledError.
         """
         if own:
             return await self._in_thread(lambda: question(self._held))
         if self._waiting >= MOST_WAITING:
             raise Denied(503, "too many questions at once: ask again in a moment", 2.0)
         self._waiting += 1
+        task = asyncio.current_task()
         try:
             return await self._in_thread(lambda: question(self._held))
+        except asyncio.CancelledError:
+            if not self._ends or (task is not None and task.cancelling()):
+                raise
+            raise Denied(503, "the dashboard is being ended") from None
         finally:
             self._waiting -= 1
 
-    async def close(self) -> None:
-        """Drop the questions that wait, end the one that is being answered, and close the history."""
+    def refuse(self) -> None:
+        """Refuse the questions that wait, and all further ones; end the one that is being answered."""
         self._ends = True
         for call in list(self._calls):
             call.cancel()
         if self._history is not None:
             self._history.stop()
+
+    async def close(self) -> None:
+        self.refuse()
+        if self._history is not None:
             await asyncio.wrap_future(self._thread.submit(self._history.close))
         self._thread.shutdown(wait=False, cancel_futures=True)
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
+from starlette.responses import Response
 
 from peers.dashboard.access import Denied
 from peers.dashboard.answers import MOST_KEPT, Answers
 from peers.dashboard.history.history import History
-from peers.dashboard.process import _look
+from peers.dashboard.process import _look, _Server
 from peers.dashboard.query import Query
 from peers.dashboard.reader import MOST_WAITING, Reader
 from peers.dashboard.scalars import write_scalars
@@ -99,10 +102,42 @@ def test_questions_that_wait_do_not_delay_the_end(tmp_path: Path) -> None:
         go_on.set()
         await closing
         results = await asyncio.gather(*asked, return_exceptions=True)
-        assert answered == [] and all(isinstance(each, asyncio.CancelledError) for each in results)
-        with pytest.raises(asyncio.CancelledError):
+        assert answered == [] and all(isinstance(each, Denied) and each.status == 503 for each in results)
+        with pytest.raises(Denied, match="being ended"):
             await reader.ask(lambda _: None)
+        with pytest.raises(asyncio.CancelledError):
+            await reader.ask(lambda _: None, own=True)
 
     asyncio.run(scene())
     again = History([tmp_path], tmp_path / "history.sqlite")
     assert not again.follow() and again.now.events == 50 and again.position.endswith("-0"), "the history was closed"
+
+
+def test_a_server_that_ends_refuses_the_questions_that_wait_at_once(tmp_path: Path) -> None:
+    async def scene() -> None:
+        reader = Reader(lambda: History([tmp_path], tmp_path / "history.sqlite"), lambda: "")
+        await reader.open()
+        begun, go_on = threading.Event(), threading.Event()
+
+        def long(_: History) -> None:
+            begun.set()
+            go_on.wait()
+
+        asked = [asyncio.create_task(reader.ask(each)) for each in (long, lambda _: None)]
+        await asyncio.to_thread(begun.wait)
+        config = uvicorn.Config(Response(), lifespan="off", log_level="error", timeout_graceful_shutdown=2)
+        config.load()
+        server = _Server(config, reader)
+        server.lifespan = config.lifespan_class(config)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            await server.startup(sockets=[listener])
+            ending = asyncio.create_task(server.shutdown(sockets=[listener]))
+            with pytest.raises(Denied, match="being ended"):
+                await asked[1]
+            assert not asked[0].done(), "the first question is still being answered"
+            go_on.set()
+            await ending
+        await asked[0]
+        await reader.close()
+
+    asyncio.run(scene())
