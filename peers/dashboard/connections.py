@@ -87,7 +87,7 @@ class Connection(H11Protocol):
         super().__init__(**parts)
         self._connections = connections
         self.address = ""
-        """What counts as one host: an IPv4 address, or the 64 bits of an IPv6 address that name a network."""
+        """The viewer's host, as `host_of` tells it."""
         self.waits_since = connections.clock()
         """The time at which it was opened, or its last request was complete."""
         self._asked_at: float | None = None
@@ -103,7 +103,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.address = _host_of(self.client[0] if self.client else "")
+        self.address = host_of(self.client[0] if self.client else "")
         self.waits_since = self._asked_at = self._connections.clock()
         if not self._connections.admit(self):
             transport.write(_REFUSAL)
@@ -137,7 +137,8 @@ class Connection(H11Protocol):
         self.transport.abort()
 
 
-def _host_of(address: str) -> str:
+def host_of(address: str) -> str:
+    """What counts as one host: an IPv4 address, or the 64 bits of an IPv6 address that name a network."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -23,7 +23,7 @@ from peers.dashboard.connections import (
     UNREAD_S,
     Connection,
     Connections,
-    _host_of,
+    host_of,
 )
 
 ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -216,9 +216,9 @@ def test_the_longest_waiting_connection_makes_room() -> None:
 
 
 def test_what_counts_as_one_host() -> None:
-    assert _host_of("::ffff:192.0.2.7") == _host_of("192.0.2.7") != _host_of("192.0.2.8")
-    assert _host_of("2001:db8::1") == _host_of("2001:db8::ffff:2") != _host_of("2001:db8:0:1::1")
-    assert _host_of("fe80::1%eth0") == _host_of("fe80::2%eth0")
+    assert host_of("::ffff:192.0.2.7") == host_of("192.0.2.7") != host_of("192.0.2.8")
+    assert host_of("2001:db8::1") == host_of("2001:db8::ffff:2") != host_of("2001:db8:0:1::1")
+    assert host_of("fe80::1%eth0") == host_of("fe80::2%eth0")
 
 
 def test_as_many_idle_connections_as_there_may_be_keep_out_nobody(tmp_path: Path) -> None:
