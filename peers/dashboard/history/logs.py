@@ -10,13 +10,12 @@ from __future__ import annotations
 import heapq
 import json
 import math
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from peers.dashboard.history.clock import LOOK_AHEAD, Clock, Timed, monotone
-from peers.dashboard.history.tail import Line, Tail, line_at
+from peers.dashboard.history.tail import Line, Tail, is_old_part, line_at, log_of
 from peers.fold.apply import NOISE
 from peers.fold.reading import MOST_NAME
 from swarm.events import parts_of
@@ -24,7 +23,6 @@ from swarm.events import parts_of
 MOST_LOGS = 4096
 """Maximum number of logs, including their parts."""
 COORDINATOR = "coordinator"
-_OLD_PART = re.compile(r"events-[0-9]{8}-[0-9]{6,12}\.jsonl")
 _NAMES_WRITER = ("ProcessStarted", "LogContinued")
 
 
@@ -80,12 +78,12 @@ class Logs:
     def take(self, until: float = math.inf) -> Iterator[Line]:
         """New lines of all logs, ordered by time, up to `until`, without the kinds in NOISE."""
         for tail in self.tails.values():
-            tail.is_finished = _is_old_part(tail.path) and tail.offset >= tail.size
-        parts: dict[Path, list[Tail]] = {}
+            tail.is_finished = is_old_part(tail.path) and tail.offset >= tail.size
+        parts: dict[str, list[Tail]] = {}
         for tail in self.tails.values():
             if not tail.is_finished:
-                parts.setdefault(_log_of(tail.path), []).append(tail)
-        in_order = [monotone(_lines_in_order(tails), self._clocks.get(str(log))) for log, tails in parts.items()]
+                parts.setdefault(tail.log, []).append(tail)
+        in_order = [monotone(_lines_in_order(tails), self._clocks.get(log)) for log, tails in parts.items()]
         for timed in heapq.merge(*in_order, key=_time):
             line = timed.line
             if line.at > until:
@@ -103,7 +101,7 @@ class Logs:
                 yield line
 
     def _keep_clock(self, timed: Timed) -> None:
-        log = str(_log_of(timed.line.tail.path))
+        log = timed.line.tail.log
         before = self._clocks.get(log)
         number = 1 if before is None else before.number + 1
         self._clocks[log] = Clock(timed.line.at, timed.shift, number)
@@ -122,7 +120,7 @@ class Logs:
         """True if the last line of a coordinator's log was not yet taken from a copy of that log."""
         if not tail.source.startswith(COORDINATOR):
             return True
-        log = str(_log_of(tail.path))
+        log = tail.log
         heard = self._heard.get(tail.source)
         if heard is not None and heard[2] != log and (tail.at, tail.nth) <= heard[:2]:
             return False
@@ -150,7 +148,7 @@ class Logs:
             tails[path] = tail
         self.tails = tails
         self._heard = {
-            name: (float(at), int(nth), str(_log_of(Path(path)))) for name, (at, nth, path) in raw["heard"].items()
+            name: (float(at), int(nth), log_of(Path(path))) for name, (at, nth, path) in raw["heard"].items()
         }
         self._clocks = {
             str(log): Clock(float(at), float(shift), int(number)) for log, (at, shift, number) in raw["clocks"].items()
@@ -165,15 +163,6 @@ def _logs_of(home: Path) -> list[Path]:
         *sorted(seat / "events.jsonl" for seat in seats),
         *sorted(home.glob("mirrors/*.jsonl")),
     ]
-
-
-def _is_old_part(path: Path) -> bool:
-    return _OLD_PART.fullmatch(path.name) is not None
-
-
-def _log_of(path: Path) -> Path:
-    """The log to which a file belongs: the file itself, unless it is an older part."""
-    return path.with_name("events.jsonl") if _is_old_part(path) else path
 
 
 def _lines_in_order(parts: list[Tail]) -> Iterator[Line]:
