@@ -58,15 +58,18 @@ class Gate:
 
     def __init__(
         self,
-        tokens: Tokens,
+        tokens: Callable[[], Tokens],
         opening: Opening,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock`: Unix time. `steady`: a clock that nobody sets, for the waits after wrong tokens."""
+        """`tokens`: the tokens at present. `clock`: Unix time. `steady`: a clock that nobody sets, for the waits after
+        wrong tokens.
+        """
         self._tokens = tokens
         self._opening = opening
-        self._sessions = Sessions(tokens, clock)
+        self._clock = clock
+        self._sessions = Sessions(tokens(), clock)
         self._attempts = Attempts(steady)
 
     @property
@@ -78,7 +81,7 @@ class Gate:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self._by_token(request, token.strip())
-        return max(self._sessions.access(request.cookies.get(self._opening.cookie, "")), self._opening.to_all)
+        return max(self._sessions_now().access(request.cookies.get(self._opening.cookie, "")), self._opening.to_all)
 
     def require(self, request: Request, least: Access) -> Access:
         """The viewer's access. Raises Denied if it is less than `least`."""
@@ -88,6 +91,13 @@ class Gate:
         if least is Access.ORGANISER:
             raise Denied(403 if access else 401, "this needs the organiser's token")
         raise Denied(401, "this dashboard needs a token to be read")
+
+    def keeps(self, request: Request, access: Access) -> bool:
+        """True if the sender of an earlier request still has the access that it had then."""
+        try:
+            return self.access(request) >= access
+        except Denied:
+            return False
 
     def require_own(self, request: Request) -> None:
         """Check that a request which changes something comes from the dashboard's own page or from a program. Raises
@@ -106,7 +116,7 @@ class Gate:
         access = self._by_token(request, token)
         response.set_cookie(
             self._opening.cookie,
-            self._sessions.open(access),
+            self._sessions_now().open(access),
             max_age=int(SESSION_S),
             httponly=True,
             samesite="strict",
@@ -114,8 +124,14 @@ class Gate:
         )
         return access
 
+    def _sessions_now(self) -> Sessions:
+        tokens = self._tokens()
+        if tokens != self._sessions.tokens:
+            self._sessions = Sessions(tokens, self._clock)
+        return self._sessions
+
     def _by_token(self, request: Request, token: str) -> Access:
-        access = self._tokens.access(token[:_LONGEST_TOKEN])
+        access = self._sessions_now().tokens.access(token[:_LONGEST_TOKEN])
         if access is not Access.NONE:  # even after failed attempts: all users of one machine share an address
             return max(access, self._opening.to_all)
         client = request.client.host if request.client is not None else ""

@@ -21,7 +21,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -133,10 +133,11 @@ class _Routes:
         return body.response(request, {"content-disposition": 'attachment; filename="trace.json"'})
 
     async def events(self, request: Request) -> Response:
-        access = self._parts.gate.require(request, Access.PUBLIC)
+        gate = self._parts.gate
+        access = gate.require(request, Access.PUBLIC)
         topics = request.query_params.get("topics", ",".join(TOPICS)).split(",")
         last = request.headers.get("last-event-id") or request.query_params.get("last_id", "")
-        return self._parts.hub.response(request, topics, last, access)
+        return self._parts.hub.response(request, topics, last, access, lambda: gate.keeps(request, access))
 
     async def metrics(self, request: Request) -> Response:
         self._parts.gate.require(request, Access.PUBLIC)
@@ -250,7 +251,7 @@ class _Routes:
 async def _object(request: Request) -> dict[str, Any]:
     try:
         given = json.loads(await request.body())
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, ClientDisconnect):
         given = None
     if not isinstance(given, dict):
         raise Denied(400, "the body is not a JSON object")

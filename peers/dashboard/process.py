@@ -17,7 +17,7 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 
@@ -26,6 +26,7 @@ from peers.dashboard.access import Gate, Opening
 from peers.dashboard.answers import Answers
 from peers.dashboard.app import Parts, application
 from peers.dashboard.assets import Assets
+from peers.dashboard.connections import KEEP_ALIVE_S, Connections
 from peers.dashboard.control import Control
 from peers.dashboard.exports import Exports
 from peers.dashboard.history.history import History
@@ -37,11 +38,10 @@ from peers.dashboard.reader import Reader
 from peers.dashboard.scalars import write_scalars
 from peers.dashboard.stream import Hub
 from peers.dashboard.tensorboard import TensorBoard
-from peers.dashboard.tokens import Tokens
+from peers.dashboard.tokens import TokenFiles
 from peers.dashboard.topics import Topics
 from peers.run.home import Home
 
-_MOST_CONNECTIONS = 512
 _PORTS_TRIED = 50
 _BACKLOG = 128
 _CHANCE_TO_FINISH_S = 2
@@ -97,21 +97,24 @@ def serve(options: DashboardOptions, on_ready: Callable[[Addresses], None]) -> N
 def _serve(options: DashboardOptions, keep: Keep, on_ready: Callable[[Addresses], None]) -> None:
     place = options.place
     exposed = not place.loopback or bool(options.hosts)
-    kept = Tokens.for_observers if options.observed else Tokens.kept
-    tokens = kept(keep.token_file, reading=exposed and not options.public)
+    keep.token_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    files = TokenFiles(keep.token_file, reading=exposed and not options.public, observed=options.observed)
+    tokens = files.read()
     listener = listen(place)
     port = listener.getsockname()[1]
+    connections = Connections()
     parts = _parts(
         options,
         keep.database,
-        Gate(tokens, Opening(exposed, options.public, f"swarm_peer_{port}", observed=options.observed)),
+        connections,
+        Gate(files.now, Opening(exposed, options.public, f"swarm_peer_{port}", observed=options.observed)),
     )
     shown = f"http://{place.shown}:{port}/"
     reader = None if tokens.read is None else f"{shown}#token={tokens.read}"
     on_ready(Addresses(shown, None if options.observed else f"{shown}#token={tokens.organiser}", reader))
     config = uvicorn.Config(
         application(parts),
-        http="h11",
+        http=cast("type[asyncio.Protocol]", connections.protocol),
         ws="none",
         loop="uvloop",
         lifespan="on",
@@ -120,16 +123,27 @@ def _serve(options: DashboardOptions, keep: Keep, on_ready: Callable[[Addresses]
         server_header=False,
         date_header=False,
         proxy_headers=False,
-        limit_concurrency=_MOST_CONNECTIONS,
         backlog=_BACKLOG,
-        timeout_keep_alive=30,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=_CHANCE_TO_FINISH_S,
         h11_max_incomplete_event_size=_MOST_HEAD,
     )
-    server = uvicorn.Server(config)
+    server = _Server(config, parts.reader)
     if options.ends_with_parent:
         _end_with_parent(server)
     server.run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """A server that does not wait for long answers before it ends."""
+
+    def __init__(self, config: uvicorn.Config, reader: Reader) -> None:
+        super().__init__(config)
+        self._reader = reader
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._reader.refuse()
+        await super().shutdown(sockets)
 
 
 def listen(place: Place) -> socket.socket:
@@ -154,7 +168,7 @@ def listen(place: Place) -> socket.socket:
     raise DashboardError(f"no port from {place.port} to {ports[-1]} is free: give another port, or port 0 for any")
 
 
-def _parts(options: DashboardOptions, database: Path, gate: Gate) -> Parts:
+def _parts(options: DashboardOptions, database: Path, connections: Connections, gate: Gate) -> Parts:
     home = Home(options.homes[0])
     control, exports, topics = Control(home), Exports(home), Topics(options.homes)
     occupied = [Home(path) for path in options.homes]
@@ -190,7 +204,7 @@ def _parts(options: DashboardOptions, database: Path, gate: Gate) -> Parts:
     async def work() -> AsyncIterator[None]:
         await reader.open()
         manifest = reader.ask(lambda _: topics.facts, own=True)  # load it now, so that no viewer waits
-        jobs: list[Coroutine[Any, Any, Any]] = [reader.follow(), hub.run(), exports.run(), manifest]
+        jobs: list[Coroutine[Any, Any, Any]] = [reader.follow(), hub.run(), exports.run(), connections.run(), manifest]
         if options.tensorboard is not None:
             jobs.append(write_scalars(reader, TensorBoard(options.tensorboard)))
         tasks = [asyncio.create_task(_or_end(job)) for job in jobs]

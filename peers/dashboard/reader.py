@@ -2,7 +2,7 @@
 
 The history and the run's state change in place as the logs grow, so questions are answered in the same thread. The
 queue of viewers' questions is bounded: when it is full, further ones are refused. The logs are still followed, and the
-dashboard's own questions are still answered.
+dashboard's own questions are still answered. When the dashboard ends, questions that still wait are refused.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from peers.dashboard.access import Denied
-from peers.dashboard.history.history import History
+from peers.dashboard.history.history import History, Stopped
 
 Answer = TypeVar("Answer")
 
@@ -36,6 +36,9 @@ class Reader:
         self._thread = ThreadPoolExecutor(1, "history")
         self._history: History | None = None
         self._waiting = 0
+        self._calls: set[Future[Any]] = set()
+        """Calls that wait for the thread, or run in it."""
+        self._ends = False
         self.position = ""
         """Identifies the state of the history and the circumstances; it changes whenever something is new."""
         self.last_at = 0.0
@@ -56,25 +59,48 @@ class Reader:
 
     async def ask(self, question: Callable[[History], Answer], *, own: bool = False) -> Answer:
         """Answer a question, or raise its errors. `own`: the dashboard itself asks, and no viewer can make it ask more
-        often. Raises Denied if too many questions are waiting, but never for an own question.
+        often. Raises Denied if too many questions are waiting, but never for an own question. If the dashboard ends
+        first, raises Denied, for an own question CancelledError.
         """
         if own:
             return await self._in_thread(lambda: question(self._held))
         if self._waiting >= MOST_WAITING:
             raise Denied(503, "too many questions at once: ask again in a moment", 2.0)
         self._waiting += 1
+        task = asyncio.current_task()
         try:
             return await self._in_thread(lambda: question(self._held))
+        except asyncio.CancelledError:
+            if not self._ends or (task is not None and task.cancelling()):
+                raise
+            raise Denied(503, "the dashboard is being ended") from None
         finally:
             self._waiting -= 1
 
-    async def close(self) -> None:
+    def refuse(self) -> None:
+        """Refuse the questions that wait, and all further ones; end the one that is being answered."""
+        self._ends = True
+        for call in list(self._calls):
+            call.cancel()
         if self._history is not None:
-            await self._in_thread(self._history.close)
+            self._history.stop()
+
+    async def close(self) -> None:
+        self.refuse()
+        if self._history is not None:
+            await asyncio.wrap_future(self._thread.submit(self._history.close))
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _in_thread(self, call: Callable[[], Answer]) -> Answer:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        if self._ends:
+            raise asyncio.CancelledError
+        made = self._thread.submit(call)
+        self._calls.add(made)
+        made.add_done_callback(self._calls.discard)
+        try:
+            return await asyncio.wrap_future(made)
+        except Stopped:
+            raise asyncio.CancelledError from None
 
     def _look(self) -> float:
         """Read new lines. Returns the seconds of CPU that this took."""

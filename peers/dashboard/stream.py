@@ -14,6 +14,7 @@ import math
 import secrets
 import time
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ from starlette.types import Receive, Scope, Send
 
 from peers.dashboard.access import Denied
 from peers.dashboard.body import takes_gzip, to_json, without_addresses
+from peers.dashboard.connections import host_of
 from peers.dashboard.tokens import Access
 
 TOPICS = ("run", "pipeline", "peers", "faults", "links", "timeline", "samples", "checkpoints", "log")
@@ -65,7 +67,12 @@ class Hub:
         self._stale = {*TOPICS}
         self._looking: dict[str, asyncio.Task[None]] = {}
         self._news = asyncio.Event()  # replaced after each change
-        self.streams = 0
+        self._viewers: dict[_Viewer, None] = {}  # the newest comes last
+
+    @property
+    def streams(self) -> int:
+        """Number of open streams."""
+        return len(self._viewers)
 
     def invalidate(self) -> None:
         """Note that the history has grown."""
@@ -79,20 +86,32 @@ class Hub:
                 await self._refresh(name)
             await asyncio.sleep(_LOOK_EVERY_S)
 
-    def response(self, request: Request, topics: Sequence[str], last_id: str, access: Access) -> Response:
-        """The stream of some topics for one viewer. Raises Denied for an unknown topic, or when there are too many
-        viewers.
+    def response(
+        self, request: Request, topics: Sequence[str], last_id: str, access: Access, keeps: Callable[[], bool]
+    ) -> Response:
+        """The stream of some topics for one viewer. It ends when `keeps` returns False: the viewer has lost its access.
+        Raises Denied for an unknown topic, or when there are too many viewers.
         """
         wanted = tuple(dict.fromkeys(topics))
         if not wanted or not set(wanted) <= set(TOPICS):
             raise Denied(400, f"topics must be some of {', '.join(TOPICS)}, separated by commas")
-        if self.streams >= MOST_STREAMS:
+        host = host_of(request.client.host if request.client is not None else "")
+        if self.streams >= MOST_STREAMS and not self._make_room(host):
             raise Denied(503, "too many viewers: this page is shown without live updates", 30.0)
         packer = zlib.compressobj(6, zlib.DEFLATED, 31, 6) if takes_gzip(request) else None
-        viewer = _Viewer(self, wanted, self._known(last_id, wanted), packer, access)
+        viewer = _Viewer(self, wanted, self._known(last_id, wanted), packer, access, keeps, host)
         headers = {"content-encoding": "gzip"} if packer is not None else {}
         # the stream makes its own pings, because they must pass through the packer
         return _Stream(viewer.messages(), headers=headers, ping=0, send_timeout=_SEND_TIMEOUT_S)
+
+    def _make_room(self, host: str) -> bool:
+        """End the newest stream of the host that has the most. False: that would give `host` more than any other."""
+        counts = Counter(viewer.host for viewer in self._viewers)
+        greediest, most = counts.most_common(1)[0]
+        if most <= counts[host] + 1:
+            return False
+        next(viewer for viewer in reversed(self._viewers) if viewer.host == greediest).end()
+        return True
 
     async def _bring_up_to_date(self, names: Iterable[str]) -> None:
         """Compute the topics of a new viewer that are not up to date."""
@@ -125,6 +144,9 @@ class Hub:
             if key not in topic.keys or topic.keys[key][1] != text:
                 topic.keys[key] = (number, text)
                 topic.changed = self._number = number
+        self._wake()
+
+    def _wake(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
@@ -142,35 +164,56 @@ class Hub:
 
 
 class _Viewer:
-    def __init__(self, hub: Hub, topics: tuple[str, ...], known: int, packer: Any, access: Access) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        topics: tuple[str, ...],
+        known: int,
+        packer: Any,
+        access: Access,
+        keeps: Callable[[], bool],
+        host: str,
+    ) -> None:
         self._hub = hub
         self._seen = dict.fromkeys(topics, known)  # by topic: number of the last change sent
         self._packer = packer
         self._access = access
+        self._keeps = keeps
+        self.host = host
+        self._ended = False
         self._not_before = 0.0
 
     async def messages(self) -> AsyncIterator[bytes]:
         hub = self._hub
-        hub.streams += 1
+        hub._viewers[self] = None
         for name in self._seen:
             hub._topics[name].viewers += 1
         try:
             await hub._bring_up_to_date(self._seen)
             yield self._packed(b"retry: 3000\n\n")
-            while True:
+            while self._may_go_on():
                 message, change = self._message()
                 if not message:
                     await self._wait()
                     message = b": ping\n\n" if not self._behind() else b""
-                if message:
+                if message and self._may_go_on():
                     sent = self._packed(message)
                     if change:
                         self._not_before = hub._clock() + max(_LOOK_EVERY_S, len(sent) / BYTES_PER_S)
                     yield sent
         finally:
-            hub.streams -= 1
+            hub._viewers.pop(self, None)
             for name in self._seen:
                 hub._topics[name].viewers -= 1
+
+    def end(self) -> None:
+        """End the stream, and make room for another one at once."""
+        self._ended = True
+        self._hub._viewers.pop(self, None)
+        self._hub._wake()
+
+    def _may_go_on(self) -> bool:
+        return not self._ended and self._keeps()
 
     async def _wait(self) -> None:
         """Wait until there is something to send and it may be sent, or until a ping is due."""
@@ -181,7 +224,7 @@ class _Viewer:
                 return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PING_EVERY_S):
-                while not self._behind():
+                while not self._behind() and not self._ended:
                     await self._hub._news.wait()
 
     def _behind(self) -> bool:

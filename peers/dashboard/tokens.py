@@ -1,7 +1,8 @@
 """Secrets for reading and for control, in files that only their owner can read.
 
 A token is exchanged once for a cookie (`Sessions`). The cookie is signed, so the dashboard need not store it, and a
-restarted dashboard still accepts its viewers. A new token file makes all older cookies invalid.
+restarted dashboard still accepts its viewers. A deleted or new token file makes all older tokens and cookies invalid at
+once (`TokenFiles`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import hmac
 import os
 import secrets
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,14 +58,8 @@ class Tokens:
         """The tokens in `path` and, if reading needs one, in a second file in the same folder. Made at first use.
         Raises TokenError, OSError.
         """
-        return cls(_kept(path), _kept(path.with_name(path.name + "-read")) if reading else None)
-
-    @classmethod
-    def for_observers(cls, path: Path, *, reading: bool) -> Tokens:
-        """The same as `kept`, but without an organiser: nobody gets the organiser's token. Raises TokenError,
-        OSError.
-        """
-        return cls(secrets.token_urlsafe(32), _kept(path.with_name(path.name + "-read")) if reading else None)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return TokenFiles(path, reading=reading).read()
 
     def access(self, token: str) -> Access:
         """What the owner of this token may do. The check takes the same time for any wrong token."""
@@ -72,11 +68,52 @@ class Tokens:
         return Access.ORGANISER if organiser else Access.READ if read else Access.NONE
 
 
+class TokenFiles:
+    """The tokens in files that may be deleted or replaced at any time."""
+
+    def __init__(self, path: Path, *, reading: bool, observed: bool = False) -> None:
+        """`reading`: True if reading needs a token, which is in a second file in the folder of `path`. `observed`: True
+        if there is no organiser; then nobody gets the organiser's token.
+        """
+        self._organisers = None if observed else path
+        self._readers = path.with_name(path.name + "-read") if reading else None
+        self._nobodys = secrets.token_urlsafe(32)
+        self._seen: object = None
+        self._tokens = self._void()
+
+    def read(self) -> Tokens:
+        """The tokens. A missing file is made. Raises TokenError, OSError."""
+        organisers = self._nobodys if self._organisers is None else _kept(self._organisers)
+        return Tokens(organisers, None if self._readers is None else _kept(self._readers))
+
+    def now(self) -> Tokens:
+        """The tokens at present, read again if a file was changed. If a file is deleted, a new token is made. While a
+        file is unusable, no token opens anything.
+        """
+        found = self._look()
+        if found != self._seen:
+            self._seen = found
+            try:
+                self._tokens = self.read()
+            except (TokenError, OSError) as error:
+                self._tokens = self._void()
+                print(f"no token is accepted: {error}", file=sys.stderr, flush=True)
+        return self._tokens
+
+    def _look(self) -> tuple[tuple[int, int, int, int] | None, ...]:
+        """What changes with the files."""
+        return tuple(_state_of(path) for path in (self._organisers, self._readers) if path is not None)
+
+    def _void(self) -> Tokens:
+        return Tokens(secrets.token_urlsafe(32), None if self._readers is None else secrets.token_urlsafe(32))
+
+
 class Sessions:
     """Makes and checks cookies of the form `access.ends.signature`. The signing key is derived from both tokens."""
 
     def __init__(self, tokens: Tokens, clock: Callable[[], float]) -> None:
         both = f"{tokens.organiser} {tokens.read or ''}".encode()
+        self.tokens = tokens
         self._key = hashlib.sha256(b"swarm-peer dashboard session " + both).digest()
         self._clock = clock
 
@@ -129,7 +166,6 @@ class Attempts:
 
 def _kept(path: Path) -> str:
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with atomic_file(path, private=True) as file:
             write_whole(file, f"{secrets.token_urlsafe(32)}\n".encode())
     token = path.read_text(encoding="utf-8", errors="replace").strip()
@@ -138,6 +174,14 @@ def _kept(path: Path) -> str:
     if os.name == "posix" and path.stat().st_mode & 0o077 and keeps_permissions(path.parent):
         raise TokenError(f"{path} can be read by others: chmod 600 it, or delete it for a new token")
     return token
+
+
+def _state_of(path: Path) -> tuple[int, int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size, found.st_mode
 
 
 def _same(given: str, expected: str) -> bool:

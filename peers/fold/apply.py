@@ -154,6 +154,10 @@ IGNORED = NOISE | frozenset(
 """Kinds of events that change nothing but perhaps the last trouble. They are shown on the log page."""
 
 
+MOST_APART_S = 600.0
+"""If the time in a peer's own log differs by more seconds from that of the coordinators, the peer's clock is wrong."""
+
+
 def apply(state: RunState, event: Event, at: float, source: str) -> None:
     """Apply `event`, from the log of `source`, at `at` in unix seconds. Changes `state` in place.
 
@@ -169,10 +173,13 @@ def apply_record(state: RunState, record: Record, at: float, source: str) -> Non
         state.malformed += 1
         return
     run_, handlers = state.run, HANDLERS.get(kind)
-    if kind in CORE and run_.voice and source != run_.voice and source.startswith("coordinator"):
+    of_coordinator = source.startswith("coordinator")
+    if kind in CORE and run_.voice and source != run_.voice and of_coordinator:
         return
     try:
         at = a_number(at)
+        if run_.timed and not of_coordinator and abs(at - run_.last_at) > MOST_APART_S:
+            at = run_.last_at
         if handlers is not None:
             for handler in handlers:
                 handler(state, record, at, source)
@@ -180,12 +187,13 @@ def apply_record(state: RunState, record: Record, at: float, source: str) -> Non
         state.malformed += 1
         return
     state.events += 1
-    if run_.first_at is None:
-        run_.first_at = at
-    if at > run_.last_at:
-        run_.last_at = at
-    if source.startswith("coordinator"):
+    if of_coordinator:
         run.heard(state, source, at)
+    if run_.first_at is None or (of_coordinator and not run_.timed):
+        run_.first_at = run_.last_at = at
+        run_.timed = of_coordinator
+    elif at > run_.last_at and (of_coordinator or not run_.timed):
+        run_.last_at = at
     if kind in TROUBLE_KINDS:
         run_.trouble_at, run_.trouble = at, in_words(record)
         if source == run_.source:

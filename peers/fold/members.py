@@ -29,6 +29,8 @@ class Member:
     seen_at: float
     last_at: float
     """The time of the last event that mentions the member."""
+    seconds_before: float = 0.0
+    """Seconds as a member until `seen_at`: the coordinator forgets its members when it starts again."""
     stage: int | None = None
     joined_at: float | None = None
     """The time at which the member was given its stage, or told to stand by."""
@@ -69,6 +71,8 @@ class Gone:
     stage: int | None
     seen_at: float
     left_at: float
+    seconds: float
+    """Seconds as a member."""
     reason: str
     tokens: dict[str, float]
     sent: int
@@ -228,6 +232,7 @@ def end(state: RunState, actor: str, reason: str, at: float) -> None:
         member.stage,
         member.seen_at,
         at,
+        member.seconds_before + max(0.0, at - member.seen_at),
         reason,
         member.tokens,
         member.sent,
@@ -256,7 +261,7 @@ def _member(state: RunState, actor: str, at: float) -> Member | None:
         member = members.here[actor] = Member(actor, sys.intern(reading.peer_of(actor)), at, at)
         if before is not None:  # the same process, known from before the coordinator's restart
             member.tokens, member.sent, member.faults = dict(before.tokens), before.sent, before.faults
-            member.machine = members.machines.pop(actor, {})
+            member.machine, member.seconds_before = members.machines.pop(actor, {}), before.seconds
             del members.gone[actor]
         state.people.of(member.peer).last_at = at
     return member

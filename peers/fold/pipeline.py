@@ -90,6 +90,7 @@ class Pipeline:
     def forget(self) -> None:
         """The coordinator has started again. Forget all tables, because it will report them again."""
         self.decided()
+        self.planned = None
         for stage in self.stages:
             stage.roster, stage.weights, stage.rates = [], [], []
 

@@ -69,6 +69,9 @@ class Run:
     """The leader according to the process of `source`."""
     first_at: float | None = None
     last_at: float = 0.0
+    """The times of the first and the last event: those of the coordinators, if their logs are read."""
+    timed: bool = False
+    """True if these times are from a coordinator's log."""
     word: str = ""
     """starting, waiting, training, …: as the core reports (StateChanged), or as derived from older logs."""
     reason: str = ""
@@ -250,6 +253,8 @@ def pass_told(state: RunState, record: Record, at: float, source: str) -> None:
     if source == run.source:
         run.doing = f"{_VERBS.get(kind, kind)}, pass {pass_id}"
     word = {"train": "training", "evaluate": "evaluating", "generate": "sampling"}.get(kind)
+    if word == "training":
+        run.finished, run.finished_at = False, None  # another coordinator may continue a run that was extended
     if word is not None:
         run.seems(word, "", at)
 

@@ -17,7 +17,7 @@ from peers.fold.run import Run
 from peers.fold.samples import Results
 from peers.fold.work import Work
 
-FORMAT = 5
+FORMAT = 6
 """The format of the lines. It is raised when fields change. Snapshots of another format are made again from the log."""
 
 

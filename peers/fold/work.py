@@ -71,7 +71,7 @@ class Window:
 
     def goodput(self) -> float | None:
         """The fraction of the possible tokens that were processed. None: none were possible."""
-        done = sum(bucket[1] for bucket in self.buckets)
+        done = max(0.0, sum(bucket[1] for bucket in self.buckets))
         possible = sum(bucket[2] for bucket in self.buckets)
         return done / possible if possible > 0 else None
 
@@ -96,8 +96,10 @@ class Work:
     tokens: int = 0
     """Tokens of all decided steps that were not rolled back."""
     tokens_per_step: int | None = None
+    decided: int = 0
+    """Number of decided steps in these logs, including rolled-back ones."""
     done: float = 0.0
-    """Tokens of all decided steps, including rolled-back ones."""
+    """Tokens of the decided steps for which `possible` was counted, without rolled-back ones."""
     possible: float = 0.0
     """Tokens that the peers present at the time could have processed, by the planner's rates."""
     possible_since: float | None = None
@@ -148,6 +150,7 @@ class Work:
                 return
         self.steps.insert(place, step)
         del self.steps[:-MOST_STEPS]
+        self.decided += 1
         self.tokens += step.tokens
         self.tokens_per_step = step.tokens
 
@@ -155,7 +158,11 @@ class Work:
         """Forget the steps from `version` on; returns their tokens."""
         tokens = 0
         while self.steps and self.steps[-1].step >= version:
-            tokens += self.steps.pop().tokens
+            step = self.steps.pop()
+            tokens += step.tokens
+            if step.opened_at is not None:
+                self.minute.add(step.opened_at, step.decided_at, -float(step.tokens), 0.0)
+                self.hour.add(step.opened_at, step.decided_at, -float(step.tokens), 0.0)
         return tokens
 
 
@@ -194,6 +201,7 @@ def step_decided(state: RunState, record: Record, at: float, source: str) -> Non
         work.done += tokens
         work.minute.add(opened_at, at, float(tokens), 0.0)
         work.hour.add(opened_at, at, float(tokens), 0.0)
+    work.decided += 1
     work.tokens += tokens
     work.steps.append(
         Step(
@@ -205,7 +213,7 @@ def step_decided(state: RunState, record: Record, at: float, source: str) -> Non
             loss,
             norm,
             rate,
-            seconds=None if opened_at is None else at - opened_at,
+            seconds=None if opened_at is None else max(0.0, at - opened_at),  # two coordinators may have told the times
             ideal=ideal_rate(state),
             skipped=scale == 0.0,
             replicas=list(state.pipeline.replicas),
@@ -296,6 +304,7 @@ def back_to(state: RunState, version: int) -> None:
     beyond = max(0, run.step + 1 - version - (known - len(work.steps)))
     undone += beyond * (work.tokens_per_step or 0)
     work.tokens = max(0, work.tokens - undone)
+    work.done = max(0.0, work.done - undone)
     state.people.undone += undone
     run.step = version - 1
 

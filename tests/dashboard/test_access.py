@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 import shutil
 import socket
@@ -239,3 +240,20 @@ def test_heads_and_addresses_that_are_too_long(local: Dashboard) -> None:
     assert local.ask("/api/v1/peers?q=" + "x" * 5_000).status == 414
     assert local.ask("/api/v1/run", X_Long="x" * 40_000).status in (400, 431)
     assert local.ask("/api/v1/run").status == 200
+
+
+def test_deleted_tokens_end_a_running_stream(tmp_path: Path) -> None:
+    home = generated_home(tmp_path / "home", TINY)
+    with dashboard(home, "--host", "run.example") as shown:
+        connection = http.client.HTTPConnection("127.0.0.1", shown.port, timeout=60)
+        connection.request("GET", "/events?topics=run", headers={"Authorization": f"Bearer {shown.read_token}"})
+        stream = connection.getresponse()
+        assert stream.readline().startswith(b"retry")
+        for file in home.glob("dashboard.token*"):
+            file.unlink()
+        with (home / "events.jsonl").open("a") as log:
+            log.write('{"at": 1790000200.0, "kind": "RunPaused", "reason": "the last line"}\n')
+        assert b"the last line" not in stream.read(), "the stream has ended"
+        assert shown.ask("/api/v1/run", Authorization=f"Bearer {shown.read_token}").status == 401
+        new = (home / "dashboard.token").read_text().strip()
+        assert shown.get("/api/v1/session", Authorization=f"Bearer {new}")["access"] == "organiser"

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import shutil
@@ -15,10 +16,12 @@ import pytest
 
 from benchmarks.generated_log import Shape, generate
 from peers.dashboard.history import history as history_module
+from peers.dashboard.history import store as store_module
 from peers.dashboard.history import tail as tail_module
+from peers.dashboard.history import timeline as timeline_module
 from peers.dashboard.history.history import History
 from peers.dashboard.history.store import Store
-from peers.fold import RunState, apply_record
+from peers.fold import RunState, apply_record, views
 from swarm import events as e
 from swarm.events import EventLog, ProcessStarted, Rotation, StateChanged, parts_of
 
@@ -191,7 +194,7 @@ def test_a_home_whose_name_is_not_utf8_and_a_text_that_is_not(home: Path, databa
     history.close()
     again = caught_up(History([odd], database))
     assert rows(again) == kept and same(again.now, state)
-    assert str(odd / "events.jsonl") in again._store._names, "under the name that the file has"
+    assert again._store.known(str(odd / "events.jsonl")) is not None, "under the name that the file has"
 
 
 def test_a_full_disk_stops_the_database_and_not_the_state(home: Path, database: Path, monkeypatch: pytest.MonkeyPatch):
@@ -475,3 +478,171 @@ def test_the_curves_leave_out_what_a_rollback_has_undone(home: Path, database: P
     assert [row[1] for row in history.steps_after(-1, 99)] == [0, 1, 2]
     assert history.series("heldout_loss", *history.span, 100)["last"] == [3.0]
     history.close()
+
+
+def seconds_apart(times: list[float], events: list[e.Event]) -> bytes:
+    return encoded([e.to_record(event, NOON + at) for at, event in zip(times, events, strict=True)])
+
+
+def run_of(steps: int) -> list[e.Event]:
+    """Four events, then one for each step."""
+    begin: list[e.Event] = [ProcessStarted("coordinator", "C.0", "run", "1", None), e.CoordinatorStarted(1, -1)]
+    begin += [e.PeerSeen("A.1"), e.PeerJoined("A.1", 0, "it came")]
+    return begin + [e.StepDecided(1, step, 1.0, 5.0, 1.0, 800, [], []) for step in range(steps)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "place"), [(86_400.0, 20), (-86_400.0, 20), (1e12, 20), (-NOON, 20), (86_400.0, 0), (1e12, 0)]
+)
+@pytest.mark.parametrize("count", [1, 9])
+@pytest.mark.parametrize("live", [False, True])
+def test_a_clock_that_is_wrong_for_some_events_spoils_no_view(
+    home: Path, database: Path, wrong: float, count: int, live: bool, place: int
+) -> None:
+    events, times = run_of(40), [10.0 * number for number in range(44)]
+    shown = [at + (wrong if place <= number < place + count else 0.0) for number, at in enumerate(times)]
+    log = home / "events.jsonl"
+    lines = seconds_apart(shown, events).splitlines(keepends=True)
+    log.write_bytes(b"" if live else b"".join(lines))
+    history = caught_up(History([home], database))
+    for line in lines if live else []:
+        with log.open("ab") as file:
+            file.write(line)
+        caught_up(history)
+    first = times[count] if place == 0 else 0.0
+    assert history.span == pytest.approx((NOON + first, NOON + 430.0)) and history.now.run.step == 39
+    (member,) = views.peers_view(history.now)["peers"]
+    assert member["hours"] * 3600 == pytest.approx(430 - max(first, times[2]), abs=1.0)
+    for number in (*range(4, place - 1), *range(max(4, place + count), 43)):
+        assert history.at(NOON + times[number] + 1).run.step == number - 4
+    assert len(history.series("loss", *history.span, 4000)["t"]) > 30
+    fresh = caught_up(History([home], database.with_name("fresh.sqlite")))
+    assert same(fresh.now, history.now) and rows(fresh) == rows(history)
+    history.close()
+    again = caught_up(History([home], database))
+    assert same(again.now, fresh.now) and again._life == 1
+
+
+def test_a_clock_that_stays_set_back_leaves_durations_right(home: Path, database: Path) -> None:
+    events = run_of(3000)
+    times = [10.0 * number - (0.0 if number < 1500 else 86_400.0) for number in range(len(events))]
+    (home / "events.jsonl").write_bytes(seconds_apart(times, events))
+    history = caught_up(History([home], database))
+    assert history.span == pytest.approx((NOON, NOON + 10.0 * (len(events) - 1)), abs=11.0)
+    decided = [row[0] for row in history.steps_after(-1, 3000)]
+    apart = [later - earlier for earlier, later in itertools.pairwise(decided)]
+    assert sorted(apart)[1] == pytest.approx(10.0) and sorted(apart)[0] >= 0
+    assert history.at(NOON + 20_000).run.step in (1995, 1996, 1997)
+
+
+def test_a_real_gap_stays(home: Path, database: Path) -> None:
+    events = run_of(40)
+    times = [10.0 * number + (0.0 if number < 20 else 86_400.0) for number in range(44)]
+    (home / "events.jsonl").write_bytes(seconds_apart(times, events))
+    history = caught_up(History([home], database))
+    assert history.span == (NOON, NOON + 86_830.0) and history.at(NOON + 50_000).run.step == 15
+
+
+def test_a_clock_that_jumps_again_and_again_does_not_make_the_logs_be_read_each_time(
+    home: Path, database: Path
+) -> None:
+    events = run_of(40)
+    log = home / "events.jsonl"
+    log.write_bytes(b"")
+    history = caught_up(History([home], database))
+    for number, event in enumerate(events):
+        with log.open("ab") as file:
+            file.write(seconds_apart([10.0 * number + (86_400.0 if number % 3 == 2 else 0.0)], [event]))
+        caught_up(history)
+    assert history._life <= 2 and history.now.run.step == 39
+
+
+def test_the_clock_of_a_peers_machine_moves_nothing(home: Path, database: Path) -> None:
+    (home / "events.jsonl").write_bytes(seconds_apart([10.0 * number for number in range(44)], run_of(40)))
+    other = home.with_name("peer")
+    for wrong in (86_400.0, -86_400.0):
+        other.mkdir(exist_ok=True)
+        told: list[e.Event] = [
+            ProcessStarted("peer", "A.1", "run", "1", None),
+            e.OutOfMemory("A.1", "a backward pass", 4, 2, False),
+        ]
+        (other / "events.jsonl").write_bytes(seconds_apart([wrong, wrong + 1], told))
+        history = caught_up(History([home, other], database))
+        assert history.span == (NOON, NOON + 430.0)
+        assert history.at(NOON + 201).run.step == 16
+        (fault,) = history.faults()
+        assert NOON <= fault["at"] <= NOON + 430.0
+        history.close()
+        shutil.rmtree(other)
+
+
+def test_names_take_bounded_memory_and_none_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "MOST_NAMES", 5)
+    store = Store(tmp_path / "names.sqlite")
+    numbers = {}
+    for number in range(40):
+        name = f"peer{number % 20}.{number}"
+        numbers[name] = store.number(name)
+        assert store.number(name) == numbers[name]
+        store.add_line(float(number), name, "log", 0, "kind", name)
+        if number % 8 == 7:
+            store.commit()
+    assert len(set(numbers.values())) == 40 and len(store._names) <= 5 and not store._new_names
+    assert {name: store.number(name) for name in numbers} == numbers
+    assert store.starts_of("peer3") == [numbers["peer3.3"], numbers["peer3.23"]]
+    assert store.starts_of("peer3.23") == [numbers["peer3.23"]] and store.starts_of("peer") == []
+    store.number("lost")
+    store.drop()
+    assert store.known("lost") is None, "it was not written"
+    store.execute("DELETE FROM lines WHERE id > 1")
+    store.shrink(1 << 30)
+    assert store.known("peer0.0") == numbers["peer0.0"] and store.known("peer3.23") is None
+    assert store.number("new") > max(numbers.values())
+    store.close()
+
+
+def test_a_critical_path_is_computed_once_until_the_step_has_more_reports(
+    home: Path, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked: list[int] = []
+    walk = timeline_module.critical_path
+
+    def counted(reports: list[Any]) -> Any:
+        walked.append(len(reports))
+        return walk(reports)
+
+    monkeypatch.setattr(timeline_module, "critical_path", counted)
+    history = caught_up(History([home], database))
+    whole = history.timeline(2, 5)
+    assert len(walked) == 4
+    part = history.timeline(2, 5, limit=1)
+    assert len(walked) == 4 and part["steps"] == whole["steps"] and part["rows"] == whole["rows"][:1]
+    here = history.now.members.here
+    reports = [line for line in LINES if line["kind"] == "PeerWorked" and line["actor"] in here]
+    report = next(line for line in reports if line["pass_id"].endswith(":5"))
+    with (home / "events.jsonl").open("ab") as log:
+        log.write(encoded([{**report, "at": LINES[-1]["at"], "seconds": {"forward": 9.0}}]))
+    caught_up(history)
+    later = history.timeline(2, 5)
+    assert walked[4:] == walked[3:4], "only that of the step with another report"
+    assert later["steps"][:3] == whole["steps"][:3]
+
+
+def test_the_timeline_leaves_out_what_peers_did_in_a_void_attempt(home: Path, database: Path) -> None:
+    """The peer that worked on step 1 before the rollback has not come back."""
+
+    def worked(actor: str, term: int, step: int) -> e.Event:
+        return e.PeerWorked(actor, 0, f"{term}:{step}", {"forward": 1.0}, [["forward", 0, 0, 1000]], [], {})
+
+    told: list[e.Event] = [ProcessStarted("coordinator", "C.0", "run", "1", None), e.CoordinatorStarted(1, -1)]
+    for actor in ("A.1", "B.1"):
+        told += [e.PeerSeen(actor), e.PeerJoined(actor, 0, "it came")]
+    for term, actors in ((1, ("A.1", "B.1")), (2, ("A.1",))):
+        for step in (0, 1) if term == 1 else (1,):
+            told += [e.PassOpened(f"{term}:{step}", "train", [2], 8), *(worked(actor, term, step) for actor in actors)]
+            told += [e.StepDecided(term, step, 1.0, 5.0, 1.0, 800, [], [])]
+        told += [e.RolledBack(2, 1, "it diverged"), e.PeerLost("B.1", 0, "silent")] if term == 1 else []
+    (home / "events.jsonl").write_bytes(encoded([e.to_record(event, NOON + n) for n, event in enumerate(told)]))
+    history = caught_up(History([home], database))
+    shown = {row["actor"]: [each["step"] for each in row["steps"]] for row in history.timeline(0, 1)["rows"]}
+    assert shown == {"A.1": [0, 1], "B.1": [0]}

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
+from starlette.responses import Response
 
 from peers.dashboard.access import Denied
 from peers.dashboard.answers import MOST_KEPT, Answers
 from peers.dashboard.history.history import History
-from peers.dashboard.process import _look
+from peers.dashboard.process import _look, _Server
 from peers.dashboard.query import Query
 from peers.dashboard.reader import MOST_WAITING, Reader
 from peers.dashboard.scalars import write_scalars
@@ -67,6 +70,74 @@ def test_the_newest_answers_are_kept_and_no_more(tmp_path: Path) -> None:
             await answers.body("marks", question, Access.READ)
         assert made == [question.first for question in (*questions, questions[0])], "only the oldest is made again"
         assert len(answers._kept) == MOST_KEPT
+        await reader.close()
+
+    asyncio.run(scene())
+
+
+def test_questions_that_wait_do_not_delay_the_end(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text(
+        "".join(f'{{"at":{1000 + number},"kind":"RunPaused","reason":"x"}}\n' for number in range(50))
+    )
+    answered: list[int] = []
+
+    async def scene() -> None:
+        reader = Reader(lambda: History([tmp_path], tmp_path / "history.sqlite"), lambda: "")
+        await reader.open()
+        begun, go_on = threading.Event(), threading.Event()
+
+        def long(history: History) -> None:
+            while history.follow():
+                pass
+            begun.set()
+            go_on.wait()
+            history.at(1030.0)  # reads the log
+            answered.append(-1)
+
+        asked = [asyncio.create_task(reader.ask(long))]
+        asked += [asyncio.create_task(reader.ask(lambda _, number=n: answered.append(number))) for n in range(9)]  # type: ignore[misc]
+        await asyncio.to_thread(begun.wait)
+        closing = asyncio.create_task(reader.close())
+        await asyncio.sleep(0)
+        go_on.set()
+        await closing
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        assert answered == [] and all(isinstance(each, Denied) and each.status == 503 for each in results)
+        with pytest.raises(Denied, match="being ended"):
+            await reader.ask(lambda _: None)
+        with pytest.raises(asyncio.CancelledError):
+            await reader.ask(lambda _: None, own=True)
+
+    asyncio.run(scene())
+    again = History([tmp_path], tmp_path / "history.sqlite")
+    assert not again.follow() and again.now.events == 50 and again.position.endswith("-0"), "the history was closed"
+
+
+def test_a_server_that_ends_refuses_the_questions_that_wait_at_once(tmp_path: Path) -> None:
+    async def scene() -> None:
+        reader = Reader(lambda: History([tmp_path], tmp_path / "history.sqlite"), lambda: "")
+        await reader.open()
+        begun, go_on = threading.Event(), threading.Event()
+
+        def long(_: History) -> None:
+            begun.set()
+            go_on.wait()
+
+        asked = [asyncio.create_task(reader.ask(each)) for each in (long, lambda _: None)]
+        await asyncio.to_thread(begun.wait)
+        config = uvicorn.Config(Response(), lifespan="off", log_level="error", timeout_graceful_shutdown=2)
+        config.load()
+        server = _Server(config, reader)
+        server.lifespan = config.lifespan_class(config)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            await server.startup(sockets=[listener])
+            ending = asyncio.create_task(server.shutdown(sockets=[listener]))
+            with pytest.raises(Denied, match="being ended"):
+                await asked[1]
+            assert not asked[0].done(), "the first question is still being answered"
+            go_on.set()
+            await ending
+        await asked[0]
         await reader.close()
 
     asyncio.run(scene())

@@ -9,11 +9,15 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from served_dashboard import Dashboard, dashboard, generated_home
+from starlette.requests import Request
 
 from benchmarks.generated_log import Shape
+from peers.dashboard import stream as stream_module
+from peers.dashboard.access import Denied
 from peers.dashboard.process import STREAMED_SAMPLES
 from peers.dashboard.stream import MOST_STREAMS, Hub, _Viewer
 from peers.dashboard.tokens import Access
@@ -229,7 +233,7 @@ def test_a_viewer_that_leaves_during_a_look_takes_no_news_along() -> None:
         return dict(answer), 0.0
 
     def viewer() -> _Viewer:
-        return _Viewer(hub, ("run",), 0, None, Access.READ)
+        return _Viewer(hub, ("run",), 0, None, Access.READ, lambda: True, "")
 
     async def first_message(messages: AsyncIterator[bytes]) -> bytes:
         await anext(messages)  # how long to wait before dialling again
@@ -264,7 +268,7 @@ def test_viewers_that_come_at_once_share_a_look() -> None:
         return {"step": 1}, 0.0
 
     async def first_message(hub: Hub) -> bytes:
-        messages = _Viewer(hub, ("run", "faults"), 0, None, Access.READ).messages()
+        messages = _Viewer(hub, ("run", "faults"), 0, None, Access.READ, lambda: True, "").messages()
         await anext(messages)  # how long to wait before dialling again
         return await anext(messages)
 
@@ -275,3 +279,42 @@ def test_viewers_that_come_at_once_share_a_look() -> None:
     for message in asyncio.run(scene()):
         assert b'"topic":"run","data":{"step":1}' in message and b'"topic":"faults"' in message
     assert looks == ["run", "faults"]
+
+
+def test_one_host_cannot_take_all_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "MOST_STREAMS", 4)
+
+    async def look(name: str) -> tuple[dict[str, Any], float]:
+        return {"a": 1}, 0.0
+
+    def asks(host: str) -> Request:
+        return Request({"type": "http", "headers": [], "client": (host, 1)})
+
+    async def scene() -> None:
+        hub = Hub(look)
+
+        async def viewer(host: str) -> AsyncIterator[bytes]:
+            response = hub.response(asks(host), ["run"], "", Access.READ, lambda: True)
+            messages = response.body_iterator  # type: ignore[attr-defined]
+            assert b"retry" in await anext(messages) and b"snapshot" in await anext(messages)
+            return messages  # type: ignore[no-any-return]
+
+        greedy = [await viewer("192.0.2.1") for _ in range(4)]
+        waiting = [asyncio.ensure_future(anext(each, None)) for each in greedy]
+        await asyncio.sleep(0)
+        with pytest.raises(Denied, match="too many viewers"):
+            await viewer("192.0.2.1")
+        others = [await viewer("192.0.2.2") for _ in range(2)]
+        assert await waiting[3] is await waiting[2] is None, "the newest of them have ended"
+        assert hub.streams == 4 and not waiting[0].done() and not waiting[1].done()
+        for host in ("192.0.2.1", "192.0.2.2"):
+            with pytest.raises(Denied):
+                await viewer(host)
+        for each in waiting[:2]:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        for messages in (*others, *greedy):
+            await messages.aclose()  # type: ignore[attr-defined]
+        assert hub.streams == 0
+
+    asyncio.run(scene())

@@ -4,9 +4,10 @@ import os
 
 import pytest
 from starlette.requests import Request
+from starlette.responses import Response
 
 from peers.dashboard.access import Denied, Gate, Opening
-from peers.dashboard.tokens import SESSION_S, Access, Attempts, Sessions, TokenError, Tokens
+from peers.dashboard.tokens import SESSION_S, Access, Attempts, Sessions, TokenError, TokenFiles, Tokens
 
 
 class Clock:
@@ -83,7 +84,7 @@ def test_guessing_is_slow_and_costs_bounded_memory() -> None:
 
 def test_a_clock_that_is_set_back_makes_nobody_wait_for_it() -> None:
     clock = Clock()
-    gate = Gate(Tokens("o" * 40), Opening(exposed=True, public=False, cookie="c"), clock)
+    gate = Gate(lambda: Tokens("o" * 40), Opening(exposed=True, public=False, cookie="c"), clock)
     wrong = Request(
         {"type": "http", "headers": [(b"authorization", b"Bearer " + b"x" * 40)], "client": ("192.0.2.7", 1)}
     )
@@ -92,3 +93,42 @@ def test_a_clock_that_is_set_back_makes_nobody_wait_for_it() -> None:
             gate.access(wrong)
         assert denied.value.status == 401
         clock.now -= 3600.0
+
+
+def test_a_deleted_or_replaced_file_ends_its_sessions_at_once(tmp_path, capsys) -> None:
+    path, clock = tmp_path / "dashboard.token", Clock()
+    files = TokenFiles(path, reading=True)
+    gate = Gate(files.now, Opening(exposed=True, public=False, cookie="c"), clock)
+
+    def asks(**headers: str) -> Request:
+        told = [(name.encode(), text.encode()) for name, text in headers.items()]
+        return Request({"type": "http", "headers": told, "client": ("192.0.2.7", 1), "scheme": "http", "path": "/"})
+
+    def opens(text: str) -> Access:
+        try:
+            return gate.access(asks(authorization=f"Bearer {text}"))
+        except Denied:
+            return Access.NONE
+
+    def cookie(text: str) -> Request:
+        answer = Response()
+        gate.exchange(asks(), text, answer)
+        return asks(cookie=answer.headers["set-cookie"].partition(";")[0])
+
+    first, session = files.now(), cookie(files.now().organiser)
+    assert opens(first.organiser) is gate.access(session) is Access.ORGANISER
+    for name in ("dashboard.token", "dashboard.token-read"):
+        (tmp_path / name).unlink()
+        assert gate.access(session) is Access.NONE and not gate.keeps(session, Access.READ)
+        assert opens(first.organiser if name == "dashboard.token" else first.read) is Access.NONE
+        assert opens(path.read_text().strip()) is Access.ORGANISER, "a new file is made"
+        first, session = files.now(), cookie(files.now().organiser)
+    path.write_text("too short")
+    assert opens("too short") is opens(first.organiser) is opens(first.read) is gate.access(session) is Access.NONE
+    assert "delete it" in capsys.readouterr().err
+    path.write_text("n" * 40)
+    assert opens("n" * 40) is Access.ORGANISER and opens(first.read) is Access.READ
+    path.unlink()
+    path.with_name("dashboard.token-read").unlink()
+    tmp_path.rmdir()
+    assert opens("n" * 40) is Access.NONE and not tmp_path.exists(), "a deleted home does not come back"

@@ -35,6 +35,8 @@ RETRY_S, LONGEST_RETRY_S = 60.0, 3600.0
 """Seconds until the next attempt after the database could not be written, and their maximum. An attempt reads all logs
 again.
 """
+CORRECT_EVERY_S = 3600.0
+"""Least number of seconds between two times that all logs are read again because the clock of a machine jumped."""
 SNAPSHOT_EVENTS = 20_000
 SNAPSHOT_SHARE = 0.2
 """Limit of the fraction of time that is spent on snapshots."""
@@ -52,6 +54,10 @@ MARKS = {
     "ControlGiven": "control",
     "CoordinatorStarted": "restart",
 }
+
+
+class Stopped(Exception):
+    """The history is about to be closed, so the answer was given up."""
 
 
 class History:
@@ -74,10 +80,13 @@ class History:
         """Number of lines since this process started."""
         self._untidy = False
         """True if a past state was computed and the memory of its source can be freed."""
+        self._stops = False
         self._life = 0
         self._trouble = ""
         """The reason why the database does not grow; empty: it does."""
         self._retry_at, self._retry_s = 0.0, RETRY_S
+        self._correct_after = 0.0
+        """Monotonic seconds after which the logs may be read again because of a clock."""
         self._open()
 
     # ------------------------------------------------------------ following
@@ -87,7 +96,7 @@ class History:
         until = time.monotonic() + budget_s
         replaced = self._logs.look()
         self._rename()
-        if replaced or self._is_gone():
+        if replaced or self._is_gone() or self._should_correct():
             self._forget()
         more = False
         before = self._taken
@@ -112,6 +121,10 @@ class History:
             self._resume()
             return True
         return False
+
+    def stop(self) -> None:
+        """End a question that takes long: it raises Stopped. Any thread may call this, once, before `close`."""
+        self._stops = True
 
     def close(self) -> None:
         """Save the reading positions, so that nothing needs to be read again."""
@@ -147,7 +160,7 @@ class History:
     # ------------------------------------------------------------ the past
 
     def at(self, moment: float) -> RunState:
-        """The state at `moment`, in unix seconds."""
+        """The state at `moment`, in unix seconds. Raises Stopped."""
         if moment >= self._state.run.last_at:
             return self._state
         past = self._past
@@ -156,6 +169,8 @@ class History:
             self._past = past = None  # two past states at once would need too much memory
             self._past = past = self._from_snapshot(moment)
         for line in past.logs.take(moment):
+            if self._stops:
+                raise Stopped
             record = record_of(line.raw, line.kind)
             if record is not None:
                 apply_record(past.state, record, line.at, line.tail.source)
@@ -169,7 +184,7 @@ class History:
 
     def timeline(self, first: int, last: int, *, offset: int = 0, limit: int = 200) -> dict[str, Any]:
         """What every peer did in steps `first` to `last`, at most 16."""
-        return timeline.timeline(self._store, first, last, offset, limit)
+        return timeline.timeline(self._store, self._paths, first, last, offset, limit)
 
     def marks(self, start: float, end: float, most: int) -> list[dict[str, Any]]:
         """Notable events in a span of time. If there are too many, faults are kept longest."""
@@ -299,6 +314,7 @@ class History:
             self._take_steps(*range(max(self._last_step + 1, state.run.step - 63), state.run.step + 1))
         if state.run.step < self._last_step:
             store.add("DELETE FROM steps WHERE step > ?", (state.run.step,))
+            store.undo_work(state.run.step)
             store.add("DELETE FROM evaluations WHERE version > ?", (state.run.step + 1,))
         self._last_step = state.run.step
         if kind == "Evaluated" and state.results.evaluations:
@@ -337,6 +353,7 @@ class History:
         self._commits = 0
         self._state, self._logs = RunState(), Logs(self._homes)
         self._last_step = -1
+        self._paths = timeline.Paths()
         self._store = self._opened()
         found = None
         with contextlib.suppress(sqlite3.Error, ValueError):
@@ -400,6 +417,15 @@ class History:
         self._delete()
         self._open()
         self._logs.look()
+
+    def _should_correct(self) -> bool:
+        """True if times in the logs were misread, and the logs were not read again for this reason lately: a clock
+        may jump again and again.
+        """
+        if not self._logs.is_misread or time.monotonic() < self._correct_after:
+            return False
+        self._correct_after = time.monotonic() + CORRECT_EVERY_S
+        return True
 
     def _is_gone(self) -> bool:
         """True if the database was deleted."""

@@ -2,7 +2,7 @@
 
 In a group, each coordinator may hold copies of the others' logs (`mirrors/`). A line that is in several files is taken
 once. A log may consist of several parts; the newest part has the log's name (swarm/events/parts.py). The lines of one
-log keep their order, even if their times decrease because the machine's clock was set back.
+log keep their order: times that jump or decrease are changed (clock.py).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import heapq
 import json
 import math
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from peers.dashboard.history.tail import Line, Tail, line_at
+from peers.dashboard.history.clock import LOOK_AHEAD, Clock, Timed, monotone
+from peers.dashboard.history.tail import Line, Tail, is_old_part, line_at, log_of
 from peers.fold.apply import NOISE
 from peers.fold.reading import MOST_NAME
 from swarm.events import parts_of
@@ -23,7 +23,6 @@ from swarm.events import parts_of
 MOST_LOGS = 4096
 """Maximum number of logs, including their parts."""
 COORDINATOR = "coordinator"
-_OLD_PART = re.compile(r"events-[0-9]{8}-[0-9]{6,12}\.jsonl")
 _NAMES_WRITER = ("ProcessStarted", "LogContinued")
 
 
@@ -38,6 +37,14 @@ class Logs:
         self._heard: dict[str, tuple[float, int, str]] = {}
         """For the name of each coordinator's log: the time of the last line taken, its number among the lines of that
         time, and its log.
+        """
+        self.is_misread = False
+        """True if a time that was taken as it is has turned out to be ahead: the logs must be read again."""
+        self._clocks: dict[str, Clock] = {}
+        """For each log, its clock after the last line taken."""
+        self._jumps: dict[str, tuple[int, int]] = {}
+        """For each log, the numbers of the last line after a gap, and of the line at which the clock was then set back;
+        0: it was not.
         """
 
     def look(self) -> bool:
@@ -71,15 +78,18 @@ class Logs:
     def take(self, until: float = math.inf) -> Iterator[Line]:
         """New lines of all logs, ordered by time, up to `until`, without the kinds in NOISE."""
         for tail in self.tails.values():
-            tail.is_finished = _is_old_part(tail.path) and tail.offset >= tail.size
-        parts: dict[Path, list[Tail]] = {}
+            tail.is_finished = is_old_part(tail.path) and tail.offset >= tail.size
+        parts: dict[str, list[Tail]] = {}
         for tail in self.tails.values():
             if not tail.is_finished:
-                parts.setdefault(_log_of(tail.path), []).append(tail)
-        for line in heapq.merge(*map(_lines_in_order, parts.values()), key=_time):
+                parts.setdefault(tail.log, []).append(tail)
+        in_order = [monotone(_lines_in_order(tails), self._clocks.get(log)) for log, tails in parts.items()]
+        for timed in heapq.merge(*in_order, key=_time):
+            line = timed.line
             if line.at > until:
                 return
             tail = line.tail
+            self._keep_clock(timed)
             tail.offset = line.end
             tail.nth = tail.nth + 1 if line.at == tail.at else 0
             tail.at = line.at
@@ -90,11 +100,27 @@ class Logs:
             if self._is_new(tail):
                 yield line
 
+    def _keep_clock(self, timed: Timed) -> None:
+        log = timed.line.tail.log
+        before = self._clocks.get(log)
+        number = 1 if before is None else before.number + 1
+        self._clocks[log] = Clock(timed.line.at, timed.shift, number)
+        if timed.is_gap:
+            self._jumps[log] = number, 0
+        elif timed.shift and log in self._jumps:
+            jump, back = self._jumps[log]
+            if not back:
+                self._jumps[log] = jump, (back := number)
+            ahead, since = back - jump, number - back + 1
+            self.is_misread = self.is_misread or (since > ahead and ahead + since <= LOOK_AHEAD)
+        elif log in self._jumps and self._jumps[log][1]:
+            del self._jumps[log]
+
     def _is_new(self, tail: Tail) -> bool:
         """True if the last line of a coordinator's log was not yet taken from a copy of that log."""
         if not tail.source.startswith(COORDINATOR):
             return True
-        log = str(_log_of(tail.path))
+        log = tail.log
         heard = self._heard.get(tail.source)
         if heard is not None and heard[2] != log and (tail.at, tail.nth) <= heard[:2]:
             return False
@@ -110,6 +136,7 @@ class Logs:
         return {
             "tails": {path: [t.source, t.offset, t.head, t.at, t.nth] for path, t in self.tails.items()},
             "heard": {source: list(heard) for source, heard in self._heard.items()},
+            "clocks": {log: list(clock) for log, clock in self._clocks.items()},
         }
 
     def restore(self, raw: dict[str, Any]) -> None:
@@ -121,7 +148,10 @@ class Logs:
             tails[path] = tail
         self.tails = tails
         self._heard = {
-            name: (float(at), int(nth), str(_log_of(Path(path)))) for name, (at, nth, path) in raw["heard"].items()
+            name: (float(at), int(nth), log_of(Path(path))) for name, (at, nth, path) in raw["heard"].items()
+        }
+        self._clocks = {
+            str(log): Clock(float(at), float(shift), int(number)) for log, (at, shift, number) in raw["clocks"].items()
         }
 
 
@@ -135,23 +165,14 @@ def _logs_of(home: Path) -> list[Path]:
     ]
 
 
-def _is_old_part(path: Path) -> bool:
-    return _OLD_PART.fullmatch(path.name) is not None
-
-
-def _log_of(path: Path) -> Path:
-    """The log to which a file belongs: the file itself, unless it is an older part."""
-    return path.with_name("events.jsonl") if _is_old_part(path) else path
-
-
 def _lines_in_order(parts: list[Tail]) -> Iterator[Line]:
     """The lines of a log. `parts`: the older parts come first."""
     for tail in parts:
         yield from tail.lines()
 
 
-def _time(line: Line) -> float:
-    return line.at
+def _time(timed: Timed) -> float:
+    return timed.line.at
 
 
 def _speaker(path: Path) -> str:

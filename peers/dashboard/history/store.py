@@ -11,6 +11,7 @@ snapshots    the state at some instants, and how far each log had been read
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import zlib
@@ -18,9 +19,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-FORMAT = 2
+FORMAT = 3
 """Raised when tables change. A database of another format is replaced."""
 MOST_SNAPSHOTS = 200
+MOST_NAMES = 20_000
+"""Number of names that are kept in memory."""
 _PIECE = 16_384
 """Bytes of a packed snapshot that are unpacked at once."""
 
@@ -65,7 +68,10 @@ class Store:
             self.execute("INSERT INTO meta VALUES ('format', ?)", (str(FORMAT),))
         elif found != str(FORMAT):
             raise sqlite3.DatabaseError(f"{path} has format {found}, not {FORMAT}")
-        self._names = {_loaded(name): number for name, number in self.rows("SELECT name, id FROM names")}
+        self._names: dict[str, int] = {}  # the oldest comes first
+        self._new_names: dict[str, int] = {}
+        """Names that are not yet written."""
+        self._next_name = (self.value("SELECT max(id) FROM names") or 0) + 1
         self._next_line = (self.value("SELECT max(id) FROM lines") or 0) + 1
         self._lines: list[tuple[Any, ...]] = []
         self._work: list[tuple[Any, ...]] = []
@@ -86,28 +92,39 @@ class Store:
 
     def number(self, name: str) -> int:
         """The number that stands for a name in the tables. It is made at first use."""
-        found = self._names.get(name)
+        found = None
+        with contextlib.suppress(sqlite3.Error):  # writing fails too then, and its error is reported
+            found = self.known(name)
         if found is None:
-            found = self._names[name] = len(self._names) + 1
+            found = self._new_names[name] = self._next_name
+            self._next_name += 1
             self._rows.append(("INSERT OR REPLACE INTO names VALUES (?, ?)", (found, _stored(name))))
         return found
 
     def known(self, name: str) -> int | None:
-        return self._names.get(name)
+        found = self._names.get(name) or self._new_names.get(name)
+        if found is None:
+            found = self.value("SELECT id FROM names WHERE name = ?", (_stored(name),))
+            if found is not None:
+                self._names[name] = found
+                if len(self._names) > MOST_NAMES:
+                    del self._names[next(iter(self._names))]
+        return found
 
     def starts_of(self, peer: str) -> list[int]:
         """The numbers of all actors that are starts of this peer. If the text is an actor, the number of this actor."""
-        prefix = f"{peer}."
-        return [number for name, number in self._names.items() if name == peer or name.startswith(prefix)]
+        query = "SELECT id FROM names WHERE name = ? OR (name > ? AND name < ?) ORDER BY id"
+        prefix = _stored(f"{peer}."), _stored(f"{peer}/")  # a slash follows the dot
+        return [number for (number,) in self.rows(query, (_stored(peer), *prefix))]
 
     def rename(self, old: str, new: str) -> None:
         """Rename `old` to `new`. Afterwards `old` may name something else."""
-        number = self._names.get(old)
-        if number is None or new in self._names:
+        number = self.known(old)
+        if number is None or self.known(new) is not None:
             return  # no rows, or they have the right name already
+        self.commit()
         self.execute("UPDATE names SET name = ? WHERE id = ?", (_stored(new), number))
-        del self._names[old]
-        self._names[new] = number
+        self._names.pop(old, None)
 
     # ------------------------------------------------------------ writing
 
@@ -118,6 +135,11 @@ class Store:
 
     def add_work(self, step: int, actor: str, stage: int, log: str, offset: int) -> None:
         self._work.append((step, self.number(actor), stage, self.number(log), offset))
+
+    def undo_work(self, step: int) -> None:
+        """Remove the reports about later steps."""
+        self._work = [row for row in self._work if row[0] <= step]
+        self.add("DELETE FROM work WHERE step > ?", (step,))
 
     def add(self, query: str, values: tuple[Any, ...]) -> None:
         whole = (_whole(value) if isinstance(value, str) else value for value in values)
@@ -130,7 +152,7 @@ class Store:
 
     def drop(self) -> None:
         """Forget unwritten rows."""
-        self._lines, self._work, self._rows = [], [], []
+        self._lines, self._work, self._rows, self._new_names = [], [], [], {}
 
     def commit(self) -> None:
         lines, work, rows = self._lines, self._work, self._rows
@@ -147,6 +169,7 @@ class Store:
         except sqlite3.Error:
             self._base.rollback()
             raise
+        self._new_names = {}
 
     def add_snapshot(self, at: float, events: int, logs: dict[str, Any], lines: Iterator[str]) -> None:
         """Write a snapshot at once, together with all waiting rows. `lines`: the lines of the state."""
@@ -183,13 +206,19 @@ class Store:
         return int((pages - free) * size)
 
     def shrink(self, limit: int) -> None:
-        """Shrink below nine tenths of `limit`: the oldest reports of work go first, then lines, then snapshots."""
+        """Shrink below nine tenths of `limit`: the oldest reports of work go first, then lines, then snapshots. Names
+        that are then in no row go too.
+        """
         for table, key in (("work", "step"), ("lines", "id"), ("snapshots", "events")):
             while self.nbytes > 0.9 * limit:
                 first, last = self.rows(f"SELECT min({key}), max({key}) FROM {table}")[0]
                 if first is None or first >= last:
                     break
                 self.execute(f"DELETE FROM {table} WHERE {key} <= ?", (first + (last - first) // 8,))
+        used = "SELECT source FROM lines UNION SELECT log FROM lines UNION SELECT kind FROM lines UNION SELECT actor"
+        used += " FROM lines UNION SELECT actor FROM work UNION SELECT log FROM work"
+        self.execute(f"DELETE FROM names WHERE id NOT IN ({used})")
+        self._names = {}
 
     def execute(self, query: str, values: tuple[Any, ...] = ()) -> None:
         self._base.execute(query, values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ MOST_KIND = 80
 """Maximum length of an event's name."""
 MOST_LINE = 4 << 20
 """Maximum number of bytes of a line; longer lines are skipped."""
+_OLD_PART = re.compile(r"events-[0-9]{8}-[0-9]{6,12}\.jsonl")
 HEAD_BYTES = 256
 """Number of bytes at the beginning by which a log is recognised."""
 
@@ -37,6 +39,8 @@ class Tail:
     def __init__(self, path: Path, source: str) -> None:
         self.path = path
         self.source = source
+        self.log = log_of(path)
+        """The path of the log to which the file belongs."""
         self.offset = 0
         self.head = ""
         """A hash of the log's beginning, once the log is long enough."""
@@ -117,6 +121,15 @@ class Tail:
                     return position + found + 1
                 position += len(chunk)
         return position
+
+
+def is_old_part(path: Path) -> bool:
+    return _OLD_PART.fullmatch(path.name) is not None
+
+
+def log_of(path: Path) -> str:
+    """The path of the log to which a file belongs: the file itself, unless it is an older part."""
+    return str(path.with_name("events.jsonl") if is_old_part(path) else path)
 
 
 def header(raw: bytes) -> tuple[float, str] | None:

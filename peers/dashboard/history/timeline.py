@@ -17,10 +17,14 @@ MOST_SPANS = 64
 MOST_WALKED = 256
 """Largest number of peers for which the critical path is computed, and of pieces in it."""
 
+MOST_PATHS = 64
+"""Number of critical paths that are kept."""
+
 Spans = list[tuple[str, int, float, float]]
 
 
 class Report(NamedTuple):
+    pass_id: str
     actor: str
     stage: int
     sums: dict[str, float]
@@ -28,7 +32,31 @@ class Report(NamedTuple):
     """Kind, microbatch, start and length of each span. Times are seconds since the peer received `Open`."""
 
 
-def timeline(store: Store, first: int, last: int, offset: int, limit: int) -> dict[str, Any]:
+Place = tuple[int, int, int, int, str]
+"""Where a report is: number of the actor, stage, number of the log, offset in it, name of the actor."""
+
+
+class Paths:
+    """The critical paths that were computed last. A path is computed again if the step has more or other reports."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[str, list[Place], list[dict[str, Any]]]] = {}
+        """By step: its pass, where its reports are, and the path. The least recently used comes first."""
+
+    def get(self, step: int, pass_id: str, places: list[Place]) -> list[dict[str, Any]] | None:
+        kept = self._kept.pop(step, None)
+        if kept is None or kept[:2] != (pass_id, places):
+            return None
+        self._kept[step] = kept
+        return kept[2]
+
+    def keep(self, step: int, pass_id: str, places: list[Place], path: list[dict[str, Any]]) -> None:
+        self._kept[step] = (pass_id, places, path)
+        while len(self._kept) > MOST_PATHS:
+            del self._kept[next(iter(self._kept))]
+
+
+def timeline(store: Store, paths: Paths, first: int, last: int, offset: int, limit: int) -> dict[str, Any]:
     last = min(last, first + MOST_STEPS - 1)
     steps = store.rows(
         "SELECT step, pass_id, opened_at, seconds, decided_at FROM steps WHERE step BETWEEN ? AND ? ORDER BY step",
@@ -40,8 +68,16 @@ def timeline(store: Store, first: int, last: int, offset: int, limit: int) -> di
         (first, last),
     )
     shown = actors[max(0, offset) : max(0, offset) + max(0, min(limit, MOST_ROWS))]
-    wanted = actors if len(actors) <= MOST_WALKED else shown
-    reports = {step[0]: _reports(store, step[0], {number for number, *_ in wanted}) for step in steps}
+    numbers = {number for number, *_ in shown}
+    reports, critical = {}, {}
+    for step, pass_id, *_ in steps:
+        places = _places(store, step)
+        path = paths.get(step, pass_id, places) if len(actors) <= MOST_WALKED else []
+        reports[step] = _reports(store, pass_id, [place for place in places if path is None or place[0] in numbers])
+        if path is None:
+            path = critical_path(list(reports[step].values()))
+            paths.keep(step, pass_id, places, path)
+        critical[step] = path
     rows = []
     for number, stage, name in shown:
         done = [
@@ -60,7 +96,7 @@ def timeline(store: Store, first: int, last: int, offset: int, limit: int) -> di
                 "seconds": seconds,
                 "decided_at": decided_at,
                 "faults": [row[0] for row in store.rows("SELECT id FROM faults WHERE step = ? LIMIT 50", (step,))],
-                "critical": critical_path(list(reports[step].values())) if len(actors) <= MOST_WALKED else [],
+                "critical": critical[step],
             }
             for step, pass_id, opened_at, seconds, decided_at in steps
         ],
@@ -119,11 +155,17 @@ def critical_path(reports: list[Report]) -> list[dict[str, Any]]:
     return list(reversed(path))
 
 
-def _reports(store: Store, step: int, numbers: set[int]) -> dict[int, Report]:
+def _places(store: Store, step: int) -> list[Place]:
     query = "SELECT actor, stage, log, offset, name FROM work JOIN names ON names.id = actor WHERE step = ?"
+    return store.rows(query, (step,))
+
+
+def _reports(store: Store, pass_id: str, places: list[Place]) -> dict[int, Report]:
+    """The reports about the pass that was decided. Those of an attempt that was aborted or rolled back are left out."""
     found = {}
-    for number, stage, log, offset, name in store.rows(query, (step,)):
-        if number in numbers and (report := _report(store, name, stage, log, offset)) is not None:
+    for number, stage, log, offset, name in places:
+        report = _report(store, name, stage, log, offset)
+        if report is not None and (not pass_id or report.pass_id == pass_id):
             found[number] = report
     return found
 
@@ -138,7 +180,7 @@ def _report(store: Store, actor: str, stage: int, log: int, offset: int) -> Repo
         spans = [_span(span) for span in record.get("spans", [])[:MOST_SPANS]]
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):
         return None
-    return Report(actor, stage, sums, spans)
+    return Report(str(record.get("pass_id")), actor, stage, sums, spans)
 
 
 def _span(raw: Any) -> tuple[str, int, float, float]:

@@ -92,6 +92,7 @@ def _row(
 ) -> dict[str, Any]:
     here = member if isinstance(member, Member) else None
     end = state.run.last_at if isinstance(member, Member) else member.left_at
+    seconds = member.seconds if isinstance(member, Gone) else member.seconds_before + max(0.0, end - member.seen_at)
     return {
         "actor": member.actor,
         "peer": member.peer,
@@ -105,7 +106,7 @@ def _row(
         "left_at": None if isinstance(member, Member) else member.left_at,
         "share": shares.get(member.actor) if here is not None else None,
         "tokens": tokens_layers(state, member.tokens, facts) if state.people.assigned else None,
-        "hours": max(0.0, end - member.seen_at) / 3600,
+        "hours": seconds / 3600,
         "bytes_sent": member.sent,
         "faults": member.faults,
         "machine": dict(here.machine if here is not None else state.members.machines.get(member.actor, {})),

@@ -60,7 +60,7 @@ def pipeline_view(
         "standby": [_cell(state, Stage(), member.actor, words, None, 0.0) for member in page(standby, offset, limit)],
         "standby_total": len(standby),
         "planned": None
-        if planned is None or not planned.actor
+        if planned is None or planned.actor not in state.members.here
         else {
             "actor": planned.actor,
             "name": display_name(planned.actor),

@@ -27,6 +27,7 @@ def run_view(
     run, work, pipeline = state.run, state.work, state.pipeline
     last = work.steps[-1] if work.steps else None
     heldout = state.results.evaluations[-1] if state.results.evaluations else None
+    alone = next(iter(run.coordinators), None) if len(run.coordinators) == 1 and not state.faults.led else None
     stages = len(pipeline.replicas) or (len(facts.layers) if facts is not None else len(pipeline.stages))
     return {
         "run": facts.name if facts is not None else None,
@@ -42,7 +43,7 @@ def run_view(
         "state": {"word": run.word or "starting", "reason": run.reason, "since": run.since},
         "leader": run.leader,
         "coordinators": [
-            {"actor": each.actor, "leads": each.actor == (run.leader or each.actor) and not each.stopped}
+            {"actor": each.actor, "leads": each.actor == (run.leader or alone) and not each.stopped}
             | {"last_at": each.last_at}
             for each in run.coordinators.values()
         ],
@@ -94,11 +95,12 @@ def speed(state: RunState) -> float | None:
 
 
 def bytes_view(state: RunState, facts: RunFacts | None) -> dict[str, Any]:
-    """Bytes that peers reported to have sent, by kind, and the fp32 size of the same activations and gradients.
+    """Bytes that peers reported to have sent, by kind, and the fp32 size of the activations and gradients of all
+    decided steps, including those that were rolled back, since their bytes were sent too.
 
     If no peer reported any, the bytes that the processes of these logs sent, without kinds.
     """
-    links, run = state.links, state.run
+    links = state.links
     by_kind = {kind: links.sent.get(kind, 0) for kind in sorted(KINDS)}
     sent = sum(by_kind.values())
     if not sent:
@@ -106,7 +108,7 @@ def bytes_view(state: RunState, facts: RunFacts | None) -> dict[str, Any]:
         sent = sum(sum(each.sent.values()) + each.sent_before for each in traffic)
     fp32 = saved = None
     if facts is not None and by_kind["forward"] + by_kind["backward"]:
-        fp32 = 2 * (run.step + 1) * facts.microbatches * (len(facts.layers) - 1) * facts.frame_fp32
+        fp32 = 2 * state.work.decided * facts.microbatches * (len(facts.layers) - 1) * facts.frame_fp32
         saved = fp32 / (by_kind["forward"] + by_kind["backward"])
     return {"sent": sent, "by_kind": by_kind, "fp32": fp32, "saved": saved}
 
