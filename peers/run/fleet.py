@@ -1,4 +1,4 @@
-"""Fleet: which card holds which stage, whether it fits, and how long a microbatch takes there.
+"""Fleet: whether a stage fits on a card, and how long a microbatch takes there.
 
 A card is assumed to reach a fraction of its published rates: the fraction that an H200 reached with stages of this
 program, not compiled (docs/gpu.md). No consumer card was measured.
@@ -122,27 +122,6 @@ def times_on(card: Card, work: Sequence[StageWork]) -> list[Times]:
 def _seconds(card: Card, work: Work) -> float:
     computed = work.flop / (MATRIX_SHARE * card.flop_per_s) + work.moved / (MOVING_SHARE * card.bytes_per_s)
     return max(computed, START_S * work.operations)
-
-
-def placed(kinds: Mapping[str, Kind], names: Sequence[str], stages: int) -> list[list[str]]:
-    """Assign cards to stages, at least one to each. Return names by stage. The fastest card is placed first. Each card
-    goes to the stage with the lowest rate among those that it fits.
-
-    Among stages without a card, the one that takes longest is filled first. A card that fits no stage goes where the
-    fewest bytes are missing, among those with the lowest rate.
-    """
-    crews: list[list[str]] = [[] for _ in range(stages)]
-    rates = [0.0] * stages
-    ordered = sorted(names, key=lambda name: sum(times.both_s for times in kinds[name].times))
-    for number, name in enumerate(ordered):
-        kind = kinds[name]
-        empty = [stage for stage in range(stages) if not crews[stage]]
-        allowed = empty if len(names) - number <= len(empty) else range(stages)
-        fitting = [stage for stage in allowed if not kind.lacks(stage)] or allowed
-        stage = min(fitting, key=lambda stage: (rates[stage], kind.lacks(stage), -kind.times[stage].both_s))
-        crews[stage].append(name)
-        rates[stage] += 1 / kind.taken(stage, stages).both_s
-    return crews
 
 
 def reduce_s(kinds: Mapping[str, Kind], crews: Sequence[Sequence[str]], *, on_host: bool) -> float:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from peers.run.capacity import Capacity, capacities, usable
 from peers.run.cards import CARDS, MINE, UnknownCard, parse_cards
 from peers.run.coding import ENTROPY, coding, name_of
+from peers.run.crews import Bounds, placed
 from peers.run.dry_run import DryRun, dry_run
-from peers.run.fleet import CARD_NS, Kind, Times, mode_of, offload_ns, placed, reduce_s, row_of, times_on
-from peers.run.forecast import Forecast, Line, Load, forecast, smallest_step
+from peers.run.fleet import CARD_NS, Kind, Times, mode_of, offload_ns, reduce_s, row_of, times_on
+from peers.run.forecast import Forecast, Line, Load, forecast, reduction_s, smallest_step
 from peers.run.losses import Loss, loss_of
 from swarm.compute.memory_table import Mode, StageCounts
 from swarm.manifest import RunManifest
+from swarm.protocol.coordinator.placement.churn import PRIOR_PER_S, replica_cap
 
 if TYPE_CHECKING:
     from swarm.compute.speed import Speed
@@ -53,6 +55,17 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
+class Standby:
+    """The cards of one kind that get no stage."""
+
+    card: str
+    count: int
+    lacks: int
+    """Bytes that are missing on the card for the stage that it is closest to fit; 0: the stages that it fits are full.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Way:
     """The run with one codec for both directions, and one way of averaging."""
 
@@ -79,6 +92,7 @@ class Outlook:
     own: Way
     """The way that the run file sets."""
     others: tuple[Way, ...]
+    standbys: tuple[Standby, ...] = ()
     capacities: tuple[Capacity, ...] = ()
     """The largest stages of this run's layers for common cards."""
 
@@ -116,7 +130,7 @@ def outlook(manifest: RunManifest, cards: str, line: Line | None) -> Outlook:
         codecs = (ENTROPY,) if manifest.model.token_means else CODECS
         others = tuple(fleet.way(codec, how, sized=True) for how in averaging for codec in codecs)
     largest = capacities(manifest, fleet.mode)
-    return Outlook(line, manifest.run.steps, fleet.rows, fleet.placements, own, others, largest)
+    return Outlook(line, manifest.run.steps, fleet.rows, fleet.placements, own, others, fleet.standbys, largest)
 
 
 class Fleet:
@@ -133,11 +147,30 @@ class Fleet:
         counts: dict[str, list[StageCounts]] = {}
         self.manifest, self._line = manifest, line
         self._kinds = {name: _kind(manifest, name, counts, speed) for name in dict.fromkeys(names)}
-        self._crews = placed(self._kinds, names, stages)
+        self._first, self._counts = names[0], counts[names[0]]
+        bounds = Bounds(manifest.swarm.replicas, self._most(len(names)), manifest.timing.step_budget_s)
+        crews = placed(self._kinds, names, stages, bounds)
+        self._crews, self._standbys = crews.stages, crews.standbys
         self._row, self.rows = row_of(self._kinds, self._crews)
         self.most = max(map(len, self._crews))
         """The most replicas of a stage."""
-        self._first, self._counts = names[0], counts[names[0]]
+
+    def _most(self, cards: int) -> int:
+        """The largest number of peers in a stage, as the coordinator limits it after it has measured reductions."""
+        swarm, count = self.manifest.swarm, self.manifest.batch.microbatches
+        if swarm.max_replicas:
+            return swarm.max_replicas
+        stages = range(self.manifest.model.stages)
+        replicas = max(swarm.replicas, -(-cards // len(stages)))
+        plan = dry_run(_changed(self.manifest, None, self.manifest.sums.averaging, replicas), counts=self._counts)
+        sent = max(need.reduce_packed for need in plan.stages)
+        slowest = reduce_s(self._kinds, [list(self._kinds)] * len(stages), on_host=self._on_host(self.manifest))
+        return replica_cap(PRIOR_PER_S, reduction_s(slowest, sent, replicas, self._line), count, swarm.replicas)
+
+    @staticmethod
+    def _on_host(manifest: RunManifest) -> bool:
+        """True if the run's sums are of a kind that only hosts reduce."""
+        return manifest.sums.averaging != "none" or manifest.sums.mode != "exact"
 
     def unlimited(self) -> float:
         """Seconds of a step without codecs, with exact sums and links that take no time."""
@@ -169,8 +202,7 @@ class Fleet:
         return -(-self.manifest.batch.microbatches // self.rows)
 
     def _load(self, manifest: RunManifest) -> Load:
-        on_host = manifest.sums.averaging != "none" or manifest.sums.mode != "exact"
-        slowest = reduce_s(self._kinds, self._crews, on_host=on_host)
+        slowest = reduce_s(self._kinds, self._crews, on_host=self._on_host(manifest))
         return _load(dry_run(manifest, mode_of(self._first), self._counts), self._row, slowest)
 
     @property
@@ -181,6 +213,15 @@ class Fleet:
             _placement(self._kinds[name], stage, stages, crew.count(name))
             for stage, crew in enumerate(self._crews)
             for name in dict.fromkeys(crew)
+        )
+
+    @property
+    def standbys(self) -> tuple[Standby, ...]:
+        """The cards without a stage, by kind."""
+        stages = range(len(self._crews))
+        return tuple(
+            Standby(name, self._standbys.count(name), min(self._kinds[name].lacks(stage) for stage in stages))
+            for name in dict.fromkeys(self._standbys)
         )
 
 
@@ -219,12 +260,11 @@ def _times(manifest: RunManifest, speed: Speed) -> list[Times]:
 def _changed(manifest: RunManifest, codec: str | None, averaging: str, replicas: int) -> RunManifest:
     """The run with this codec, averaging and number of replicas. `codec` None: the run's own."""
     codecs = manifest.codec if codec is None else coding(codec).section
-    most = max(replicas, manifest.swarm.max_replicas)
     return manifest.model_copy(
         update={
             "codec": codecs,
             "sums": manifest.sums.model_copy(update={"averaging": averaging}),
-            "swarm": manifest.swarm.model_copy(update={"replicas": replicas, "max_replicas": most}),
+            "swarm": manifest.swarm.model_copy(update={"replicas": replicas}),
         }
     )
 
@@ -259,6 +299,7 @@ def to_json(found: Outlook) -> dict[str, Any]:
         "line": None if found.line is None else dataclasses.asdict(found.line),
         "replicas": found.rows,
         "placements": [dataclasses.asdict(each) for each in found.placements],
+        "standbys": [dataclasses.asdict(each) for each in found.standbys],
         "capacities": [dataclasses.asdict(each) for each in found.capacities],
         "own": _way_as_json(found.own, found.steps),
         "others": [_way_as_json(way, found.steps) for way in found.others],

@@ -27,6 +27,9 @@ def show(found: Outlook, console: Console) -> None:
         sizes = amount(each.needs), amount(each.has)
         cards.add_row(str(each.stage), f"{each.count} × {each.card}", seconds, *sizes, fits, str(each.graphs))
     print_whole(cards, console)
+    for standby in found.standbys:
+        why = f"lack {amount(standby.lacks)} for any stage" if standby.lacks else "fit only stages with enough cards"
+        _say(console, f"{standby.count} × {standby.card} {why}: stand by")
     if found.capacities:
         _show_capacities(found, console)
     own = found.own.forecast

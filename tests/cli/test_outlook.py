@@ -19,8 +19,9 @@ from peers.options import parse_line
 from peers.run.capacity import capacities
 from peers.run.cards import CARDS, UnknownCard, parse_cards
 from peers.run.coding import ENTROPY
+from peers.run.crews import Bounds, placed
 from peers.run.dry_run import dry_run
-from peers.run.fleet import CARD_NS, Kind, Times, offload_ns, placed, reduce_s, row_of, times_on
+from peers.run.fleet import CARD_NS, Kind, Times, offload_ns, reduce_s, row_of, times_on
 from peers.run.forecast import Line, Load, forecast, smallest_step
 from peers.run.losses import _BOUNDARIES, EQUAL_LOSS, Loss, loss_of
 from peers.run.outlook import Outlook, outlook, to_json
@@ -100,17 +101,71 @@ def kinds(run: RunManifest, memory: int, times: Sequence[Times]) -> dict[str, Ki
     return {"quick": Kind("quick", memory, needs, times), "slow": Kind("slow", 1 << 40, needs, slow)}
 
 
+BOUNDS = Bounds(replicas=1, most=16, arrival_s=60.0)
+
+
 def test_cards_go_where_least_is_computed_and_no_stage_is_left_empty() -> None:
     run = manifest()
     stages = run.model.stages
     found = kinds(run, 1 << 40, [Times(1.0, 2.0)] * stages)
-    crews = placed(found, ["slow"] * 2 * stages + ["quick"] * stages, stages)
+    crews = placed(found, ["slow"] * 2 * stages + ["quick"] * stages, stages, BOUNDS).stages
     assert [sorted(crew) for crew in crews] == [["quick", "slow", "slow"]] * stages
     row, rows = row_of(found, crews)
     assert rows == 3
     assert row[0].both_s == pytest.approx(3 / (1 / 3 + 2 / 6)), "three peers do as much as two quick ones"
     small = kinds(run, min(need.memory.device for need in dry_run(run).stages), [Times(1.0, 2.0)] * stages)
-    assert all(placed(small, ["quick"] * stages, stages)), "though they fit one stage alone"
+    crowded = placed(small, ["quick"] * (stages + 3), stages, BOUNDS)
+    assert all(crowded.stages), "though they fit one stage alone"
+    assert sum(map(len, crowded.stages)) + len(crowded.standbys) == stages + 3
+
+
+def cards_by_stage(found: Outlook) -> list[int]:
+    stages = 1 + max(each.stage for each in found.placements)
+    return [sum(each.count for each in found.placements if each.stage == stage) for stage in range(stages)]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "most", "microbatches", "cards", "stages", "standbys"),
+    [
+        (2, 0, 16, 8, [2, 2, 2, 2], 0),
+        (2, 0, 16, 6, [1, 2, 1, 2], 0),
+        (2, 2, 16, 12, [2, 2, 2, 2], 4),
+        (2, 0, 3, 16, [3, 3, 3, 3], 4),
+        (1, 5, 16, 12, [2, 4, 2, 4], 0),
+    ],
+)
+def test_cards_are_placed_as_the_coordinator_places_peers(
+    replicas: int, most: int, microbatches: int, cards: int, stages: list[int], standbys: int
+) -> None:
+    """Each stage first gets its planned replicas, then the slowest stages get more. None gets more than it may have, or
+    more than there are microbatches.
+    """
+    run = manifest(
+        # one layer and three layers by turns
+        model={"cuts": [1, 4, 5], "layers": 8, "vocab_size": 300, "dim": 1024, "heads": 16, "ffn_dim": 2816},
+        swarm={"replicas": replicas, "max_replicas": most},
+        batch={"microbatches": microbatches},
+    )
+    found = outlook(run, f"rtx3060:{cards}", Line(10e6, 10e6, 0.05))
+    assert cards_by_stage(found) == stages
+    assert found.rows == min(stages)
+    assert sum(each.count for each in found.standbys) == standbys
+    assert ("stand by" in seen(found)) == bool(standbys)
+    assert to_json(found)["standbys"] == ([{"card": "rtx3060", "count": standbys, "lacks": 0}] if standbys else [])
+
+
+def test_a_card_gets_only_stages_that_it_fits_and_a_place_that_becomes_free_is_taken() -> None:
+    run = manifest(model={"cuts": [1, 4, 6]})
+    needs, stages = dry_run(run).stages, run.model.stages
+    first, second, *_ = sorted((need.least.device, stage) for stage, need in enumerate(needs))
+    assert first[0] < second[0]
+    times = [Times(1.0, 2.0)] * stages
+    large, small = Kind("large", 1 << 40, needs, times), Kind("small", first[0], needs, [Times(2.0, 4.0)] * stages)
+    tiny = Kind("tiny", first[0] - 1, needs, [Times(4.0, 8.0)] * stages)
+    names = ["tiny", "small", "small"] + ["large"] * stages
+    found = placed({"large": large, "small": small, "tiny": tiny}, names, stages, Bounds(1, 2, 60.0))
+    assert "small" in found.stages[first[1]] and "tiny" in found.standbys
+    assert all("small" not in crew for stage, crew in enumerate(found.stages) if stage != first[1])
 
 
 def test_a_card_that_is_too_small_says_by_how_much_and_one_that_is_tight_computes_again() -> None:
