@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from textwrap import wrap
 from typing import Any
 
 from peers.run.cards import MINE, parse_cards
@@ -16,6 +17,7 @@ from peers.run.forecast import Line
 from peers.run.losses import percent, subspaces
 from peers.run.new_run import NewRun
 from peers.run.outlook import CODECS, EXACT, Fleet, Way, own_speed, soonest
+from peers.run.placement import lacking, unfit
 from swarm.manifest import DataSection, ManifestError, RunFile, RunManifest, Shard
 
 _WIDTH_KEYS = frozenset(f"model.{key}" for key in ("residual", "subspace_dim", "boundary", "boundary_dim"))
@@ -31,6 +33,7 @@ class _Candidate:
     new: NewRun
     width: int
     """Values per token that cross a boundary."""
+    fleet: Fleet
     way: Way
 
 
@@ -76,7 +79,14 @@ def choose(new: NewRun, line: Line, cards: str | None) -> Choice:
     # measured once: a difference between two measurements is larger than one between two widths
     speed = own_speed(_manifest(dense)) if MINE in parse_cards(cards) else None
     fleets = [(wide, Fleet(_manifest(run), cards, line, speed)) for wide, run in _widths(new, dense)]
-    found = [each for wide, fleet in fleets for each in _candidates(wide, fleet)]
+    fitting = [(wide, fleet) for wide, fleet in fleets if not unfit(fleet.placements)]
+    if not fitting:
+        lacks = "; ".join(lacking(each) for each in unfit(fleets[0][1].placements))
+        raise ManifestError(
+            f"{lacks}: cut the model into more stages (--stages), make microbatches smaller (--set batch.sequences=1), "
+            "or name larger cards with --gpu"
+        )
+    found = [each for wide, fleet in fitting for each in _candidates(wide, fleet)]
     best = soonest(each.way for each in found)
     if best is None:
         raise ManifestError(
@@ -86,7 +96,7 @@ def choose(new: NewRun, line: Line, cards: str | None) -> Choice:
             "one of them"
         )
     chosen = next(each for each in found if each.way is best)
-    free = fleets[0][1].unlimited() * dense.run.steps / 3600
+    free = fitting[0][1].unlimited() * dense.run.steps / 3600
     reasons = _reasons(chosen, found, free, line, cards, dense.run.steps)
     return Choice(chosen.new, best, dense.run.steps, reasons)
 
@@ -117,6 +127,7 @@ def _candidates(new: NewRun, fleet: Fleet) -> list[_Candidate]:
         _Candidate(
             replace(new, codec=codec or new.codec, averaging=averaging or new.averaging),
             run.model.boundary_width,
+            fleet,
             fleet.way(codec, averaging or run.sums.averaging),
         )
         for codec in ((None,) if own_codec else CODECS)
@@ -157,6 +168,7 @@ def _reasons(
         f"The loss that the model has after {steps} steps without codecs takes {loss.tokens:.2f} times the tokens:",
         f"{hours:.3g} hours. Without codecs and on unlimited links, it would take {free:.3g} hours.",
         *table,
+        *(line for said in chosen.fleet.warnings for line in wrap(f"Warning: {said}.", 112)),
         "Width: values per token at a boundary. Kept: what is left of a boundary's worth; –: not measured. Times",
         "are computed; losses were measured with small models, each against the same model without codecs",
         "(docs/compression.md, docs/averaging.md). To see how large steps must be to be efficient, run",

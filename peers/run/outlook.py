@@ -15,6 +15,7 @@ from peers.run.dry_run import DryRun, dry_run
 from peers.run.fleet import CARD_NS, Kind, Times, mode_of, offload_ns, reduce_s, row_of, times_on
 from peers.run.forecast import Forecast, Line, Load, forecast, reduction_s, smallest_step
 from peers.run.losses import Loss, loss_of
+from peers.run.placement import Placement, Standby, unfit, warnings
 from swarm.compute.memory_table import Mode, StageCounts
 from swarm.manifest import RunManifest
 from swarm.protocol.coordinator.placement.churn import PRIOR_PER_S, replica_cap
@@ -27,42 +28,6 @@ EXACT = ("none", "dither:1")
 """The ways of averaging with which a run equals its reference whoever computed what."""
 AVERAGING = (*EXACT, "int8", "int4", "powersgd:4")
 """The ways of averaging that are compared, those with the most bits first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """The cards of one kind that serve one stage."""
-
-    stage: int
-    card: str
-    count: int
-    forward_s: float
-    backward_s: float
-    """Seconds per microbatch, including a recomputed forward if its graph does not fit."""
-    needs: int
-    """Bytes needed on the card."""
-    has: int
-    lacks: int
-    """Bytes that are missing on the card; 0: it fits."""
-    graphs: int
-    """The number of graphs that fit at once."""
-    again: bool
-    """True if it recomputes layer by layer, because a whole graph does not fit."""
-    offload_host: int | None = None
-    """Bytes of the host's memory with which the stage fits if the peer joins with --offload. None: it fits without, or
-    not at all.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class Standby:
-    """The cards of one kind that get no stage."""
-
-    card: str
-    count: int
-    lacks: int
-    """Bytes that are missing on the card for the stage that it is closest to fit; 0: the stages that it fits are full.
-    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +63,24 @@ class Outlook:
 
     @property
     def advice(self) -> Way | None:
-        """The first way that is efficient with some size of step: the run's, or one of the others. None: no way is."""
+        """The first way that is efficient with some size of step: the run's, or one of the others. None: no way is, or
+        no card can hold a stage.
+        """
+        if unfit(self.placements):
+            return None
         return next((way for way in (self.own, *self.others) if way.enough is not None), None)
 
     @property
     def soonest(self) -> Way | None:
-        """The way that takes the fewest hours to the same loss, with the run's size of step. None: no loss is known."""
-        return soonest((self.own, *self.others))
+        """The way that takes the fewest hours to the same loss, with the run's size of step. None: no loss is known, or
+        no card can hold a stage.
+        """
+        return None if unfit(self.placements) else soonest((self.own, *self.others))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What people must know of the cards, in sentences without a full stop."""
+        return tuple(warnings(self.placements, self.standbys))
 
 
 def soonest(ways: Iterable[Way]) -> Way | None:
@@ -210,7 +186,7 @@ class Fleet:
         """The cards of each stage, by kind."""
         stages = len(self._crews)
         return tuple(
-            _placement(self._kinds[name], stage, stages, crew.count(name))
+            Placement.of(self._kinds[name], stage, stages, crew.count(name))
             for stage, crew in enumerate(self._crews)
             for name in dict.fromkeys(crew)
         )
@@ -223,6 +199,11 @@ class Fleet:
             Standby(name, self._standbys.count(name), min(self._kinds[name].lacks(stage) for stage in stages))
             for name in dict.fromkeys(self._standbys)
         )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """As `Outlook.warnings`."""
+        return tuple(warnings(self.placements, self.standbys))
 
 
 def _kind(manifest: RunManifest, name: str, counts: dict[str, list[StageCounts]], speed: Speed | None) -> Kind:
@@ -282,16 +263,6 @@ def _load(plan: DryRun, row: Sequence[Times], reduction_s: float) -> Load:
     )
 
 
-def _placement(kind: Kind, stage: int, stages: int, count: int) -> Placement:
-    times, needs = kind.taken(stage, stages), kind.taken_up(stage).device
-    lacks, graphs, again = kind.lacks(stage), kind.graphs(stage), kind.recomputes_layers(stage)
-    offloaded = kind.with_offload(stage)
-    host = None if offloaded is None else offloaded.host
-    return Placement(
-        stage, kind.name, count, times.forward_s, times.backward_s, needs, kind.memory, lacks, graphs, again, host
-    )
-
-
 def to_json(found: Outlook) -> dict[str, Any]:
     """The output of `--json` under `outlook`."""
     advice, soonest = found.advice, found.soonest
@@ -300,6 +271,7 @@ def to_json(found: Outlook) -> dict[str, Any]:
         "replicas": found.rows,
         "placements": [dataclasses.asdict(each) for each in found.placements],
         "standbys": [dataclasses.asdict(each) for each in found.standbys],
+        "warnings": list(found.warnings),
         "capacities": [dataclasses.asdict(each) for each in found.capacities],
         "own": _way_as_json(found.own, found.steps),
         "others": [_way_as_json(way, found.steps) for way in found.others],

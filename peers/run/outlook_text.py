@@ -10,6 +10,7 @@ from peers.run.dry_run import table
 from peers.run.forecast import GOOD_EFFICIENCY
 from peers.run.losses import percent
 from peers.run.outlook import Outlook, Way
+from peers.run.placement import unfit
 from swarm.events.wording import amount
 
 
@@ -27,9 +28,6 @@ def show(found: Outlook, console: Console) -> None:
         sizes = amount(each.needs), amount(each.has)
         cards.add_row(str(each.stage), f"{each.count} × {each.card}", seconds, *sizes, fits, str(each.graphs))
     print_whole(cards, console)
-    for standby in found.standbys:
-        why = f"lack {amount(standby.lacks)} for any stage" if standby.lacks else "fit only stages with enough cards"
-        _say(console, f"{standby.count} × {standby.card} {why}: stand by")
     if found.capacities:
         _show_capacities(found, console)
     own = found.own.forecast
@@ -41,8 +39,9 @@ def show(found: Outlook, console: Console) -> None:
         enough = "never" if way.enough is None else str(way.enough)
         ways.add_row(way.codec, way.averaging, *times, enough, *_cost(way, found.steps))
     print_whole(ways, console)
-    _say(console, _advice(found))
-    _say(console, _soonest(found))
+    if not unfit(found.placements):
+        _say(console, _advice(found))
+        _say(console, _soonest(found))
     _say(
         console,
         "loss: against the same model without codecs and with exact sums, measured with small models; kept: what is "
@@ -51,6 +50,8 @@ def show(found: Outlook, console: Console) -> None:
     )
     if not any(each.card == MINE for each in found.placements):
         _say(console, "the times of cards are computed from published figures, not measured: see docs/gpu.md")
+    for warning in found.warnings:
+        _say(console, f"warning: {warning}", "yellow")
 
 
 def _show_capacities(found: Outlook, console: Console) -> None:
@@ -96,5 +97,5 @@ def _cost(way: Way, steps: int) -> tuple[str, str, str]:
     return percent(way.loss.gap), "–" if way.loss.kept is None else f"{way.loss.kept:.2f}", f"{hours:.3g}"
 
 
-def _say(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+def _say(console: Console, line: str, style: str = "") -> None:
+    console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)

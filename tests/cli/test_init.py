@@ -297,6 +297,14 @@ def test_what_is_set_by_hand_is_not_chosen(tmp_path: Path):
     assert (run.model.residual, run.sums.averaging, run.codec.forward) == ("dense", "none", "int8")
 
 
+def test_what_the_peers_must_do_with_their_cards_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "RUN.toml"
+    options = ("--no-measure", "--preset", "1b", "--stages", "2", "--set", "model.residual=dense")
+    assert exit_code("init", str(path), *options, "--line", "80Mbit,50ms", "--gpu", "rtx3060:4") == 0
+    said = "# Warning: 2 × rtx3060 can hold stage 0 only with --offload, which takes"
+    assert said in path.read_text() and said.removeprefix("# ") in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -312,6 +320,10 @@ def test_what_is_set_by_hand_is_not_chosen(tmp_path: Path):
             "none was measured for codec log4",
         ),
         (["--line", "80Mbit,50ms", "--preset", "digits"], "preset digits is a classifier"),
+        (
+            ["--line", "80Mbit,50ms", "--preset", "1b", "--stages", "1", "--gpu", "rtx2060"],
+            "no card can hold stage 0: it needs 35.3 GB on rtx2060, which has",
+        ),
     ],
 )
 def test_lines_that_cannot_be_chosen_for_are_refused_in_one_sentence(

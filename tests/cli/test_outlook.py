@@ -370,3 +370,27 @@ def test_offload_and_recomputed_layers_each_make_room_for_a_larger_stage() -> No
         assert plain.layers < again.layers < both.layers and plain.layers < offloaded.layers < both.layers
         assert both.host > 20 * both.parameters > plain.host
     assert capacities(run, Mode()) == ()
+
+
+def wide(layers: int) -> RunManifest:
+    """Two stages of layers of 51 million parameters."""
+    shape = {"vocab_size": 512, "dim": 2048, "heads": 32, "kv_heads": 8, "ffn_dim": 5632, "context": 2048}
+    return manifest(model={**shape, "layers": layers, "cuts": [layers // 2]})
+
+
+def test_a_run_that_fits_no_card_is_given_no_advice() -> None:
+    found = outlook(wide(16), "rtx2060:2", Line(10e6, 10e6, 0.05))
+    assert found.advice is None and found.soonest is None
+    assert [each.split(":")[0] for each in found.warnings] == [f"no card can hold stage {stage}" for stage in (0, 1)]
+    assert "--offload does not suffice" in found.warnings[0] and "rtx2060" in found.warnings[0]
+    told, text = to_json(found), seen(found)
+    assert told["advice"] is None and told["soonest"] is None and told["warnings"] == list(found.warnings)
+    assert "warning: no card can hold stage 1" in text
+    assert "comes soonest" not in text and "is reached by" not in text and "none of these" not in text
+
+
+def test_a_card_that_needs_offload_is_told_with_the_memory_of_its_host() -> None:
+    found = outlook(wide(18), "rtx3060:2", None)
+    assert all(each.lacks and each.offload_host for each in found.placements)
+    assert len(found.warnings) == 2 and "1 × rtx3060 can hold stage 0 only with --offload" in found.warnings[0]
+    assert found.soonest is not None and "warning: 1 × rtx3060 can hold stage 1 only with" in seen(found)
