@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from peers.run.cards import MINE, parse_cards
 from peers.run.coding import ENTROPY
@@ -19,6 +19,9 @@ from peers.run.new_run import NewRun
 from peers.run.outlook import CODECS, EXACT, Fleet, Way, own_speed, soonest
 from peers.run.placement import lacking, unfit
 from swarm.manifest import DataSection, ManifestError, RunFile, RunManifest, Shard
+
+if TYPE_CHECKING:
+    from swarm.compute.speed import Speed
 
 _WIDTH_KEYS = frozenset(f"model.{key}" for key in ("residual", "subspace_dim", "boundary", "boundary_dim"))
 _CODEC_KEYS = frozenset(("codec.forward", "codec.backward"))
@@ -76,9 +79,12 @@ def choose(new: NewRun, line: Line, cards: str | None) -> Choice:
             "or choose a codec with --compress"
         )
     cards = "".join((cards or "").split()) or f"{MINE}:{dense.model.stages * dense.swarm.replicas}"
+    told = new.set_keys
+    new = _with_replicas(new, dense, len(parse_cards(cards)) // dense.model.stages)
+    dense, _ = new.made(measure=False)
     # measured once: a difference between two measurements is larger than one between two widths
     speed = own_speed(_manifest(dense)) if MINE in parse_cards(cards) else None
-    fleets = [(wide, Fleet(_manifest(run), cards, line, speed)) for wide, run in _widths(new, dense)]
+    fleets = [_fleet(wide, run, cards, line, speed) for wide, run in _widths(new, dense)]
     fitting = [(wide, fleet) for wide, fleet in fleets if not unfit(fleet.placements)]
     if not fitting:
         lacks = "; ".join(lacking(each) for each in unfit(fleets[0][1].placements))
@@ -98,7 +104,28 @@ def choose(new: NewRun, line: Line, cards: str | None) -> Choice:
     chosen = next(each for each in found if each.way is best)
     free = fitting[0][1].unlimited() * dense.run.steps / 3600
     reasons = _reasons(chosen, found, free, line, cards, dense.run.steps)
+    if chosen.new.set_keys != told:
+        replicas = chosen.fleet.manifest.swarm.replicas
+        reasons += (f"swarm.replicas = {replicas}: with these cards, a stage gets no more peers.",)
     return Choice(chosen.new, best, dense.run.steps, reasons)
+
+
+def _with_replicas(new: NewRun, run: RunFile, cards: int) -> NewRun:
+    """The run with `cards` planned replicas, if it asks for more and `new` does not set them: it would wait for peers
+    that do not exist.
+    """
+    if "swarm.replicas" in new.set_keys or run.swarm.replicas <= max(1, cards):
+        return new
+    return replace(new, overrides=(*new.overrides, f"swarm.replicas={max(1, cards)}"))
+
+
+def _fleet(new: NewRun, run: RunFile, cards: str, line: Line, speed: Speed | None) -> tuple[NewRun, Fleet]:
+    """The run on these cards, without replicas that no cards are for: those that fit a stage may be few."""
+    fleet = Fleet(_manifest(run), cards, line, speed)
+    fewer = _with_replicas(new, run, fleet.rows)
+    if fewer is new:
+        return new, fleet
+    return fewer, Fleet(_manifest(fewer.made(measure=False)[0]), cards, line, speed)
 
 
 def _widths(new: NewRun, dense: RunFile) -> list[tuple[NewRun, RunFile]]:

@@ -57,7 +57,9 @@ class Outlook:
     own: Way
     """The way that the run file sets."""
     others: tuple[Way, ...]
-    standbys: tuple[Standby, ...] = ()
+    standbys: tuple[Standby, ...]
+    warnings: tuple[str, ...]
+    """What people must know of the cards, in sentences without a full stop."""
     capacities: tuple[Capacity, ...] = ()
     """The largest stages of this run's layers for common cards."""
 
@@ -76,11 +78,6 @@ class Outlook:
         no card can hold a stage.
         """
         return None if unfit(self.placements) else soonest((self.own, *self.others))
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What people must know of the cards, in sentences without a full stop."""
-        return tuple(warnings(self.placements, self.standbys))
 
 
 def soonest(ways: Iterable[Way]) -> Way | None:
@@ -106,7 +103,8 @@ def outlook(manifest: RunManifest, cards: str, line: Line | None) -> Outlook:
         codecs = (ENTROPY,) if manifest.model.token_means else CODECS
         others = tuple(fleet.way(codec, how, sized=True) for how in averaging for codec in codecs)
     largest = capacities(manifest, fleet.mode)
-    return Outlook(line, manifest.run.steps, fleet.rows, fleet.placements, own, others, fleet.standbys, largest)
+    placements, standbys = fleet.placements, fleet.standbys
+    return Outlook(line, manifest.run.steps, fleet.rows, placements, own, others, standbys, fleet.warnings, largest)
 
 
 class Fleet:
@@ -203,7 +201,7 @@ class Fleet:
     @property
     def warnings(self) -> tuple[str, ...]:
         """As `Outlook.warnings`."""
-        return tuple(warnings(self.placements, self.standbys))
+        return tuple(warnings(self.placements, self.standbys, self.manifest.swarm))
 
 
 def _kind(manifest: RunManifest, name: str, counts: dict[str, list[StageCounts]], speed: Speed | None) -> Kind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -9,6 +10,7 @@ from itertools import groupby
 from peers.run.cards import MINE
 from peers.run.fleet import Kind
 from swarm.events.wording import amount
+from swarm.manifest import SwarmSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,14 @@ class Standby:
     """
 
 
+def rows(placements: Iterable[Placement]) -> int:
+    """The number of cards of the stage that has the fewest."""
+    counts: Counter[int] = Counter()
+    for each in placements:
+        counts[each.stage] += each.count
+    return min(counts.values())
+
+
 def unfit(placements: Iterable[Placement]) -> list[Placement]:
     """For each stage that no card can hold, the cards that are there in its place. Empty: the run can begin."""
     by_stage = [list(each) for _, each in groupby(placements, key=lambda each: each.stage)]
@@ -85,7 +95,7 @@ def lacking(each: Placement) -> str:
     )
 
 
-def warnings(placements: Sequence[Placement], standbys: Iterable[Standby]) -> Iterator[str]:
+def warnings(placements: Sequence[Placement], standbys: Iterable[Standby], swarm: SwarmSection) -> Iterator[str]:
     """What people must know of the cards, in sentences without a full stop."""
     for each in unfit(placements):
         yield f"{lacking(each)}. The run cannot begin; the times are those of cards with enough memory"
@@ -95,6 +105,12 @@ def warnings(placements: Sequence[Placement], standbys: Iterable[Standby]) -> It
                 f"{each.count} × {each.card} can hold stage {each.stage} only with --offload, which takes "
                 f"{amount(each.offload_host)} of the host's memory"
             )
+    least = rows(placements)
+    if least < swarm.replicas:
+        yield (
+            f"swarm.replicas = {swarm.replicas}, but a stage gets {least}: the run begins {swarm.start_timeout_s:g} s "
+            f"(swarm.start_timeout_s) later than with swarm.replicas = {least}"
+        )
     for standby in standbys:
         why = f"lack {amount(standby.lacks)} for any stage" if standby.lacks else "fit only stages with enough cards"
         yield f"{standby.count} × {standby.card} {why}: stand by"
