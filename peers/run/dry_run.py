@@ -183,7 +183,7 @@ def estimate(
     boundaries = tuple(BoundaryNeed(b, forward, backward, links, *by_link) for b in range(1, stages))
     efficiency = count / (count + stages - 1)
     with_replicas = count / (count + replicas * (stages - 1))
-    return DryRun(manifest, efficiency, with_replicas, needs, boundaries, _warnings(manifest, efficiency))
+    return DryRun(manifest, efficiency, with_replicas, needs, boundaries, _warnings(manifest, with_replicas))
 
 
 def _shared(manifest: RunManifest, stage: int) -> int:
@@ -268,11 +268,13 @@ def table(*names: str) -> Table:
 
 
 def _warnings(manifest: RunManifest, efficiency: float) -> tuple[str, ...]:
+    """`efficiency`: that with the planned replicas."""
     if efficiency >= LEAST_EFFICIENCY:
         return ()
-    stages = manifest.model.stages
-    wanted = 4 * (stages - 1)  # M ÷ (M + S − 1) ≥ 4/5
+    stages, replicas = manifest.model.stages, manifest.swarm.replicas
+    wanted = 4 * replicas * (stages - 1)  # M ÷ (M + R·(S − 1)) ≥ 4/5
+    of_each = f" of {replicas} peers" if replicas > 1 else ""
     return (
         f"efficiency {efficiency:.2f} is below {LEAST_EFFICIENCY}: {manifest.batch.microbatches} microbatches keep "
-        f"{stages} stages waiting; set batch.microbatches = {wanted} or more",
+        f"{stages} stages{of_each} waiting; set batch.microbatches = {wanted} or more",
     )

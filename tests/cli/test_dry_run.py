@@ -10,7 +10,7 @@ import torch
 from made_up_data import DATA
 from rich.console import Console
 
-from peers.run.dry_run import dry_run, estimate, show, to_json
+from peers.run.dry_run import DryRun, dry_run, estimate, show, to_json
 from swarm.compute.body import BodyFormat, BodyKind
 from swarm.compute.memory_table import StageCounts
 from swarm.manifest import ManifestError, RunFile, RunManifest
@@ -78,13 +78,20 @@ def test_fp32_sums_take_half():
     assert (plan.stages[0].memory.accumulator, plan.stages[0].retention, plan.boundaries) == (4000, 0, ())
 
 
-def test_a_short_step_is_warned_about_and_the_fix_is_enough():
-    short = manifest(batch={"microbatches": 11})
-    plan = estimate(short, counts(1, 1, 1, 1), forward_frame=1, backward_frame=1)
-    [warning] = plan.warnings
-    assert "efficiency 0.79 is below 0.8" in warning and "batch.microbatches = 12" in warning
-    fixed = estimate(manifest(batch={"microbatches": 12}), counts(1, 1, 1, 1), forward_frame=1, backward_frame=1)
-    assert fixed.warnings == ()
+@pytest.mark.parametrize(("replicas", "enough"), [(1, 12), (2, 24), (5, 60)])
+def test_a_short_step_is_warned_about_and_the_fix_is_enough(replicas: int, enough: int):
+    """The planned replicas share the microbatches, so each stage waits for longer."""
+
+    def plan(microbatches: int) -> DryRun:
+        run = manifest(batch={"microbatches": microbatches}, swarm={"replicas": replicas})
+        return estimate(run, counts(1, 1, 1, 1), forward_frame=1, backward_frame=1)
+
+    short = plan(enough - 1)
+    [warning] = short.warnings
+    assert f"efficiency {short.efficiency_with_replicas:.2f} is below 0.8" in warning
+    assert f"batch.microbatches = {enough} or more" in warning
+    assert (f"4 stages of {replicas} peers waiting" in warning) == (replicas > 1)
+    assert plan(enough).warnings == ()
 
 
 def test_the_real_counts_are_shown():
