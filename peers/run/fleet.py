@@ -13,6 +13,7 @@ from peers.run.cards import CARDS, MINE, Card
 from peers.run.dry_run import StageNeed
 from swarm.compute.memory_table import Mode, StageMemory
 from swarm.compute.work import StageWork, Work
+from swarm.protocol.coordinator.passes.assignment import shares
 
 MATRIX_SHARE = 0.78
 """The fraction of the published FLOP/s that products of large matrices reach."""
@@ -129,17 +130,27 @@ def reduce_s(kinds: Mapping[str, Kind], crews: Sequence[Sequence[str]], *, on_ho
     return max(kinds[name].reduce_s(stage, on_host=on_host) for stage, crew in enumerate(crews) for name in crew)
 
 
-def row_of(kinds: Mapping[str, Kind], crews: Sequence[Sequence[str]]) -> tuple[list[Times], int]:
+def row_of(
+    kinds: Mapping[str, Kind], crews: Sequence[Sequence[str]], microbatches: int | None
+) -> tuple[list[Times], int]:
     """The time of a microbatch at each stage, for one replica of each stage; and the number of such rows of replicas.
 
     The stage with the fewest cards determines the number of rows. Additional cards of another stage make that stage of
-    a row faster.
+    a row faster. `microbatches`: of a step. A stage takes until the card with the longest share is done; cards without
+    a microbatch do not help. None: a step so long that shares are exactly in proportion to speed.
     """
     stages, rows = len(crews), min(map(len, crews))
     found = []
     for stage, crew in enumerate(crews):
         each = [kinds[name].taken(stage, stages) for name in crew]
-        together = sum(1 / times.both_s for times in each)
-        forward = sum(times.forward_s / times.both_s for times in each) / len(each)
-        found.append(Times(rows / together * forward, rows / together * (1 - forward)))
+        rates = [1 / times.both_s for times in each]
+        if microbatches is None:
+            counts, longest = rates, rows / sum(rates)
+        else:
+            counts = list(map(float, shares(rates, microbatches)))
+            longest = max(count * times.both_s for count, times in zip(counts, each, strict=True))
+            longest /= -(-microbatches // rows)
+        forward = sum(count * times.forward_s for count, times in zip(counts, each, strict=True))
+        share = forward / sum(count * times.both_s for count, times in zip(counts, each, strict=True))
+        found.append(Times(longest * share, longest * (1 - share)))
     return found, rows

@@ -125,7 +125,8 @@ class Fleet:
         bounds = Bounds(manifest.swarm.replicas, self._most(len(names)), manifest.timing.step_budget_s)
         crews = placed(self._kinds, names, stages, bounds)
         self._crews, self._standbys = crews.stages, crews.standbys
-        self._row, self.rows = row_of(self._kinds, self._crews)
+        self._row, self.rows = row_of(self._kinds, self._crews, manifest.batch.microbatches)
+        self._row_at_length, _ = row_of(self._kinds, self._crews, None)
         self.most = max(map(len, self._crews))
         """The most replicas of a stage."""
 
@@ -155,7 +156,9 @@ class Fleet:
         """The run with a codec (None: its own) and a way of averaging. `sized`: also find how large a step must be."""
         changed = _changed(self.manifest, codec, averaging, self.most)
         load = self._load(changed)
-        found = smallest_step(load, self.most, self._line) if sized else None
+        row = self._row_at_length
+        long = dataclasses.replace(load, forward_s=[t.forward_s for t in row], backward_s=[t.backward_s for t in row])
+        found = smallest_step(long, self.most, self._line) if sized else None
         own = self.manifest.codec, self.manifest.model
         return Way(
             codec or name_of(*own) or f"{own[0].forward}, {own[0].backward}",
@@ -201,7 +204,7 @@ class Fleet:
     @property
     def warnings(self) -> tuple[str, ...]:
         """As `Outlook.warnings`."""
-        return tuple(warnings(self.placements, self.standbys, self.manifest.swarm))
+        return tuple(warnings(self.placements, self.standbys, self.manifest))
 
 
 def _kind(manifest: RunManifest, name: str, counts: dict[str, list[StageCounts]], speed: Speed | None) -> Kind:

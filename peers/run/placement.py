@@ -10,7 +10,7 @@ from itertools import groupby
 from peers.run.cards import MINE
 from peers.run.fleet import Kind
 from swarm.events.wording import amount
-from swarm.manifest import SwarmSection
+from swarm.manifest import RunManifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class Standby:
     """
 
 
-def rows(placements: Iterable[Placement]) -> int:
-    """The number of cards of the stage that has the fewest."""
+def cards(placements: Iterable[Placement]) -> Counter[int]:
+    """The number of cards by stage."""
     counts: Counter[int] = Counter()
     for each in placements:
         counts[each.stage] += each.count
-    return min(counts.values())
+    return counts
 
 
 def unfit(placements: Iterable[Placement]) -> list[Placement]:
@@ -95,7 +95,7 @@ def lacking(each: Placement) -> str:
     )
 
 
-def warnings(placements: Sequence[Placement], standbys: Iterable[Standby], swarm: SwarmSection) -> Iterator[str]:
+def warnings(placements: Sequence[Placement], standbys: Iterable[Standby], manifest: RunManifest) -> Iterator[str]:
     """What people must know of the cards, in sentences without a full stop."""
     for each in unfit(placements):
         yield f"{lacking(each)}. The run cannot begin; the times are those of cards with enough memory"
@@ -105,7 +105,11 @@ def warnings(placements: Sequence[Placement], standbys: Iterable[Standby], swarm
                 f"{each.count} × {each.card} can hold stage {each.stage} only with --offload, which takes "
                 f"{amount(each.offload_host)} of the host's memory"
             )
-    least = rows(placements)
+    by_stage, swarm, microbatches = cards(placements), manifest.swarm, manifest.batch.microbatches
+    for stage, count in by_stage.items():
+        if count > microbatches:
+            yield f"{count - microbatches} of {count} cards of stage {stage} get none of {microbatches} microbatches"
+    least = min(by_stage.values())
     if least < swarm.replicas:
         yield (
             f"swarm.replicas = {swarm.replicas}, but a stage gets {least}: the run begins {swarm.start_timeout_s:g} s "

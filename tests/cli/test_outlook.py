@@ -110,13 +110,43 @@ def test_cards_go_where_least_is_computed_and_no_stage_is_left_empty() -> None:
     found = kinds(run, 1 << 40, [Times(1.0, 2.0)] * stages)
     crews = placed(found, ["slow"] * 2 * stages + ["quick"] * stages, stages, BOUNDS).stages
     assert [sorted(crew) for crew in crews] == [["quick", "slow", "slow"]] * stages
-    row, rows = row_of(found, crews)
+    row, rows = row_of(found, crews, None)
     assert rows == 3
     assert row[0].both_s == pytest.approx(3 / (1 / 3 + 2 / 6)), "three peers do as much as two quick ones"
     small = kinds(run, min(need.memory.device for need in dry_run(run).stages), [Times(1.0, 2.0)] * stages)
     crowded = placed(small, ["quick"] * (stages + 3), stages, BOUNDS)
     assert all(crowded.stages), "though they fit one stage alone"
     assert sum(map(len, crowded.stages)) + len(crowded.standbys) == stages + 3
+
+
+@pytest.mark.parametrize(
+    ("microbatches", "seconds"),
+    [
+        (1, 3.0),  # one quick card has all the work
+        (3, 6.0),  # two, and one for each slow card would take as long
+        (4, 6.0),
+        (5, 9.0),  # three, and one for each slow card
+        (400, 600.0),
+    ],
+)
+def test_a_microbatch_is_computed_by_one_card(microbatches: int, seconds: float) -> None:
+    """A quick card takes 3 s for a microbatch, a slow one 6 s."""
+    run = manifest(model={"cuts": [4]})
+    found = kinds(run, 1 << 40, [Times(1.0, 2.0)] * 2)
+    row, rows = row_of(found, [["quick", "slow", "slow"], ["quick"]], microbatches)
+    assert rows == 1
+    assert microbatches * row[0].both_s == pytest.approx(seconds)
+    assert row[0].backward_s == pytest.approx(2 * row[0].forward_s) and row[1].both_s == pytest.approx(3.0)
+
+
+def test_cards_without_a_microbatch_are_told_and_do_not_help() -> None:
+    few, many = (
+        outlook(manifest(swarm={"max_replicas": most}, batch={"microbatches": 2}), "rtx3060:20", None)
+        for most in (2, 5)
+    )
+    assert few.own.forecast.compute_s == pytest.approx(many.own.forecast.compute_s)
+    assert "3 of 5 cards of stage 0 get none of 2 microbatches" in many.warnings
+    assert cards_by_stage(many) == [5] * 4
 
 
 def cards_by_stage(found: Outlook) -> list[int]:
