@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from peers.run.capacity import Capacity, capacities, usable
-from peers.run.cards import CARDS, MINE, UnknownCard, parse_cards
+from peers.run.cards import CARDS, MINE, UnknownCard, free_on, parse_cards
 from peers.run.coding import ENTROPY, coding, name_of
 from peers.run.crews import Bounds, placed
 from peers.run.dry_run import DryRun, dry_run
@@ -219,7 +219,7 @@ def _kind(manifest: RunManifest, name: str, counts: dict[str, list[StageCounts]]
         return Kind(name, memory_budget(None, "cpu"), needs, _times(manifest, speed or own_speed(manifest)))
     offloaded = dry_run(manifest, dataclasses.replace(mode, offload=True), counts[name]).stages
     times = times_on(CARDS[name], count_work(manifest, mode))
-    return Kind(name, usable(CARDS[name].memory), needs, times, offloaded, CARD_NS, offload_ns(CARDS[name]))
+    return Kind(name, usable(free_on(name)), needs, times, offloaded, CARD_NS, offload_ns(CARDS[name]))
 
 
 def own_speed(manifest: RunManifest) -> Speed:

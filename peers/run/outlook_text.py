@@ -60,7 +60,7 @@ def _show_capacities(found: Outlook, console: Console) -> None:
     for each in found.capacities:
         way = ("--offload" if each.offload else "") + (", layers again" if each.again else ", whole graphs")
         sizes = str(each.layers), f"{each.parameters:,}", amount(each.host)
-        rows.add_row(f"{each.gib} GB", way.removeprefix(", "), *sizes)
+        rows.add_row(f"{each.gigabytes} GB", way.removeprefix(", "), *sizes)
     print_whole(rows, console)
     _say(console, "largest stage: of this run's layers, in the middle; it fits on a card of this size (docs/gpu.md)")
 

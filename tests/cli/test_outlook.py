@@ -17,7 +17,7 @@ import peers
 from peers import cli
 from peers.options import parse_line
 from peers.run.capacity import capacities
-from peers.run.cards import CARDS, UnknownCard, parse_cards
+from peers.run.cards import CARDS, UnknownCard, free_on, parse_cards
 from peers.run.coding import ENTROPY
 from peers.run.crews import Bounds, placed
 from peers.run.dry_run import dry_run
@@ -93,6 +93,31 @@ def test_unknown_cards_are_refused_with_those_that_are_known() -> None:
             parse_cards(text)
     with pytest.raises(UnknownCard, match="at most 4096"):
         parse_cards("rtx3060:4000,rtx4090:4000")
+
+
+@pytest.mark.parametrize(
+    ("card", "reported"),
+    [
+        ("rtx2060", 5.79),
+        ("rtx2080ti", 10.76),
+        ("rtx3060", 11.63),
+        ("rtx3070", 7.78),
+        ("rtx3080", 9.78),
+        ("rtx3090", 23.50),
+        ("rtx4060", 7.60),
+        ("rtx4090", 23.50),
+        ("rtx5090", 31.36),
+        ("t4", 14.56),
+        ("v100", 15.75),
+        ("a100", 39.39),
+        ("l4", 22.03),
+        ("h100", 79.10),
+        ("h200", 139.72),
+    ],
+)
+def test_no_card_is_planned_with_more_memory_than_cuda_reports(card: str, reported: float) -> None:
+    """`reported`: the total capacity in GiB, from torch's error messages on Linux."""
+    assert reported - 1 < free_on(card) / (1 << 30) <= reported - 0.5 + 1e-6
 
 
 def kinds(run: RunManifest, memory: int, times: Sequence[Times]) -> dict[str, Kind]:
@@ -384,18 +409,18 @@ def test_offload_and_recomputed_layers_each_make_room_for_a_larger_stage() -> No
     run = manifest(
         model={
             "vocab_size": 512,
-            "dim": 2048,
+            "dim": 1024,
             "layers": 6,
-            "heads": 32,
+            "heads": 16,
             "kv_heads": 8,
-            "ffn_dim": 5632,
+            "ffn_dim": 2816,
             "context": 2048,
             "cuts": [1, 5],
         },
         batch={"sequences": 2, "sequence_length": 2048},
     )
     found = capacities(run, Mode("cuda", "bf16"))
-    assert [each.gib for each in found[::4]] == [8, 12, 24]
+    assert [each.gigabytes for each in found[::4]] == [8, 12, 24]
     for plain, again, offloaded, both in zip(*(found[first::4] for first in range(4)), strict=True):
         assert plain.layers < again.layers < both.layers and plain.layers < offloaded.layers < both.layers
         assert both.host > 20 * both.parameters > plain.host
