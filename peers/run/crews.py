@@ -1,5 +1,6 @@
 """Crews: which cards hold which stage, and which cards stand by. The coordinator's own functions decide, as for peers
-that join one after another, the fastest first, and then move as far as that is worth it.
+that join one after another, and then move as far as that is worth it. Those join first that fit the fewest stages,
+and of these the fastest: the order in which people come is not known.
 
 Uplinks are not considered: the coordinator gives more peers to a stage whose peers send more than their lines carry.
 """
@@ -45,7 +46,7 @@ def placed(kinds: Mapping[str, Kind], names: Sequence[str], stages: int, bounds:
     gets the card that lacks the fewest bytes, so that there is a time to compute.
     """
     entrance = _Entrance(kinds, names, stages, bounds)
-    waiting = sorted(names, key=lambda name: sum(times.both_s for times in kinds[name].times))
+    waiting = sorted(names, key=entrance.order)
     while True:
         waiting = entrance.admit(waiting)
         if not entrance.move():
@@ -73,6 +74,10 @@ class _Entrance:
     @property
     def crews(self) -> list[list[str]]:
         return [[self._names[worker.actor] for worker in crew] for crew in self._crews]
+
+    def order(self, name: str) -> tuple[int, float]:
+        """A card with a lower number joins earlier."""
+        return -len(self._barred[name]), -self._speeds[name]
 
     def admit(self, waiting: Sequence[str]) -> list[str]:
         """Give a stage to each card for which there is one. Return the others."""
@@ -109,7 +114,7 @@ class _Entrance:
 def _barred(kind: Kind, fitting: Sequence[bool]) -> frozenset[int]:
     """The stages that a card must not get. `fitting`: by stage, whether any card fits it without --offload."""
     lacking = [stage for stage in range(len(fitting)) if kind.lacks(stage)]
-    never = frozenset(stage for stage in lacking if kind.with_offload(stage) is None)
+    never = frozenset(stage for stage in lacking if kind.short(stage))
     barred = never | {stage for stage in lacking if fitting[stage]}
     return barred if len(barred) < len(fitting) else never
 
@@ -120,12 +125,9 @@ def _without_gaps(kinds: Mapping[str, Kind], crews: list[list[str]], standbys: l
         if crew:
             continue
         spared = [other for other in (standbys, *(each for each in crews if len(each) > 1)) if other]
-
-        def lacking(name: str, stage: int = stage) -> int:
-            kind = kinds[name]
-            return 0 if kind.with_offload(stage) is not None else kind.lacks(stage)
-
-        source, name = min(((each, name) for each in spared for name in each), key=lambda pair: lacking(pair[1]))
+        _, source, name = min(
+            ((kinds[name].short(stage), each, name) for each in spared for name in each), key=lambda found: found[0]
+        )
         source.remove(name)
         crew.append(name)
     return Crews(crews, standbys)

@@ -83,6 +83,10 @@ class Kind:
         memory = self.offloaded[stage].within(self.memory)
         return memory if memory.device <= self.memory else None
 
+    def short(self, stage: int) -> int:
+        """As `lacks`, but 0 if the stage fits with --offload."""
+        return 0 if self.with_offload(stage) is not None else self.lacks(stage)
+
     def reduce_s(self, stage: int, *, on_host: bool) -> float:
         """Seconds to reduce and apply a stage. `on_host`: the run's sums are of a kind that only hosts reduce."""
         if self.with_offload(stage) is not None:

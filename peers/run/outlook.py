@@ -197,7 +197,7 @@ class Fleet:
         """The cards without a stage, by kind."""
         stages = range(len(self._crews))
         return tuple(
-            Standby(name, self._standbys.count(name), min(self._kinds[name].lacks(stage) for stage in stages))
+            Standby(name, self._standbys.count(name), min(self._kinds[name].short(stage) for stage in stages))
             for name in dict.fromkeys(self._standbys)
         )
 

@@ -68,7 +68,8 @@ class Standby:
     card: str
     count: int
     lacks: int
-    """Bytes that are missing on the card for the stage that it is closest to fit; 0: the stages that it fits are full.
+    """Bytes that are missing on the card for the stage that it is closest to fit; 0: the stages that it fits, perhaps
+    with --offload, are full.
     """
 
 

@@ -221,6 +221,8 @@ def test_a_card_gets_only_stages_that_it_fits_and_a_place_that_becomes_free_is_t
     found = placed({"large": large, "small": small, "tiny": tiny}, names, stages, Bounds(1, 2, 60.0))
     assert "small" in found.stages[first[1]] and "tiny" in found.standbys
     assert all("small" not in crew for stage, crew in enumerate(found.stages) if stage != first[1])
+    alone = placed({"large": large, "small": small}, ["large"] * (stages - 1) + ["small"], stages, Bounds(1, 1, 60.0))
+    assert alone.stages[first[1]] == ["small"] and not alone.standbys, "the large ones are left to the other stages"
 
 
 def test_a_card_that_is_too_small_says_by_how_much_and_one_that_is_tight_computes_again() -> None:
@@ -447,7 +449,11 @@ def test_a_run_that_fits_no_card_is_given_no_advice() -> None:
 
 
 def test_a_card_that_needs_offload_is_told_with_the_memory_of_its_host() -> None:
-    found = outlook(wide(18), "rtx3060:2", None)
+    run = wide(18)
+    few = run.swarm.model_copy(update={"replicas": 1, "max_replicas": 1})
+    [spare] = outlook(run.model_copy(update={"swarm": few}), "rtx3060:3", None).standbys
+    assert (spare.count, spare.lacks) == (1, 0), "it fits with --offload, but both stages are full"
+    found = outlook(run, "rtx3060:2", None)
     assert all(each.lacks and each.offload_host for each in found.placements)
     assert "swarm.replicas = 2, but a stage gets 1: the run begins 600 s" in found.warnings[2]
     assert not outlook(manifest(), "rtx3060:8", None).warnings
