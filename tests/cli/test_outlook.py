@@ -164,14 +164,21 @@ def test_a_microbatch_is_computed_by_one_card(microbatches: int, seconds: float)
     assert row[0].backward_s == pytest.approx(2 * row[0].forward_s) and row[1].both_s == pytest.approx(3.0)
 
 
-def test_cards_without_a_microbatch_are_told_and_do_not_help() -> None:
-    few, many = (
-        outlook(manifest(swarm={"max_replicas": most}, batch={"microbatches": 2}), "rtx3060:20", None)
-        for most in (2, 5)
+def uneven(most: int, microbatches: int) -> RunManifest:
+    """One layer and three layers by turns."""
+    return manifest(
+        model={"cuts": [1, 4, 5], "layers": 8, "vocab_size": 300, "dim": 1024, "heads": 16, "ffn_dim": 2816},
+        swarm={"replicas": 1, "max_replicas": most},
+        batch={"microbatches": microbatches},
     )
-    assert few.own.forecast.compute_s == pytest.approx(many.own.forecast.compute_s)
-    assert "3 of 5 cards of stage 0 get none of 2 microbatches" in many.warnings
-    assert cards_by_stage(many) == [5] * 4
+
+
+def test_cards_without_a_microbatch_are_told_and_do_not_help() -> None:
+    found = outlook(uneven(5, 2), "rtx3060:12", None)
+    assert cards_by_stage(found) == [2, 4, 2, 4]
+    slowest = max(each.forward_s + each.backward_s for each in found.placements)
+    assert found.own.forecast.compute_s == pytest.approx(slowest), "two cards of four have one microbatch each"
+    assert "2 of 4 cards of stage 1 get none of 2 microbatches" in found.warnings
 
 
 def cards_by_stage(found: Outlook) -> list[int]:
@@ -195,12 +202,8 @@ def test_cards_are_placed_as_the_coordinator_places_peers(
     """Each stage first gets its planned replicas, then the slowest stages get more. None gets more than it may have, or
     more than there are microbatches.
     """
-    run = manifest(
-        # one layer and three layers by turns
-        model={"cuts": [1, 4, 5], "layers": 8, "vocab_size": 300, "dim": 1024, "heads": 16, "ffn_dim": 2816},
-        swarm={"replicas": replicas, "max_replicas": most},
-        batch={"microbatches": microbatches},
-    )
+    run = uneven(most, microbatches)
+    run = run.model_copy(update={"swarm": run.swarm.model_copy(update={"replicas": replicas})})
     found = outlook(run, f"rtx3060:{cards}", Line(10e6, 10e6, 0.05))
     assert cards_by_stage(found) == stages
     assert found.rows == min(stages)
@@ -273,6 +276,9 @@ def test_people_and_programs_are_told_the_same() -> None:
     found = outlook(run, "rtx4090:4,rtx3060:8", Line(10e6, 10e6, 0.05))
     told = json.loads(json.dumps(to_json(found)))
     assert sum(each["count"] for each in told["placements"]) == 12
+    assert {each["has"] for each in told["placements"]} == {
+        free_on(card) - (1 << 30) for card in ("rtx4090", "rtx3060")
+    }
     own = told["own"]
     assert own["step_s"] == pytest.approx(own["compute_s"] + own["fill_s"] + own["wire_s"] + own["reduce_s"])
     text = seen(found)
@@ -461,3 +467,21 @@ def test_a_card_that_needs_offload_is_told_with_the_memory_of_its_host() -> None
     assert found.soonest is not None and "warning: 1 × rtx3060 can hold stage 1 only with" in seen(found)
     assert "swarm.replicas = 2, but a stage gets 1: the run begins 600 s" in found.warnings[2]
     assert not outlook(manifest(), "rtx3060:8", None).warnings
+
+
+def test_the_largest_stages_are_those_of_the_docs() -> None:
+    shape = {"vocab_size": 512, "dim": 2048, "layers": 6, "heads": 32, "kv_heads": 8, "ffn_dim": 5632, "context": 2048}
+    narrow = {"residual": "subspace", "subspace_dim": 128, "tail_layers": 0, "cuts": [1, 5]}
+    run = manifest(model={**shape, **narrow}, batch={"sequences": 2, "sequence_length": 2048})
+    text = (Path(peers.__file__).parents[1] / "docs" / "gpu.md").read_text()
+    table = [
+        [part.strip() for part in line.split("|")[1:-1]]
+        for line in text.splitlines()
+        if line.startswith(("| 8 GB |", "| 12 GB |", "| 24 GB |"))
+    ]
+    found = capacities(run, Mode("cuda", "bf16"))
+    told = []
+    for each in zip(*(found[first::4] for first in range(4)), strict=True):
+        cells = [f"{way.layers}, {way.parameters / 1e9:.2f}" for way in each]
+        told.append([f"{each[0].gigabytes} GB", *cells, f"{each[-1].host / 1e9:.0f} GB"])
+    assert told == [[cell.replace(" layers", "").replace(" billion parameters", "") for cell in row] for row in table]
