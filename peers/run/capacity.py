@@ -6,26 +6,27 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from peers.run.cards import free_of
 from peers.runtime.device import SPARE
 from swarm.compute.memory_table import Mode, StageCounts, StageMemory, stage_memory
 from swarm.manifest import RunManifest
 
 CARD_SIZES = (8, 12, 24)
-"""GiB of memory of the cards for which `capacities` looks; they are sold as 8, 12 and 24 GB."""
+"""GB of memory with which the cards are sold for which `capacities` looks."""
 MIDDLE = 1
 """The stage with all layers but two, of three stages."""
 
 
 def usable(memory: int) -> int:
-    """Bytes of a card with `memory` bytes that a peer plans with, if nothing else uses the card."""
+    """Bytes of a card with `memory` free bytes that a peer plans with."""
     return memory - min(memory // 8, SPARE)
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The largest stage for a card with `gib` GiB of memory."""
+    """The largest stage for a card that is sold with `gigabytes` of memory."""
 
-    gib: int
+    gigabytes: int
     offload: bool
     again: bool
     """Whether the layers are recomputed one by one."""
@@ -80,13 +81,14 @@ def capacities(manifest: RunManifest, mode: Mode) -> tuple[Capacity, ...]:
         return ()
     stage = MiddleStage(lambda layers: _with_layers(manifest, layers), mode)
     found = []
-    for gib in CARD_SIZES:
+    for gigabytes in CARD_SIZES:
+        room = usable(free_of(gigabytes << 30))
         for offload in (False, True):
             for again in (False, True):
-                layers = stage.largest(usable(gib << 30), again, offload)
+                layers = stage.largest(room, again, offload)
                 host = stage.memory(layers, again, offload).host if layers else 0
                 parameters = stage.counts(layers).parameters if layers else 0
-                found.append(Capacity(gib, offload, again, layers, parameters, host))
+                found.append(Capacity(gigabytes, offload, again, layers, parameters, host))
     return tuple(found)
 
 

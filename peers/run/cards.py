@@ -16,6 +16,13 @@ MINE = "mine"
 MOST_CARDS = 4096
 _PCIE_3, _PCIE_4, _PCIE_5 = 15.8, 31.5, 63.0
 """GB/s in one direction of 16 lanes. Half as many lanes of one generation are as fast as 16 of the one before."""
+_KEPT = 0.5
+_KEPT_BY = {"rtx5090": 0.7, "t4": 1.5, "a100": 0.7, "l4": 2.0, "h100": 0.9, "h200": 1.3}
+"""GiB by which the memory that CUDA reports is less than a card is sold with: the driver keeps some, and on T4 and L4
+also the correction of errors. They are rounded up from what torch reports on Linux ("total capacity").
+"""
+_CONTEXT = 0.5
+"""GiB that CUDA takes in a process before its first tensor: assumed."""
 
 
 class UnknownCard(ValueError):
@@ -25,7 +32,7 @@ class UnknownCard(ValueError):
 @dataclass(frozen=True, slots=True)
 class Card:
     memory: int
-    """Bytes."""
+    """Bytes, as the card is sold: a GB counts as 2^30. See `free_on`."""
     flop_per_s: float
     fp32_flop_per_s: float
     """Without tensor cores."""
@@ -66,6 +73,16 @@ CARDS: dict[str, Card] = {
     "h100": _card(80, 989.4, 66.9, 3352, bus=_PCIE_5),
     "h200": _card(141, 989.4, 66.9, 4800, bus=_PCIE_5),
 }
+
+
+def free_on(name: str) -> int:
+    """Bytes of a card that are free for a peer if nothing else uses the card."""
+    return free_of(CARDS[name].memory, _KEPT_BY.get(name, _KEPT))
+
+
+def free_of(memory: int, kept: float = _KEPT) -> int:
+    """As `free_on`, for a card that is sold with `memory` bytes, of which `kept` GiB are not reported."""
+    return memory - int((kept + _CONTEXT) * (1 << 30))
 
 
 def parse_cards(text: str) -> list[str]:

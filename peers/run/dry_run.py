@@ -61,13 +61,18 @@ class StageNeed:
 
 @dataclass(frozen=True, slots=True)
 class BoundaryNeed:
-    """Bytes that cross a boundary in one step, for all replicas together. Each link carries its share."""
+    """Bytes that cross a boundary in one step, for all replicas together."""
 
     boundary: int
     forward: int
     backward: int
     links: int
-    """The number of links over which the bytes are spread: replicas × replicas."""
+    """The number of links over which the bytes are spread if all replicas are equally fast: each replica then sends to
+    one of the next stage. Otherwise, they may be spread over all pairs.
+    """
+    forward_by_link: int
+    """The most that one of these links carries."""
+    backward_by_link: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +180,13 @@ def estimate(
         )
         for stage, each in enumerate(counts)
     )
-    boundaries = tuple(BoundaryNeed(b, forward, backward, replicas * replicas) for b in range(1, stages))
+    links = min(replicas, count)
+    most = -(-count // links)  # microbatches that cross the busiest link
+    by_link = most * forward // count, most * backward // count
+    boundaries = tuple(BoundaryNeed(b, forward, backward, links, *by_link) for b in range(1, stages))
     efficiency = count / (count + stages - 1)
     with_replicas = count / (count + replicas * (stages - 1))
-    return DryRun(manifest, efficiency, with_replicas, needs, boundaries, _warnings(manifest, efficiency))
+    return DryRun(manifest, efficiency, with_replicas, needs, boundaries, _warnings(manifest, with_replicas))
 
 
 def _shared(manifest: RunManifest, stage: int) -> int:
@@ -238,12 +246,14 @@ def show(plan: DryRun, console: Console) -> None:
     say("frames: of a step, if one replica is left; sums sent: at most, in a step")
     links = table("stages", "forward", "backward", "forward, by link", "backward, by link")
     for link in plan.boundaries:
-        crossing = (link.forward, link.backward, link.forward / link.links, link.backward / link.links)
+        crossing = (link.forward, link.backward, link.forward_by_link, link.backward_by_link)
         links.add_row(f"{link.boundary - 1} → {link.boundary}", *map(amount, crossing))
     if plan.boundaries:
         print_whole(links, console)
         at_most = " at most" if plan.choices else ""
         say(f"bytes in a step{at_most}, with codecs {manifest.codec.forward} and {manifest.codec.backward}")
+        if replicas > 1:
+            say(f"by link: with {replicas} equally fast peers in each stage")
     for direction in ("forward", "backward") if plan.boundaries and plan.choices else ():
         rungs = [choice for choice in plan.choices if choice.direction == direction]
         named = (f"{c.codec} {amount(c.step_bytes)}{' (at first)' if c.at_first else ''}" for c in rungs)
@@ -261,11 +271,13 @@ def table(*names: str) -> Table:
 
 
 def _warnings(manifest: RunManifest, efficiency: float) -> tuple[str, ...]:
+    """`efficiency`: that with the planned replicas."""
     if efficiency >= LEAST_EFFICIENCY:
         return ()
-    stages = manifest.model.stages
-    wanted = 4 * (stages - 1)  # M ÷ (M + S − 1) ≥ 4/5
+    stages, replicas = manifest.model.stages, manifest.swarm.replicas
+    wanted = 4 * replicas * (stages - 1)  # M ÷ (M + R·(S − 1)) ≥ 4/5
+    of_each = f" of {replicas} peers" if replicas > 1 else ""
     return (
         f"efficiency {efficiency:.2f} is below {LEAST_EFFICIENCY}: {manifest.batch.microbatches} microbatches keep "
-        f"{stages} stages waiting; set batch.microbatches = {wanted} or more",
+        f"{stages} stages{of_each} waiting; set batch.microbatches = {wanted} or more",
     )

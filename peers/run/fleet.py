@@ -1,4 +1,4 @@
-"""Fleet: which card holds which stage, whether it fits, and how long a microbatch takes there.
+"""Fleet: whether a stage fits on a card, and how long a microbatch takes there.
 
 A card is assumed to reach a fraction of its published rates: the fraction that an H200 reached with stages of this
 program, not compiled (docs/gpu.md). No consumer card was measured.
@@ -13,6 +13,7 @@ from peers.run.cards import CARDS, MINE, Card
 from peers.run.dry_run import StageNeed
 from swarm.compute.memory_table import Mode, StageMemory
 from swarm.compute.work import StageWork, Work
+from swarm.protocol.coordinator.passes.assignment import shares
 
 MATRIX_SHARE = 0.78
 """The fraction of the published FLOP/s that products of large matrices reach."""
@@ -87,6 +88,10 @@ class Kind:
         memory = self.offloaded[stage].within(self.memory)
         return memory if memory.device <= self.memory else None
 
+    def short(self, stage: int) -> int:
+        """As `lacks`, but 0 if the stage fits with --offload."""
+        return 0 if self.with_offload(stage) is not None else self.lacks(stage)
+
     def reduce_s(self, stage: int, *, on_host: bool) -> float:
         """Seconds to reduce and apply a stage. `on_host`: the run's sums are of a kind that only hosts reduce."""
         if self.with_offload(stage) is not None:
@@ -135,43 +140,32 @@ def _seconds(card: Card, work: Work) -> float:
     return max(computed, START_S * work.operations)
 
 
-def placed(kinds: Mapping[str, Kind], names: Sequence[str], stages: int) -> list[list[str]]:
-    """Assign cards to stages, at least one to each. Return names by stage. The fastest card is placed first. Each card
-    goes to the stage with the lowest rate among those that it fits.
-
-    Among stages without a card, the one that takes longest is filled first. A card that fits no stage goes where the
-    fewest bytes are missing, among those with the lowest rate.
-    """
-    crews: list[list[str]] = [[] for _ in range(stages)]
-    rates = [0.0] * stages
-    ordered = sorted(names, key=lambda name: sum(times.both_s for times in kinds[name].times))
-    for number, name in enumerate(ordered):
-        kind = kinds[name]
-        empty = [stage for stage in range(stages) if not crews[stage]]
-        allowed = empty if len(names) - number <= len(empty) else range(stages)
-        fitting = [stage for stage in allowed if not kind.lacks(stage)] or allowed
-        stage = min(fitting, key=lambda stage: (rates[stage], kind.lacks(stage), -kind.times[stage].both_s))
-        crews[stage].append(name)
-        rates[stage] += 1 / kind.taken(stage, stages).both_s
-    return crews
-
-
 def reduce_s(kinds: Mapping[str, Kind], crews: Sequence[Sequence[str]], *, on_host: bool) -> float:
     """Seconds to reduce and apply the stage that takes longest, on its slowest card. `on_host`: as in Kind.reduce_s."""
     return max(kinds[name].reduce_s(stage, on_host=on_host) for stage, crew in enumerate(crews) for name in crew)
 
 
-def row_of(kinds: Mapping[str, Kind], crews: Sequence[Sequence[str]]) -> tuple[list[Times], int]:
+def row_of(
+    kinds: Mapping[str, Kind], crews: Sequence[Sequence[str]], microbatches: int | None
+) -> tuple[list[Times], int]:
     """The time of a microbatch at each stage, for one replica of each stage; and the number of such rows of replicas.
 
     The stage with the fewest cards determines the number of rows. Additional cards of another stage make that stage of
-    a row faster.
+    a row faster. `microbatches`: of a step. A stage takes until the card with the longest share is done; cards without
+    a microbatch do not help. None: a step so long that shares are exactly in proportion to speed.
     """
     stages, rows = len(crews), min(map(len, crews))
     found = []
     for stage, crew in enumerate(crews):
         each = [kinds[name].taken(stage, stages) for name in crew]
-        together = sum(1 / times.both_s for times in each)
-        forward = sum(times.forward_s / times.both_s for times in each) / len(each)
-        found.append(Times(rows / together * forward, rows / together * (1 - forward)))
+        rates = [1 / times.both_s for times in each]
+        if microbatches is None:
+            counts, longest = rates, rows / sum(rates)
+        else:
+            counts = list(map(float, shares(rates, microbatches)))
+            longest = max(count * times.both_s for count, times in zip(counts, each, strict=True))
+            longest /= -(-microbatches // rows)
+        forward = sum(count * times.forward_s for count, times in zip(counts, each, strict=True))
+        share = forward / sum(count * times.both_s for count, times in zip(counts, each, strict=True))
+        found.append(Times(longest * share, longest * (1 - share)))
     return found, rows

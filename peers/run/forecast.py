@@ -82,7 +82,7 @@ def forecast(load: Load, microbatches: int, replicas: int, line: Line | None) ->
     pipeline = Pipeline(load.forward_s, load.backward_s, load.zero_bubble)
     without = step_time(pipeline, microbatches)
     compute = microbatches * max(f + b for f, b in zip(load.forward_s, load.backward_s, strict=True))
-    wire, reduce = 0.0, load.reduce_s
+    wire = 0.0
     if line is not None:
         over = replace(
             pipeline,
@@ -91,9 +91,15 @@ def forecast(load: Load, microbatches: int, replicas: int, line: Line | None) ->
             delay=line.delay_s,
         )
         wire = step_time(over, microbatches) - without + MESSAGES * line.delay_s
-        if replicas > 1:
-            reduce += load.reduce_bytes / line.rate + OF_REDUCE * line.delay_s
+    reduce = reduction_s(load.reduce_s, load.reduce_bytes, replicas, line)
     return Forecast(microbatches, compute, without - compute, wire, reduce)
+
+
+def reduction_s(compute_s: float, sent: float, replicas: int, line: Line | None) -> float:
+    """Seconds of a reduction that computes for `compute_s` seconds, and in which a peer sends `sent` bytes."""
+    if line is None or replicas == 1:
+        return compute_s
+    return compute_s + sent / line.rate + OF_REDUCE * line.delay_s
 
 
 def smallest_step(load: Load, replicas: int, line: Line | None) -> Forecast | None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
 from peers.run.cards import MINE, parse_cards
 from peers.run.coding import ENTROPY
@@ -16,7 +17,11 @@ from peers.run.forecast import Line
 from peers.run.losses import percent, subspaces
 from peers.run.new_run import NewRun
 from peers.run.outlook import CODECS, EXACT, Fleet, Way, own_speed, soonest
+from peers.run.placement import lacking, unfit
 from swarm.manifest import DataSection, ManifestError, RunFile, RunManifest, Shard
+
+if TYPE_CHECKING:
+    from swarm.compute.speed import Speed
 
 _WIDTH_KEYS = frozenset(f"model.{key}" for key in ("residual", "subspace_dim", "boundary", "boundary_dim"))
 _CODEC_KEYS = frozenset(("codec.forward", "codec.backward"))
@@ -31,6 +36,7 @@ class _Candidate:
     new: NewRun
     width: int
     """Values per token that cross a boundary."""
+    fleet: Fleet
     way: Way
 
 
@@ -73,10 +79,20 @@ def choose(new: NewRun, line: Line, cards: str | None) -> Choice:
             "or choose a codec with --compress"
         )
     cards = "".join((cards or "").split()) or f"{MINE}:{dense.model.stages * dense.swarm.replicas}"
+    told = new.set_keys
+    new = _with_replicas(new, dense, len(parse_cards(cards)) // dense.model.stages)
+    dense, _ = new.made(measure=False)
     # measured once: a difference between two measurements is larger than one between two widths
     speed = own_speed(_manifest(dense)) if MINE in parse_cards(cards) else None
-    fleets = [(wide, Fleet(_manifest(run), cards, line, speed)) for wide, run in _widths(new, dense)]
-    found = [each for wide, fleet in fleets for each in _candidates(wide, fleet)]
+    fleets = [_fleet(wide, run, cards, line, speed) for wide, run in _widths(new, dense)]
+    fitting = [(wide, fleet) for wide, fleet in fleets if not unfit(fleet.placements)]
+    if not fitting:
+        lacks = "; ".join(lacking(each) for each in unfit(fleets[0][1].placements))
+        raise ManifestError(
+            f"{lacks}: cut the model into more stages (--stages), make microbatches smaller (--set batch.sequences=1), "
+            "or name larger cards with --gpu"
+        )
+    found = [each for wide, fleet in fitting for each in _candidates(wide, fleet)]
     best = soonest(each.way for each in found)
     if best is None:
         raise ManifestError(
@@ -86,9 +102,30 @@ def choose(new: NewRun, line: Line, cards: str | None) -> Choice:
             "one of them"
         )
     chosen = next(each for each in found if each.way is best)
-    free = fleets[0][1].unlimited() * dense.run.steps / 3600
+    free = fitting[0][1].unlimited() * dense.run.steps / 3600
     reasons = _reasons(chosen, found, free, line, cards, dense.run.steps)
+    if chosen.new.set_keys != told:
+        replicas = chosen.fleet.manifest.swarm.replicas
+        reasons += (f"swarm.replicas = {replicas}: with these cards, a stage gets no more peers.",)
     return Choice(chosen.new, best, dense.run.steps, reasons)
+
+
+def _with_replicas(new: NewRun, run: RunFile, cards: int) -> NewRun:
+    """The run with `cards` planned replicas, if it asks for more and `new` does not set them: it would wait for peers
+    that do not exist.
+    """
+    if "swarm.replicas" in new.set_keys or run.swarm.replicas <= max(1, cards):
+        return new
+    return replace(new, overrides=(*new.overrides, f"swarm.replicas={max(1, cards)}"))
+
+
+def _fleet(new: NewRun, run: RunFile, cards: str, line: Line, speed: Speed | None) -> tuple[NewRun, Fleet]:
+    """The run on these cards, without replicas that no cards are for: those that fit a stage may be few."""
+    fleet = Fleet(_manifest(run), cards, line, speed)
+    fewer = _with_replicas(new, run, fleet.rows)
+    if fewer is new:
+        return new, fleet
+    return fewer, Fleet(_manifest(fewer.made(measure=False)[0]), cards, line, speed)
 
 
 def _widths(new: NewRun, dense: RunFile) -> list[tuple[NewRun, RunFile]]:
@@ -117,6 +154,7 @@ def _candidates(new: NewRun, fleet: Fleet) -> list[_Candidate]:
         _Candidate(
             replace(new, codec=codec or new.codec, averaging=averaging or new.averaging),
             run.model.boundary_width,
+            fleet,
             fleet.way(codec, averaging or run.sums.averaging),
         )
         for codec in ((None,) if own_codec else CODECS)
@@ -157,6 +195,7 @@ def _reasons(
         f"The loss that the model has after {steps} steps without codecs takes {loss.tokens:.2f} times the tokens:",
         f"{hours:.3g} hours. Without codecs and on unlimited links, it would take {free:.3g} hours.",
         *table,
+        *(line for said in chosen.fleet.warnings for line in wrap(f"Warning: {said}.", 112)),
         "Width: values per token at a boundary. Kept: what is left of a boundary's worth; –: not measured. Times",
         "are computed; losses were measured with small models, each against the same model without codecs",
         "(docs/compression.md, docs/averaging.md). To see how large steps must be to be efficient, run",

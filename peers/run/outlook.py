@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from peers.run.capacity import Capacity, capacities, usable
-from peers.run.cards import CARDS, MINE, UnknownCard, parse_cards
+from peers.run.cards import CARDS, MINE, UnknownCard, free_on, parse_cards
 from peers.run.coding import ENTROPY, coding, name_of
+from peers.run.crews import Bounds, placed
 from peers.run.dry_run import DryRun, dry_run
 from peers.run.fleet import (
     CARD_NS,
@@ -18,15 +19,16 @@ from peers.run.fleet import (
     mode_of,
     muon_flop_per_s,
     offload_ns,
-    placed,
     reduce_s,
     row_of,
     times_on,
 )
-from peers.run.forecast import Forecast, Line, Load, forecast, smallest_step
+from peers.run.forecast import Forecast, Line, Load, forecast, reduction_s, smallest_step
 from peers.run.losses import Loss, loss_of
+from peers.run.placement import Placement, Standby, unfit, warnings
 from swarm.compute.memory_table import Mode, StageCounts
 from swarm.manifest import RunManifest
+from swarm.protocol.coordinator.placement.churn import PRIOR_PER_S, replica_cap
 
 if TYPE_CHECKING:
     from swarm.compute.speed import Speed
@@ -36,31 +38,6 @@ EXACT = ("none", "dither:1")
 """The ways of averaging with which a run equals its reference whoever computed what."""
 AVERAGING = (*EXACT, "int8", "int4", "powersgd:4")
 """The ways of averaging that are compared, those with the most bits first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """The cards of one kind that serve one stage."""
-
-    stage: int
-    card: str
-    count: int
-    forward_s: float
-    backward_s: float
-    """Seconds per microbatch, including a recomputed forward if its graph does not fit."""
-    needs: int
-    """Bytes needed on the card."""
-    has: int
-    lacks: int
-    """Bytes that are missing on the card; 0: it fits."""
-    graphs: int
-    """The number of graphs that fit at once."""
-    again: bool
-    """True if it recomputes layer by layer, because a whole graph does not fit."""
-    offload_host: int | None = None
-    """Bytes of the host's memory with which the stage fits if the peer joins with --offload. None: it fits without, or
-    not at all.
-    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +67,27 @@ class Outlook:
     own: Way
     """The way that the run file sets."""
     others: tuple[Way, ...]
+    standbys: tuple[Standby, ...]
+    warnings: tuple[str, ...]
+    """What people must know of the cards, in sentences without a full stop."""
     capacities: tuple[Capacity, ...] = ()
     """The largest stages of this run's layers for common cards."""
 
     @property
     def advice(self) -> Way | None:
-        """The first way that is efficient with some size of step: the run's, or one of the others. None: no way is."""
+        """The first way that is efficient with some size of step: the run's, or one of the others. None: no way is, or
+        no card can hold a stage.
+        """
+        if unfit(self.placements):
+            return None
         return next((way for way in (self.own, *self.others) if way.enough is not None), None)
 
     @property
     def soonest(self) -> Way | None:
-        """The way that takes the fewest hours to the same loss, with the run's size of step. None: no loss is known."""
-        return soonest((self.own, *self.others))
+        """The way that takes the fewest hours to the same loss, with the run's size of step. None: no loss is known, or
+        no card can hold a stage.
+        """
+        return None if unfit(self.placements) else soonest((self.own, *self.others))
 
 
 def soonest(ways: Iterable[Way]) -> Way | None:
@@ -127,7 +113,8 @@ def outlook(manifest: RunManifest, cards: str, line: Line | None) -> Outlook:
         codecs = (ENTROPY,) if manifest.model.token_means else CODECS
         others = tuple(fleet.way(codec, how, sized=True) for how in averaging for codec in codecs)
     largest = capacities(manifest, fleet.mode)
-    return Outlook(line, manifest.run.steps, fleet.rows, fleet.placements, own, others, largest)
+    placements, standbys = fleet.placements, fleet.standbys
+    return Outlook(line, manifest.run.steps, fleet.rows, placements, own, others, standbys, fleet.warnings, largest)
 
 
 class Fleet:
@@ -144,11 +131,31 @@ class Fleet:
         counts: dict[str, list[StageCounts]] = {}
         self.manifest, self._line = manifest, line
         self._kinds = {name: _kind(manifest, name, counts, speed) for name in dict.fromkeys(names)}
-        self._crews = placed(self._kinds, names, stages)
-        self._row, self.rows = row_of(self._kinds, self._crews)
+        self._first, self._counts = names[0], counts[names[0]]
+        bounds = Bounds(manifest.swarm.replicas, self._most(len(names)), manifest.timing.step_budget_s)
+        crews = placed(self._kinds, names, stages, bounds)
+        self._crews, self._standbys = crews.stages, crews.standbys
+        self._row, self.rows = row_of(self._kinds, self._crews, manifest.batch.microbatches)
+        self._row_at_length, _ = row_of(self._kinds, self._crews, None)
         self.most = max(map(len, self._crews))
         """The most replicas of a stage."""
-        self._first, self._counts = names[0], counts[names[0]]
+
+    def _most(self, cards: int) -> int:
+        """The largest number of peers in a stage, as the coordinator limits it after it has measured reductions."""
+        swarm, count = self.manifest.swarm, self.manifest.batch.microbatches
+        if swarm.max_replicas:
+            return swarm.max_replicas
+        stages = range(self.manifest.model.stages)
+        replicas = max(swarm.replicas, -(-cards // len(stages)))
+        plan = dry_run(_changed(self.manifest, None, self.manifest.sums.averaging, replicas), counts=self._counts)
+        sent = max(need.reduce_packed for need in plan.stages)
+        slowest = reduce_s(self._kinds, [list(self._kinds)] * len(stages), on_host=self._on_host(self.manifest))
+        return replica_cap(PRIOR_PER_S, reduction_s(slowest, sent, replicas, self._line), count, swarm.replicas)
+
+    @staticmethod
+    def _on_host(manifest: RunManifest) -> bool:
+        """True if the run's sums are of a kind that only hosts reduce."""
+        return manifest.sums.averaging != "none" or manifest.sums.mode != "exact"
 
     def unlimited(self) -> float:
         """Seconds of a step without codecs, with exact sums and links that take no time."""
@@ -159,7 +166,9 @@ class Fleet:
         """The run with a codec (None: its own) and a way of averaging. `sized`: also find how large a step must be."""
         changed = _changed(self.manifest, codec, averaging, self.most)
         load = self._load(changed)
-        found = smallest_step(load, self.most, self._line) if sized else None
+        row = self._row_at_length
+        long = dataclasses.replace(load, forward_s=[t.forward_s for t in row], backward_s=[t.backward_s for t in row])
+        found = smallest_step(long, self.most, self._line) if sized else None
         own = self.manifest.codec, self.manifest.model
         return Way(
             codec or name_of(*own) or f"{own[0].forward}, {own[0].backward}",
@@ -180,8 +189,7 @@ class Fleet:
         return -(-self.manifest.batch.microbatches // self.rows)
 
     def _load(self, manifest: RunManifest) -> Load:
-        on_host = manifest.sums.averaging != "none" or manifest.sums.mode != "exact"
-        slowest = reduce_s(self._kinds, self._crews, on_host=on_host)
+        slowest = reduce_s(self._kinds, self._crews, on_host=self._on_host(manifest))
         return _load(dry_run(manifest, mode_of(self._first), self._counts), self._row, slowest)
 
     @property
@@ -189,10 +197,24 @@ class Fleet:
         """The cards of each stage, by kind."""
         stages = len(self._crews)
         return tuple(
-            _placement(self._kinds[name], stage, stages, crew.count(name))
+            Placement.of(self._kinds[name], stage, stages, crew.count(name))
             for stage, crew in enumerate(self._crews)
             for name in dict.fromkeys(crew)
         )
+
+    @property
+    def standbys(self) -> tuple[Standby, ...]:
+        """The cards without a stage, by kind."""
+        stages = range(len(self._crews))
+        return tuple(
+            Standby(name, self._standbys.count(name), min(self._kinds[name].short(stage) for stage in stages))
+            for name in dict.fromkeys(self._standbys)
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """As `Outlook.warnings`."""
+        return tuple(warnings(self.placements, self.standbys, self.manifest))
 
 
 def _kind(manifest: RunManifest, name: str, counts: dict[str, list[StageCounts]], speed: Speed | None) -> Kind:
@@ -208,7 +230,7 @@ def _kind(manifest: RunManifest, name: str, counts: dict[str, list[StageCounts]]
     offloaded = dry_run(manifest, dataclasses.replace(mode, offload=True), counts[name]).stages
     card = CARDS[name]
     times = times_on(card, count_work(manifest, mode))
-    return Kind(name, usable(card.memory), needs, times, offloaded, CARD_NS, offload_ns(card), muon_flop_per_s(card))
+    return Kind(name, usable(free_on(name)), needs, times, offloaded, CARD_NS, offload_ns(card), muon_flop_per_s(card))
 
 
 def own_speed(manifest: RunManifest) -> Speed:
@@ -231,12 +253,11 @@ def _times(manifest: RunManifest, speed: Speed) -> list[Times]:
 def _changed(manifest: RunManifest, codec: str | None, averaging: str, replicas: int) -> RunManifest:
     """The run with this codec, averaging and number of replicas. `codec` None: the run's own."""
     codecs = manifest.codec if codec is None else coding(codec).section
-    most = max(replicas, manifest.swarm.max_replicas)
     return manifest.model_copy(
         update={
             "codec": codecs,
             "sums": manifest.sums.model_copy(update={"averaging": averaging}),
-            "swarm": manifest.swarm.model_copy(update={"replicas": replicas, "max_replicas": most}),
+            "swarm": manifest.swarm.model_copy(update={"replicas": replicas}),
         }
     )
 
@@ -254,16 +275,6 @@ def _load(plan: DryRun, row: Sequence[Times], reduction_s: float) -> Load:
     )
 
 
-def _placement(kind: Kind, stage: int, stages: int, count: int) -> Placement:
-    times, needs = kind.taken(stage, stages), kind.taken_up(stage).device
-    lacks, graphs, again = kind.lacks(stage), kind.graphs(stage), kind.recomputes_layers(stage)
-    offloaded = kind.with_offload(stage)
-    host = None if offloaded is None else offloaded.host
-    return Placement(
-        stage, kind.name, count, times.forward_s, times.backward_s, needs, kind.memory, lacks, graphs, again, host
-    )
-
-
 def to_json(found: Outlook) -> dict[str, Any]:
     """The output of `--json` under `outlook`."""
     advice, soonest = found.advice, found.soonest
@@ -271,6 +282,8 @@ def to_json(found: Outlook) -> dict[str, Any]:
         "line": None if found.line is None else dataclasses.asdict(found.line),
         "replicas": found.rows,
         "placements": [dataclasses.asdict(each) for each in found.placements],
+        "standbys": [dataclasses.asdict(each) for each in found.standbys],
+        "warnings": list(found.warnings),
         "capacities": [dataclasses.asdict(each) for each in found.capacities],
         "own": _way_as_json(found.own, found.steps),
         "others": [_way_as_json(way, found.steps) for way in found.others],

@@ -10,6 +10,7 @@ from peers.run.dry_run import table
 from peers.run.forecast import GOOD_EFFICIENCY
 from peers.run.losses import percent
 from peers.run.outlook import Outlook, Way
+from peers.run.placement import unfit
 from swarm.events.wording import amount
 
 
@@ -38,8 +39,9 @@ def show(found: Outlook, console: Console) -> None:
         enough = "never" if way.enough is None else str(way.enough)
         ways.add_row(way.codec, way.averaging, *times, enough, *_cost(way, found.steps))
     print_whole(ways, console)
-    _say(console, _advice(found))
-    _say(console, _soonest(found))
+    if not unfit(found.placements):
+        _say(console, _advice(found))
+        _say(console, _soonest(found))
     _say(
         console,
         "loss: against the same model without codecs and with exact sums, measured with small models; kept: what is "
@@ -48,6 +50,8 @@ def show(found: Outlook, console: Console) -> None:
     )
     if not any(each.card == MINE for each in found.placements):
         _say(console, "the times of cards are computed from published figures, not measured: see docs/gpu.md")
+    for warning in found.warnings:
+        _say(console, f"warning: {warning}", "yellow")
 
 
 def _show_capacities(found: Outlook, console: Console) -> None:
@@ -56,7 +60,7 @@ def _show_capacities(found: Outlook, console: Console) -> None:
     for each in found.capacities:
         way = ("--offload" if each.offload else "") + (", layers again" if each.again else ", whole graphs")
         sizes = str(each.layers), f"{each.parameters:,}", amount(each.host)
-        rows.add_row(f"{each.gib} GB", way.removeprefix(", "), *sizes)
+        rows.add_row(f"{each.gigabytes} GB", way.removeprefix(", "), *sizes)
     print_whole(rows, console)
     _say(console, "largest stage: of this run's layers, in the middle; it fits on a card of this size (docs/gpu.md)")
 
@@ -93,5 +97,5 @@ def _cost(way: Way, steps: int) -> tuple[str, str, str]:
     return percent(way.loss.gap), "–" if way.loss.kept is None else f"{way.loss.kept:.2f}", f"{hours:.3g}"
 
 
-def _say(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+def _say(console: Console, line: str, style: str = "") -> None:
+    console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -3,16 +3,19 @@
 import io
 import json
 import re
+from collections import Counter
 
 import pytest
 import torch
 from made_up_data import DATA
 from rich.console import Console
 
-from peers.run.dry_run import dry_run, estimate, show, to_json
+from peers.run.dry_run import DryRun, dry_run, estimate, show, to_json
 from swarm.compute.body import BodyFormat, BodyKind
 from swarm.compute.memory_table import StageCounts
 from swarm.manifest import ManifestError, RunFile, RunManifest
+from swarm.protocol.coordinator.passes.assignment import wire
+from swarm.protocol.ids import Actor
 
 
 def manifest(**tables: dict[str, object]) -> RunManifest:
@@ -38,10 +41,22 @@ def test_memory_and_traffic_by_hand():
     few = estimate(alone, counts(1000, 3000), forward_frame=500, backward_frame=200).stages[0]
     assert few.memory.working == 4000, "the gradients of a microbatch, where nothing is ever reduced"
     assert first.reduce_sent == 8000, "half of the buckets to the other, half back"
-    assert [(b.boundary, b.forward, b.backward, b.links) for b in plan.boundaries] == [(1, frames, 2000, 4)]
+    assert [(b.boundary, b.forward, b.backward, b.links) for b in plan.boundaries] == [(1, frames, 2000, 2)]
     assert plan.efficiency == 10 / 11
     assert plan.efficiency_with_replicas == 10 / 12
     assert plan.warnings == ()
+
+
+@pytest.mark.parametrize(("replicas", "microbatches"), [(1, 10), (2, 10), (3, 10), (4, 16), (5, 4)])
+def test_a_link_carries_what_the_coordinator_gives_to_two_equal_replicas(replicas: int, microbatches: int):
+    run = manifest(model={"cuts": [3]}, batch={"microbatches": microbatches}, swarm={"replicas": replicas})
+    [need] = estimate(run, counts(1000, 3000), forward_frame=500, backward_frame=200).boundaries
+    rosters = [[Actor(f"{stage} {replica}", 1) for replica in range(replicas)] for stage in range(2)]
+    first, second = wire(rosters, {actor: 1.0 for roster in rosters for actor in roster}, microbatches)
+    crossing = Counter(zip(first.assignment, second.assignment, strict=True))
+    assert need.links == len(crossing)
+    assert need.forward_by_link == max(crossing.values()) * need.forward // microbatches
+    assert need.backward_by_link == max(crossing.values()) * 200
 
 
 def test_a_tied_embedding_is_held_and_reduced_by_both_ends():
@@ -63,13 +78,20 @@ def test_fp32_sums_take_half():
     assert (plan.stages[0].memory.accumulator, plan.stages[0].retention, plan.boundaries) == (4000, 0, ())
 
 
-def test_a_short_step_is_warned_about_and_the_fix_is_enough():
-    short = manifest(batch={"microbatches": 11})
-    plan = estimate(short, counts(1, 1, 1, 1), forward_frame=1, backward_frame=1)
-    [warning] = plan.warnings
-    assert "efficiency 0.79 is below 0.8" in warning and "batch.microbatches = 12" in warning
-    fixed = estimate(manifest(batch={"microbatches": 12}), counts(1, 1, 1, 1), forward_frame=1, backward_frame=1)
-    assert fixed.warnings == ()
+@pytest.mark.parametrize(("replicas", "enough"), [(1, 12), (2, 24), (5, 60)])
+def test_a_short_step_is_warned_about_and_the_fix_is_enough(replicas: int, enough: int):
+    """The planned replicas share the microbatches, so each stage waits for longer."""
+
+    def plan(microbatches: int) -> DryRun:
+        run = manifest(batch={"microbatches": microbatches}, swarm={"replicas": replicas})
+        return estimate(run, counts(1, 1, 1, 1), forward_frame=1, backward_frame=1)
+
+    short = plan(enough - 1)
+    [warning] = short.warnings
+    assert f"efficiency {short.efficiency_with_replicas:.2f} is below 0.8" in warning
+    assert f"batch.microbatches = {enough} or more" in warning
+    assert (f"4 stages of {replicas} peers waiting" in warning) == (replicas > 1)
+    assert plan(enough).warnings == ()
 
 
 def test_the_real_counts_are_shown():

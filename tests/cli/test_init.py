@@ -297,6 +297,34 @@ def test_what_is_set_by_hand_is_not_chosen(tmp_path: Path):
     assert (run.model.residual, run.sums.averaging, run.codec.forward) == ("dense", "none", "int8")
 
 
+def test_a_run_waits_for_no_more_peers_than_there_are_cards(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "RUN.toml"
+    options = ("--no-measure", "--force", "--preset", "1m", "--set", "model.residual=dense", "--line", "80Mbit,50ms")
+
+    def chosen(*more: str) -> RunFile:
+        assert exit_code("init", str(path), *options, *more) == 0
+        return load_run_file(path)
+
+    few = chosen("--stages", "4", "--gpu", "rtx3060:4")
+    assert (few.swarm.replicas, few.sums.averaging) == (1, "none")
+    assert "# swarm.replicas = 1: with these cards, a stage gets no more peers." in path.read_text()
+    assert chosen("--stages", "4", "--gpu", "rtx3060:8").swarm.replicas == 2
+    assert "swarm.replicas = 2:" not in path.read_text()
+    capsys.readouterr()
+    own = chosen("--stages", "2", "--gpu", "rtx3060:2", "--set", "swarm.replicas=3")
+    assert own.swarm.replicas == 3, "what is set stays"
+    said = capsys.readouterr().out
+    assert "Warning: swarm.replicas = 3, but a stage gets 1: the run begins 600 s (swarm.start_timeout_s) later" in said
+
+
+def test_what_the_peers_must_do_with_their_cards_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "RUN.toml"
+    options = ("--no-measure", "--preset", "1b", "--stages", "2", "--set", "model.residual=dense")
+    assert exit_code("init", str(path), *options, "--line", "80Mbit,50ms", "--gpu", "rtx3060:4") == 0
+    said = "# Warning: 2 × rtx3060 can hold stage 0 only with --offload, which takes"
+    assert said in path.read_text() and said.removeprefix("# ") in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -312,6 +340,10 @@ def test_what_is_set_by_hand_is_not_chosen(tmp_path: Path):
             "none was measured for codec log4",
         ),
         (["--line", "80Mbit,50ms", "--preset", "digits"], "preset digits is a classifier"),
+        (
+            ["--line", "80Mbit,50ms", "--preset", "1b", "--stages", "1", "--gpu", "rtx2060"],
+            "no card can hold stage 0: it needs 35.3 GB on rtx2060, which has",
+        ),
     ],
 )
 def test_lines_that_cannot_be_chosen_for_are_refused_in_one_sentence(

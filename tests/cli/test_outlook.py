@@ -17,10 +17,11 @@ import peers
 from peers import cli
 from peers.options import parse_line
 from peers.run.capacity import capacities
-from peers.run.cards import CARDS, UnknownCard, parse_cards
+from peers.run.cards import CARDS, UnknownCard, free_on, parse_cards
 from peers.run.coding import ENTROPY
+from peers.run.crews import Bounds, placed
 from peers.run.dry_run import dry_run
-from peers.run.fleet import CARD_NS, Kind, Times, offload_ns, placed, reduce_s, row_of, times_on
+from peers.run.fleet import CARD_NS, Kind, Times, offload_ns, reduce_s, row_of, times_on
 from peers.run.forecast import Line, Load, forecast, smallest_step
 from peers.run.losses import _BOUNDARIES, EQUAL_LOSS, Loss, loss_of
 from peers.run.outlook import Outlook, outlook, to_json
@@ -94,23 +95,137 @@ def test_unknown_cards_are_refused_with_those_that_are_known() -> None:
         parse_cards("rtx3060:4000,rtx4090:4000")
 
 
+@pytest.mark.parametrize(
+    ("card", "reported"),
+    [
+        ("rtx2060", 5.79),
+        ("rtx2080ti", 10.76),
+        ("rtx3060", 11.63),
+        ("rtx3070", 7.78),
+        ("rtx3080", 9.78),
+        ("rtx3090", 23.50),
+        ("rtx4060", 7.60),
+        ("rtx4090", 23.50),
+        ("rtx5090", 31.36),
+        ("t4", 14.56),
+        ("v100", 15.75),
+        ("a100", 39.39),
+        ("l4", 22.03),
+        ("h100", 79.10),
+        ("h200", 139.72),
+    ],
+)
+def test_no_card_is_planned_with_more_memory_than_cuda_reports(card: str, reported: float) -> None:
+    """`reported`: the total capacity in GiB, from torch's error messages on Linux."""
+    assert reported - 1 < free_on(card) / (1 << 30) <= reported - 0.5 + 1e-6
+
+
 def kinds(run: RunManifest, memory: int, times: Sequence[Times]) -> dict[str, Kind]:
     needs = dry_run(run).stages
     slow = [Times(2 * each.forward_s, 2 * each.backward_s) for each in times]
     return {"quick": Kind("quick", memory, needs, times), "slow": Kind("slow", 1 << 40, needs, slow)}
 
 
+BOUNDS = Bounds(replicas=1, most=16, arrival_s=60.0)
+
+
 def test_cards_go_where_least_is_computed_and_no_stage_is_left_empty() -> None:
     run = manifest()
     stages = run.model.stages
     found = kinds(run, 1 << 40, [Times(1.0, 2.0)] * stages)
-    crews = placed(found, ["slow"] * 2 * stages + ["quick"] * stages, stages)
+    crews = placed(found, ["slow"] * 2 * stages + ["quick"] * stages, stages, BOUNDS).stages
     assert [sorted(crew) for crew in crews] == [["quick", "slow", "slow"]] * stages
-    row, rows = row_of(found, crews)
+    row, rows = row_of(found, crews, None)
     assert rows == 3
     assert row[0].both_s == pytest.approx(3 / (1 / 3 + 2 / 6)), "three peers do as much as two quick ones"
     small = kinds(run, min(need.memory.device for need in dry_run(run).stages), [Times(1.0, 2.0)] * stages)
-    assert all(placed(small, ["quick"] * stages, stages)), "though they fit one stage alone"
+    crowded = placed(small, ["quick"] * (stages + 3), stages, BOUNDS)
+    assert all(crowded.stages), "though they fit one stage alone"
+    assert sum(map(len, crowded.stages)) + len(crowded.standbys) == stages + 3
+
+
+@pytest.mark.parametrize(
+    ("microbatches", "seconds"),
+    [
+        (1, 3.0),  # one quick card has all the work
+        (3, 6.0),  # two, and one for each slow card would take as long
+        (4, 6.0),
+        (5, 9.0),  # three, and one for each slow card
+        (400, 600.0),
+    ],
+)
+def test_a_microbatch_is_computed_by_one_card(microbatches: int, seconds: float) -> None:
+    """A quick card takes 3 s for a microbatch, a slow one 6 s."""
+    run = manifest(model={"cuts": [4]})
+    found = kinds(run, 1 << 40, [Times(1.0, 2.0)] * 2)
+    row, rows = row_of(found, [["quick", "slow", "slow"], ["quick"]], microbatches)
+    assert rows == 1
+    assert microbatches * row[0].both_s == pytest.approx(seconds)
+    assert row[0].backward_s == pytest.approx(2 * row[0].forward_s) and row[1].both_s == pytest.approx(3.0)
+
+
+def uneven(most: int, microbatches: int) -> RunManifest:
+    """One layer and three layers by turns."""
+    return manifest(
+        model={"cuts": [1, 4, 5], "layers": 8, "vocab_size": 300, "dim": 1024, "heads": 16, "ffn_dim": 2816},
+        swarm={"replicas": 1, "max_replicas": most},
+        batch={"microbatches": microbatches},
+    )
+
+
+def test_cards_without_a_microbatch_are_told_and_do_not_help() -> None:
+    found = outlook(uneven(5, 2), "rtx3060:12", None)
+    assert cards_by_stage(found) == [2, 4, 2, 4]
+    slowest = max(each.forward_s + each.backward_s for each in found.placements)
+    assert found.own.forecast.compute_s == pytest.approx(slowest), "two cards of four have one microbatch each"
+    assert "2 of 4 cards of stage 1 get none of 2 microbatches" in found.warnings
+
+
+def cards_by_stage(found: Outlook) -> list[int]:
+    stages = 1 + max(each.stage for each in found.placements)
+    return [sum(each.count for each in found.placements if each.stage == stage) for stage in range(stages)]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "most", "microbatches", "cards", "stages", "standbys"),
+    [
+        (2, 0, 16, 8, [2, 2, 2, 2], 0),
+        (2, 0, 16, 6, [1, 2, 1, 2], 0),
+        (2, 2, 16, 12, [2, 2, 2, 2], 4),
+        (2, 0, 3, 16, [3, 3, 3, 3], 4),
+        (1, 5, 16, 12, [2, 4, 2, 4], 0),
+    ],
+)
+def test_cards_are_placed_as_the_coordinator_places_peers(
+    replicas: int, most: int, microbatches: int, cards: int, stages: list[int], standbys: int
+) -> None:
+    """Each stage first gets its planned replicas, then the slowest stages get more. None gets more than it may have, or
+    more than there are microbatches.
+    """
+    run = uneven(most, microbatches)
+    run = run.model_copy(update={"swarm": run.swarm.model_copy(update={"replicas": replicas})})
+    found = outlook(run, f"rtx3060:{cards}", Line(10e6, 10e6, 0.05))
+    assert cards_by_stage(found) == stages
+    assert found.rows == min(stages)
+    assert sum(each.count for each in found.standbys) == standbys
+    assert ("stand by" in seen(found)) == bool(standbys)
+    assert to_json(found)["standbys"] == ([{"card": "rtx3060", "count": standbys, "lacks": 0}] if standbys else [])
+
+
+def test_a_card_gets_only_stages_that_it_fits_and_a_place_that_becomes_free_is_taken() -> None:
+    run = manifest(model={"cuts": [1, 4, 6]})
+    needs, stages = dry_run(run).stages, run.model.stages
+    first, second, *_ = sorted((need.least.device, stage) for stage, need in enumerate(needs))
+    assert first[0] < second[0]
+    times = [Times(1.0, 2.0)] * stages
+    large, small = Kind("large", 1 << 40, needs, times), Kind("small", first[0], needs, [Times(2.0, 4.0)] * stages)
+    tiny = Kind("tiny", first[0] - 1, needs, [Times(4.0, 8.0)] * stages)
+    names = ["tiny", "small", "small"] + ["large"] * stages
+    found = placed({"large": large, "small": small, "tiny": tiny}, names, stages, Bounds(1, 2, 60.0))
+    assert "small" in found.stages[first[1]] and "tiny" in found.standbys
+    assert all("small" not in crew for stage, crew in enumerate(found.stages) if stage != first[1])
+    alone = placed({"large": large, "small": small}, ["large"] * (stages - 1) + ["small"], stages, Bounds(1, 1, 60.0))
+    assert alone.stages[first[1]] == ["small"] and not alone.standbys, "the large ones are left to the other stages"
 
 
 def test_a_card_that_is_too_small_says_by_how_much_and_one_that_is_tight_computes_again() -> None:
@@ -161,6 +276,9 @@ def test_people_and_programs_are_told_the_same() -> None:
     found = outlook(run, "rtx4090:4,rtx3060:8", Line(10e6, 10e6, 0.05))
     told = json.loads(json.dumps(to_json(found)))
     assert sum(each["count"] for each in told["placements"]) == 12
+    assert {each["has"] for each in told["placements"]} == {
+        free_on(card) - (1 << 30) for card in ("rtx4090", "rtx3060")
+    }
     own = told["own"]
     assert own["step_s"] == pytest.approx(own["compute_s"] + own["fill_s"] + own["wire_s"] + own["reduce_s"])
     text = seen(found)
@@ -299,19 +417,71 @@ def test_offload_and_recomputed_layers_each_make_room_for_a_larger_stage() -> No
     run = manifest(
         model={
             "vocab_size": 512,
-            "dim": 2048,
+            "dim": 1024,
             "layers": 6,
-            "heads": 32,
+            "heads": 16,
             "kv_heads": 8,
-            "ffn_dim": 5632,
+            "ffn_dim": 2816,
             "context": 2048,
             "cuts": [1, 5],
         },
         batch={"sequences": 2, "sequence_length": 2048},
     )
     found = capacities(run, Mode("cuda", "bf16"))
-    assert [each.gib for each in found[::4]] == [8, 12, 24]
+    assert [each.gigabytes for each in found[::4]] == [8, 12, 24]
     for plain, again, offloaded, both in zip(*(found[first::4] for first in range(4)), strict=True):
         assert plain.layers < again.layers < both.layers and plain.layers < offloaded.layers < both.layers
         assert both.host > 20 * both.parameters > plain.host
     assert capacities(run, Mode()) == ()
+
+
+def wide(layers: int) -> RunManifest:
+    """Two stages of layers of 51 million parameters."""
+    shape = {"vocab_size": 512, "dim": 2048, "heads": 32, "kv_heads": 8, "ffn_dim": 5632, "context": 2048}
+    return manifest(model={**shape, "layers": layers, "cuts": [layers // 2]})
+
+
+def test_a_run_that_fits_no_card_is_given_no_advice() -> None:
+    found = outlook(wide(16), "rtx2060:2", Line(10e6, 10e6, 0.05))
+    assert found.advice is None and found.soonest is None
+    assert [each.split(":")[0] for each in found.warnings[:2]] == [
+        f"no card can hold stage {stage}" for stage in (0, 1)
+    ]
+    assert "--offload does not suffice" in found.warnings[0] and "rtx2060" in found.warnings[0]
+    told, text = to_json(found), seen(found)
+    assert told["advice"] is None and told["soonest"] is None and told["warnings"] == list(found.warnings)
+    assert "warning: no card can hold stage 1" in text
+    assert "comes soonest" not in text and "is reached by" not in text and "none of these" not in text
+
+
+def test_a_card_that_needs_offload_is_told_with_the_memory_of_its_host() -> None:
+    run = wide(18)
+    few = run.swarm.model_copy(update={"replicas": 1, "max_replicas": 1})
+    [spare] = outlook(run.model_copy(update={"swarm": few}), "rtx3060:3", None).standbys
+    assert (spare.count, spare.lacks) == (1, 0), "it fits with --offload, but both stages are full"
+    found = outlook(run, "rtx3060:2", None)
+    assert all(each.lacks and each.offload_host for each in found.placements)
+    assert "swarm.replicas = 2, but a stage gets 1: the run begins 600 s" in found.warnings[2]
+    assert not outlook(manifest(), "rtx3060:8", None).warnings
+    assert len(found.warnings) == 3 and "1 × rtx3060 can hold stage 0 only with --offload" in found.warnings[0]
+    assert found.soonest is not None and "warning: 1 × rtx3060 can hold stage 1 only with" in seen(found)
+    assert "swarm.replicas = 2, but a stage gets 1: the run begins 600 s" in found.warnings[2]
+    assert not outlook(manifest(), "rtx3060:8", None).warnings
+
+
+def test_the_largest_stages_are_those_of_the_docs() -> None:
+    shape = {"vocab_size": 512, "dim": 2048, "layers": 6, "heads": 32, "kv_heads": 8, "ffn_dim": 5632, "context": 2048}
+    narrow = {"residual": "subspace", "subspace_dim": 128, "tail_layers": 0, "cuts": [1, 5]}
+    run = manifest(model={**shape, **narrow}, batch={"sequences": 2, "sequence_length": 2048})
+    text = (Path(peers.__file__).parents[1] / "docs" / "gpu.md").read_text()
+    table = [
+        [part.strip() for part in line.split("|")[1:-1]]
+        for line in text.splitlines()
+        if line.startswith(("| 8 GB |", "| 12 GB |", "| 24 GB |"))
+    ]
+    found = capacities(run, Mode("cuda", "bf16"))
+    told = []
+    for each in zip(*(found[first::4] for first in range(4)), strict=True):
+        cells = [f"{way.layers}, {way.parameters / 1e9:.2f}" for way in each]
+        told.append([f"{each[0].gigabytes} GB", *cells, f"{each[-1].host / 1e9:.0f} GB"])
+    assert told == [[cell.replace(" layers", "").replace(" billion parameters", "") for cell in row] for row in table]
