@@ -2,8 +2,8 @@
 
 All figures are from the tables of docs/compression.md and docs/averaging.md. A gap is the held-out loss of a run
 against that of its control, in per cent. The control has the same modules, no codec and exact sums. The figures are
-those of small models (d = 256 and less) and short runs with AdamW, mostly of one seed: differences below 0.3 % are noise. A way
-that was not measured has no figure here.
+those of small models (d = 256 and less) and short runs with AdamW, mostly of one seed: differences below 0.3 % are
+noise. With Muon, narrow boundaries cost more (docs/optimizers.md). A way that was not measured has no figure here.
 """
 
 from __future__ import annotations
