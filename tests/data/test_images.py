@@ -75,7 +75,10 @@ def test_classes_in_the_first_place_are_noticed(tmp_path: Path) -> None:
 
 def test_a_corpus_of_images_takes_the_place_of_one_of_text(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
-    prepare_images(digits(), tmp_path)
+    with pytest.raises(CorpusError, match=r"contains tokenizer\.json, but no corpus\.json .*--force"):
+        prepare_images(digits(), tmp_path)
+    assert (tmp_path / "tokenizer.json").read_text() == "{}"
+    prepare_images(digits(), tmp_path, force=True)
     assert not (tmp_path / "tokenizer.json").exists()
 
 
