@@ -49,6 +49,8 @@ class Tokenizer:
             inner.model.dropout = None
         # The text of a special token within a document must not be encoded as this token.
         inner.encode_special_tokens = True
+        for told in end_of_text.specials(raw, origin):
+            _check_number(inner, told.token, told.number, origin)
         vocabulary = inner.get_vocab(with_added_tokens=True)
         end = end_of_text.marked(json.loads(raw))
         ends = [name for name in _KNOWN_ENDS if name in vocabulary]
@@ -180,6 +182,19 @@ class Tokenizer:
 
 def _number(value: object) -> int | None:
     return value if type(value) is int else None
+
+
+def _check_number(inner: tokenizers.Tokenizer, token: str, number: int, origin: str) -> None:
+    """Refuse an added token to which the library gives another id than the file does. Raises CorpusError.
+
+    The library numbers added tokens anew if their ids overlap with those of the vocabulary, or leave a gap. Then a text
+    would end with a token of another meaning.
+    """
+    if token and (given := inner.token_to_id(token)) != number:
+        raise CorpusError(
+            f"{origin} gives the added token {token!r} the id {number}, but the tokenizers library gives it "
+            f"{given}: correct the ids under added_tokens, which must follow those of the vocabulary without a gap"
+        )
 
 
 def _beginning(inner: tokenizers.Tokenizer) -> tuple[int, ...]:
