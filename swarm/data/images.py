@@ -87,7 +87,7 @@ def read_images(path: Path, name: str = "", licence: str = "") -> Images:
             _opened(path) as file,
             warnings.catch_warnings(action="ignore", category=UserWarning),  # of an empty file, refused below
         ):
-            values = np.loadtxt(file, delimiter=",", ndmin=2)
+            values = np.loadtxt(file, delimiter=",", ndmin=2, comments=None)
     except FileNotFoundError:
         raise CorpusError(f"{path} does not exist") from None
     except (ValueError, gzip.BadGzipFile, EOFError, zlib.error) as error:

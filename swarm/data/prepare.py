@@ -30,6 +30,8 @@ TRAINING_CHARACTERS = 1 << 28
 """Largest number of characters on which the tokenizer is trained, from the start of the training split."""
 
 _BATCH_CHARACTERS = 1 << 20
+_BATCH_PORTIONS = 1 << 14
+"""Texts that are encoded at once: each takes about a kilobyte, however short it is."""
 _LOST_SHOWN = 8
 
 Progress = Callable[[str, int, int | None], None]
@@ -210,7 +212,7 @@ def _batches(portions: Iterable[_Portion]) -> Iterator[list[_Portion]]:
     for portion in portions:
         batch.append(portion)
         characters += len(portion.text)
-        if characters >= _BATCH_CHARACTERS:
+        if characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_PORTIONS:
             yield batch
             batch, characters = [], 0
     if batch:

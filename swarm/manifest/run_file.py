@@ -56,6 +56,7 @@ class RunFile(Tables):
         return found
 
 
+_MAX_BYTES = 1 << 20
 _MOST_DIGITS = 4300
 """Python refuses to read longer numbers."""
 _LONG_NUMBER = re.compile(rf"[0-9_]{{{_MOST_DIGITS + 1},}}")
@@ -65,7 +66,11 @@ _HAS_LONG_NUMBER = f"contains a number of more than {_MOST_DIGITS:,} digits: wri
 def load_run_file(path: Path, overrides: Iterable[str] = ()) -> RunFile:
     """Read RUN.toml and apply `a.b=c` overrides (values in TOML syntax, or bare strings). Raises ManifestError."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")  # some editors begin a file with a byte order mark
+        with path.open("rb") as file:
+            raw = file.read(_MAX_BYTES + 1)
+        if len(raw) > _MAX_BYTES:
+            raise ManifestError(f"{path} has more than {_MAX_BYTES:,} bytes, so it is no run file: name the right one")
+        text = raw.decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except FileNotFoundError:
         raise ManifestError(f"no run file {path}: make one with `swarm-peer init {path}`") from None
     except IsADirectoryError:

@@ -50,6 +50,7 @@ def test_what_an_editor_adds_changes_nothing(raw: bytes, tmp_path: Path) -> None
         (b"[run]\nstepps = 6", r"unknown key run\.stepps; the nearest known key is run\.steps$"),
         (b"[run]\nmicrobatches = 6", r"unknown key run\.microbatches; microbatches belongs to the table \[batch\]$"),
         (b"steps = 6", r"unknown key steps; steps belongs to the table \[run\]$"),
+        (b"#" * (1 << 20) + b"\n", "has more than 1,048,576 bytes, so it is no run file: name the right one"),
         (b"run = 5", "run: this is a table: write its keys, each with a value"),
         (b'[run]\nname = "' + b"x" * 9000 + b'"', "run.name: write up to 64 letters"),
         (b"[" + b"x" * 9000 + b"]\n", "unknown key x{80};"),

@@ -92,6 +92,7 @@ def test_a_corpus_of_images_takes_the_place_of_one_of_text(tmp_path: Path) -> No
         ("1,2,3,4,0\n1,2,3,1e300,1\n", "not integers from 0"),
         ("1,2,3,4,0\n1,2,3,4,0\n", "number of classes 1,"),
         ("a,b\n", "not a CSV file"),
+        ("1,2,3,4,0\n#1,2,3,4,1\n1,2,3,4,1\n", "not a CSV file of numbers: could not convert string '#1'"),
         ("1,2,3,4,0\n1,2\n", "not a CSV file"),
         ("", "0 pixels"),
     ],

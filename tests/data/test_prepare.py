@@ -299,6 +299,25 @@ def test_a_long_text_is_encoded_in_parts_and_gets_the_same_tokens(tmp_path: Path
     assert ends == len(rows) and section.vocab_size == tokenizer.vocab_size
 
 
+def test_many_short_texts_are_encoded_a_few_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A file of 13 MB took 1.15 GB: each text takes a kilobyte while it is encoded."""
+    rows = [f"{number:x}" for number in range(3000)]
+    source = Source("short", "CC0-1.0", lambda: iter(rows))
+    prepare(source, tmp_path / "whole", vocab_size=300, heldout_fraction=0.3)
+    monkeypatch.setattr(sys.modules["swarm.data.prepare"], "_BATCH_PORTIONS", 256)
+    most = 0
+    encode = Tokenizer.encode
+
+    def watched(self: Tokenizer, texts: list[str]) -> list[list[int]]:
+        nonlocal most
+        most = max(most, len(texts))
+        return encode(self, texts)
+
+    monkeypatch.setattr(Tokenizer, "encode", watched)
+    prepare(source, tmp_path / "parts", vocab_size=300, heldout_fraction=0.3)
+    assert most == 256 and contents(tmp_path / "whole") == contents(tmp_path / "parts")
+
+
 def split_tokens(folder: Path, name: str) -> np.ndarray:
     return np.concatenate([np.fromfile(path, dtype="<u2") for path in sorted(folder.glob(f"{name}-*.bin"))])
 
