@@ -66,10 +66,9 @@ def _replaceable(out_dir: Path, force: bool) -> list[str]:
     held = _held(out_dir)
     named = set() if held is None else {CORPUS_FILE, *_files(held)}
     if not force and (unnamed := [path.name for path in found if path.name not in named]):
-        known = f"no {CORPUS_FILE} that can be read" if held is None else f"a {CORPUS_FILE} that does not name it"
+        known = "but no corpus.json that can be read" if held is None else "but a corpus.json that does not name it"
         raise CorpusError(
-            f"{out_dir} contains {min(unnamed)}, but {known}: name an empty folder with --out, or replace it "
-            "with --force"
+            f"{out_dir} contains {min(unnamed)}, {known}: name an empty folder with --out, or replace it with --force"
         )
     return sorted((path.name for path in found), key=lambda name: name != CORPUS_FILE)
 
