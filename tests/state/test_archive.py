@@ -224,11 +224,9 @@ def test_two_observers_with_one_home_fetch_a_shard_at_once(tmp_path: Path) -> No
     sent = (state(1.0), meta(0, 10))
     first, second = (Archive(tmp_path, RUN, stages=1, keep=1).receive(0, 10, file_hash(*sent)) for _ in range(2))
     header, *chunks = iter_chunks(*sent)
-    for writer in (first, second):
-        writer.feed(header)
-    for chunk in chunks:
+    for chunk in (header, *chunks):
         second.feed(chunk)
-        first.feed(chunk)
+    first.feed(header)  # this once emptied the file of the other one
     second.commit()
     first.abort()
     assert Archive(tmp_path, RUN, stages=1, keep=1).newest() == 10
