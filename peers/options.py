@@ -29,6 +29,18 @@ def is_invite(text: str) -> bool:
     return text == "-" or text.startswith("@") or re.match(r"swarm\d+-", text) is not None
 
 
+def check_replaced(path: Path, start: bytes, what: str, option: str) -> None:
+    """Refuse to replace a file that does not begin with `start`, as an earlier `what` does. Raises typer.BadParameter,
+    OSError.
+    """
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        found = file.read(len(start))
+    if found and found.lower() != start:
+        raise typer.BadParameter(f"{path} exists and is no {what}: name another file", param_hint=option)
+
+
 def parse_rate(text: str) -> int:
     """Read a rate in bytes/s, such as `20Mbit`, `2.5MB` or `800 kbit/s`. Raises typer.BadParameter."""
     match = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([kKmMgG]?)(bit|bps|B)(?:/s)?\s*", text)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import glob
 import os
 import tempfile
 from collections.abc import Iterator
@@ -26,27 +28,99 @@ def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
     made: some file systems refuse to change them.
 
     If the block raises, or the disk is full (OSError, naming `path`), `path` is unchanged and no other file remains.
+    Two writers of one `path` write two files, and the one that ends last counts. What a killed writer leaves behind is
+    removed by the next writer of `path`.
     """
-    temporary = path.with_name(path.name + TEMPORARY)
+    temporary, file = unfinished_file(path, private=private)
     try:
-        with open(temporary, "wb", buffering=0, opener=_only_ours if private else None) as file:
-            yield file
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with file:
+            try:
+                yield file
+                os.fsync(file.fileno())
+                temporary.replace(path)  # while the lock is held: without it, the file would pass for a torn one
+            except BaseException:
+                drop_unfinished(temporary, file)
+                raise
         sync_folder(path.parent)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    except OSError as error:
         # write() and fsync() name the error, but not the file
-        if isinstance(error, OSError) and error.errno and error.filename in (None, str(temporary)):
+        if error.errno and error.filename in (None, str(temporary)):
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 
+def unfinished_file(path: Path, *, private: bool = False) -> tuple[Path, BinaryIO]:
+    """A new file to write beside `path`, with its name, which no living writer uses. Raises OSError naming `path`.
+
+    It is locked while it is open. Once it is closed, the next writer of `path` removes it.
+    """
+    number = 0
+    while True:
+        temporary = path.with_name(f"{path.name}.part{number}{TEMPORARY}")
+        try:
+            file = open(temporary, "xb", buffering=0, opener=_only_ours if private else None)  # noqa: SIM115
+        except FileExistsError:
+            number += not _gone(temporary)
+            continue
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        if _is_locked(file, temporary):
+            return temporary, file
+        file.close()
+
+
+def drop_unfinished(temporary: Path, file: BinaryIO) -> None:
+    """Remove an unfinished file, which is still open, and not one of another writer that has taken its name."""
+    with contextlib.suppress(OSError):
+        if _is_named(file.fileno(), temporary):
+            temporary.unlink()
+
+
 def _only_ours(path: str, flags: int) -> int:
-    with contextlib.suppress(FileNotFoundError):  # a torn one may have other permissions
-        os.unlink(path)
-    return os.open(path, flags | os.O_EXCL, 0o600)
+    return os.open(path, flags, 0o600)
+
+
+def _is_locked(file: BinaryIO, temporary: Path) -> bool:
+    """Lock a new file. False if another writer has taken it for a torn one meanwhile, and removes it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # this disk has no locks, so nobody removes the file
+        return True
+    return _is_named(file.fileno(), temporary)
+
+
+def _gone(temporary: Path) -> bool:
+    """Remove a torn file: nobody has locked it. False if its writer lives, or if it cannot be known or removed."""
+    try:
+        torn = os.open(temporary, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    try:
+        fcntl.flock(torn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_named(torn, temporary):  # else another writer has already removed it
+            os.unlink(temporary)
+    except OSError:
+        return False
+    finally:
+        os.close(torn)
+    return True
+
+
+def _is_named(handle: int, path: Path) -> bool:
+    """Whether `path` is the name of this open file."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def torn(path: Path) -> list[Path]:
+    """What killed writers of `path` have left. Meaningless while one of them lives."""
+    return sorted(path.parent.glob(f"{glob.escape(path.name)}.part*{TEMPORARY}"))
 
 
 def write_whole(file: BinaryIO, part: bytes | memoryview) -> None:

@@ -151,7 +151,7 @@ def load(path: Path) -> Scenario:
     """Read and check a scenario. Raises ScenarioError, OSError."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # the parser also raises others than TOMLDecodeError
         raise ScenarioError(f"{path} is not TOML: {error}") from None
     try:
         return read(Table(raw, ""), path)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from peers.options import Announce, Bootstrap, Dashboard, Json, MaxRate, Set, TensorBoard, parse_line
+from peers.options import Announce, Bootstrap, Dashboard, Json, MaxRate, Set, TensorBoard, check_replaced, parse_line
 from peers.options import Home as HomeOption
 from peers.run.forecast import Line
 from peers.run.home import COORDINATOR_HOME
@@ -100,6 +100,8 @@ def command(
         raise typer.BadParameter("it has an effect only with --dry-run", param_hint="--gpu")
     if line is not None and gpu is None:
         raise typer.BadParameter("also name the cards, with --gpu", param_hint="--line")
+    if invite_file is not None:
+        check_replaced(invite_file, b"swarm", "invite", "--invite-file")
     place = None if dashboard is None else Place.parse(dashboard)
     run = resolve_run(path, overrides or ())
     console = Console(highlight=False)

@@ -52,6 +52,10 @@ def command(
     from swarm.state.generate import generate
     from swarm.state.whole import Source
 
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise typer.BadParameter("it is not UTF-8: give it in this encoding", param_hint="PROMPT") from None
     refused = Refused()
     model: Source
     if export is None:

@@ -6,7 +6,7 @@ The module's name is a Python keyword, so it is imported by name, like all comma
 from __future__ import annotations
 
 import json
-import shutil
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,6 +59,7 @@ def command(
     from peers.runtime.signals import treat_all_as_ctrl_c
     from swarm.atomic import atomic_file, write_whole
     from swarm.models import cuts
+    from swarm.side_folder import side_folder
     from swarm.state.error import StateError
     from swarm.state.import_record import write_record
     from swarm.state.initial import write_initial
@@ -66,10 +67,10 @@ def command(
     from swarm.state.pretrained.source import open_pretrained
 
     path = out / RUN_FILE
-    if out.resolve() == source.resolve():
-        raise ManifestError(f"--out {out} is SOURCE itself, whose tokenizer.json would be lost: choose another --out")
-    if not force and (there := [out / name for name in WRITTEN if (out / name).exists()]):
-        raise ManifestError(f"{there[-1]} exists: choose another --out, or overwrite it with --force")
+    _refuse_to_lose(source, "SOURCE", out)
+    if tokenizer is not None:
+        _refuse_to_lose(tokenizer, "--tokenizer", out)
+    _refuse_to_overwrite(out, force)
     found = open_pretrained(source, tokenizer, end)
     if untie and not found.tied:
         raise ManifestError(f"--untie: embedding and head of {source} are two matrices already; leave it out")
@@ -85,12 +86,14 @@ def command(
     )
     described = named_run(name)
     treat_all_as_ctrl_c()  # so that unfinished files are removed
-    side = out / ".importing"
-    shutil.rmtree(side, ignore_errors=True)
-    try:
-        sha256 = write_initial(side / "parameters", found.tensors)
-        write_record(side / "parameters", model, sha256)
-        with atomic_file(side / "tokenizer.json") as file:
+    with side_folder(out, ".importing") as side:
+        _refuse_to_overwrite(out, force)  # what came since the first look, or was moved back
+        try:
+            sha256 = write_initial(side.new / "parameters", found.tensors)
+        except StateError as error:
+            raise StateError(source, str(error)) from None
+        write_record(side.new / "parameters", model, sha256)
+        with atomic_file(side.new / "tokenizer.json") as file:
             write_whole(file, found.tokenizer)
         run = RunFile(
             run=described,
@@ -99,12 +102,8 @@ def command(
             optimizer=OptimizerSection(learning_rate=LEARNING_RATE),
             initial=RunFile.Initial(sha256=sha256),
         )
-        write_run_file(side / RUN_FILE, run)
-        _publish(side, out)
-    except StateError as error:
-        raise StateError(source, str(error)) from None
-    finally:
-        shutil.rmtree(side, ignore_errors=True)
+        write_run_file(side.new / RUN_FILE, run)
+        side.publish(WRITTEN, _refuse_to_overwrite(out, force))
     if as_json:
         print(
             json.dumps(
@@ -128,16 +127,24 @@ def command(
     )
 
 
-def _publish(side: Path, out: Path) -> None:
-    """Move the new import into place. The files of an earlier import are removed only now, its RUN.toml first."""
-    from swarm.atomic import sync_folder
-
-    for name in reversed(WRITTEN):
-        if (out / name).exists():
-            (out / name).replace(side / f"old-{name}")
+def _refuse_to_lose(read: Path, what: str, out: Path) -> None:
+    """Refuse to read a file or folder that this import replaces. Raises ManifestError."""
+    real = read.resolve()
+    if real == out.resolve():
+        raise ManifestError(f"--out {out} is {what} itself, whose tokenizer.json would be lost: choose another --out")
     for name in WRITTEN:
-        (side / name).replace(out / name)
-    sync_folder(out)
+        if real.is_relative_to((out / name).resolve()):
+            raise ManifestError(f"{what} {read} would be lost: this import writes {out / name}: choose another --out")
+
+
+def _refuse_to_overwrite(out: Path, force: bool) -> list[str]:
+    """The files of an earlier import in `out`, which the new one replaces, RUN.toml first. Raises ManifestError if
+    there are any and `force` is not set.
+    """
+    there = [name for name in reversed(WRITTEN) if os.path.lexists(out / name)]
+    if there and not force:
+        raise ManifestError(f"{out / there[0]} exists: choose another --out, or overwrite it with --force")
+    return there
 
 
 def _count(found: PretrainedModel) -> int:

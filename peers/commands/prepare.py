@@ -181,7 +181,7 @@ def _percent(fraction: float) -> str:
 def _show_images(section: DataSection, out: Path, images: Images) -> None:
     row = section.pixels + 1
     train, heldout = (sum(shard.tokens for shard in split) // row for split in (section.train, section.heldout))
-    print(f"corpus {section.name} in {out}")
+    print(f"corpus {printable(section.name)} in {printable(str(out))}")
     print(f"  {train:,} training and {heldout:,} held-out images of {section.pixels} pixels, {section.classes} classes")
     if absent := images.absent:
         more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
@@ -189,23 +189,23 @@ def _show_images(section: DataSection, out: Path, images: Images) -> None:
     if images.class_seems_first:
         print("  is the class the last number of each line? The first numbers look like classes")
     print(f"  entropy of the classes {section.unigram_entropy:.4f} nats per image: a model must get below it")
-    print(f"  licence: {section.licence or 'not stated (--licence)'}")
+    print(f"  licence: {printable(section.licence) or 'not stated (--licence)'}")
     print("next: swarm-peer init --preset digits, then swarm-peer coordinate RUN.toml --dry-run")
 
 
 def _show(section: DataSection, out: Path, sight: Sight, passed_over: Sequence[Path]) -> None:
     train, heldout = (sum(shard.tokens for shard in split) for split in (section.train, section.heldout))
     size = (train + heldout) * (2 if section.dtype == "uint16" else 4)
-    print(f"corpus {section.name} in {out}")
+    print(f"corpus {printable(section.name)} in {printable(str(out))}")
     print(f"  {sight.documents:,} documents; the first line to be trained on: {printable(sight.first_line)[:_SHOWN]!r}")
     _show_losses(sight)
     if passed_over:
         kinds = Counter(path.suffix or path.name for path in passed_over)
-        told = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(8))
+        told = ", ".join(f"{count} {printable(kind)}" for kind, count in kinds.most_common(8))
         print(f"  ignored, because such files hold no text: {told}")
     print(f"  {train:,} training and {heldout:,} held-out tokens, {amount(size)}")
     print(f"  tokenizer of {section.vocab_size:,} tokens, {section.bytes_per_token:.2f} bytes per token")
     print(f"  unigram entropy {section.unigram_entropy:.4f} nats per token: a model must get below it")
     print(f"  tokenizer SHA-256 {section.tokenizer_sha256}")
-    print(f"  licence: {section.licence or 'not stated (--licence)'}")
+    print(f"  licence: {printable(section.licence) or 'not stated (--licence)'}")
     print("next: swarm-peer coordinate RUN.toml --dry-run, then without --dry-run")

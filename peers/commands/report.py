@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from peers.options import check_replaced
+
 
 def command(
     homes: Annotated[
@@ -27,6 +29,7 @@ def command(
     from swarm.atomic import atomic_file, write_whole
     from swarm.events.wording import amount
 
+    check_replaced(out, b"<!doctype html", "report", "--out")
     treat_all_as_ctrl_c()  # so that an unfinished file is removed
     found = [logged_home(home).path for home in homes] if homes else [logged_home(None).path]
     text = report(found, public=public).encode()

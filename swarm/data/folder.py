@@ -1,7 +1,7 @@
 """The folder of a prepared corpus: shards, a tokenizer (for text), and `corpus.json` with the hashes of all files.
 
-All files are first written to a temporary folder inside it, and `corpus.json` is moved last, so that a killed process
-leaves either no corpus.json or the previous one.
+All files are first written to a side folder inside it (swarm/side_folder.py), and `corpus.json` is moved last, so that
+a killed process leaves either no corpus.json or the previous one.
 """
 
 from __future__ import annotations
@@ -9,20 +9,21 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
-import shutil
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from swarm.atomic import sync_folder
+from swarm.atomic import atomic_file, write_whole
 from swarm.data.corpus_error import CorpusError
-from swarm.data.shards import naming
 from swarm.manifest import DataSection
+from swarm.side_folder import SideFolder, side_folder
 
 CORPUS_FILE = "corpus.json"
 TOKENIZER_FILE = "tokenizer.json"
 _SIDE_FOLDER = ".preparing"
+_LIKE_OURS = re.compile(r"corpus\.json|tokenizer\.json|(train|heldout)-\d{5,}\.bin")
 
 
 def read_corpus(directory: Path) -> DataSection:
@@ -35,31 +36,41 @@ def read_corpus(directory: Path) -> DataSection:
             f"no prepared corpus in {directory}: make one with `swarm-peer prepare --out {directory}`"
         ) from None
     except (ValidationError, ValueError, RecursionError) as error:
-        raise CorpusError(f"{path} cannot be read ({error}): run `swarm-peer prepare` again") from None
+        raise CorpusError(f"{path} cannot be read ({error}): run `swarm-peer prepare --force` again") from None
 
 
-def open_side_folder(out_dir: Path, name: str, force: bool) -> Path:
-    """Create a new temporary folder inside `out_dir` for the files of corpus `name`. Raises CorpusError, OSError.
+@contextlib.contextmanager
+def corpus_folder(out_dir: Path, name: str, force: bool) -> Iterator[SideFolder]:
+    """A side folder inside `out_dir` for the files of corpus `name`, which `publish` moves into place.
 
-    Unless `force` is set, an existing corpus with another name is refused here, before any work.
+    Raises CorpusError, OSError. An existing corpus with another name is refused here, before any work, unless `force`
+    is set. So is a second `prepare` that writes to `out_dir` meanwhile.
     """
     if out_dir.exists() and not out_dir.is_dir():
         raise CorpusError(f"{out_dir} is a file: name a folder to write the corpus to")
-    foreign = [] if not out_dir.is_dir() else [p for p in out_dir.iterdir() if not _is_ours(p.name)]
-    if foreign:
-        raise CorpusError(f"{out_dir} contains other files ({foreign[0].name}): name an empty folder with --out")
-    if not force and (held := _held(out_dir)) is not None and held.name != name:
-        raise _another(out_dir, held)
-    side = out_dir / _SIDE_FOLDER
-    shutil.rmtree(side, ignore_errors=True)
-    side.mkdir(parents=True)
-    return side
+    with side_folder(out_dir, _SIDE_FOLDER) as side:
+        _replaceable(out_dir, force)
+        if not force and (held := _held(out_dir)) is not None and held.name != name:
+            raise _another(out_dir, held)
+        yield side
 
 
-def _is_ours(name: str) -> bool:
-    return name in (CORPUS_FILE, TOKENIZER_FILE, _SIDE_FOLDER) or (
-        name.startswith(("train-", "heldout-")) and name.endswith(".bin")
-    )
+def _replaceable(out_dir: Path, force: bool) -> list[str]:
+    """The files in `out_dir` that a new corpus replaces, corpus.json first. Raises CorpusError if there are others.
+
+    These are the files that a corpus.json names. With `force`, also others that are called like those of a corpus.
+    """
+    found = [path for path in out_dir.iterdir() if path.name != _SIDE_FOLDER] if out_dir.is_dir() else []
+    if foreign := [path.name for path in found if not (_LIKE_OURS.fullmatch(path.name) and path.is_file())]:
+        raise CorpusError(f"{out_dir} contains other files ({min(foreign)}): name an empty folder with --out")
+    held = _held(out_dir)
+    named = set() if held is None else {CORPUS_FILE, *_files(held)}
+    if not force and (unnamed := [path.name for path in found if path.name not in named]):
+        known = "but no corpus.json that can be read" if held is None else "but a corpus.json that does not name it"
+        raise CorpusError(
+            f"{out_dir} contains {min(unnamed)}, {known}: name an empty folder with --out, or replace it with --force"
+        )
+    return sorted((path.name for path in found), key=lambda name: name != CORPUS_FILE)
 
 
 def _held(out_dir: Path) -> DataSection | None:
@@ -77,23 +88,19 @@ def _another(out_dir: Path, held: DataSection) -> CorpusError:
     )
 
 
-def publish(side: Path, out_dir: Path, section: DataSection, force: bool) -> None:
-    """Move the new corpus into place. From the first unlink to the last rename, the folder has no corpus.json.
+def publish(side: SideFolder, out_dir: Path, section: DataSection, force: bool) -> None:
+    """Move the new corpus into place, `corpus.json` last.
 
     Raises CorpusError if `out_dir` contains another corpus and `force` is not set; OSError.
     """
     if not force and (held := _held(out_dir)) is not None and held != section:
         raise _another(out_dir, held)
-    description = side / CORPUS_FILE
-    with naming(out_dir / CORPUS_FILE), description.open("w", encoding="utf-8") as file:
-        json.dump(section.model_dump(mode="json"), file, indent=2)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    (out_dir / CORPUS_FILE).unlink(missing_ok=True)
-    for old in [*out_dir.glob("train-*.bin"), *out_dir.glob("heldout-*.bin"), out_dir / TOKENIZER_FILE]:
-        old.unlink(missing_ok=True)
-    names = [shard.file for shard in itertools.chain(section.train, section.heldout)]
-    for name in (*([TOKENIZER_FILE] if section.kind == "text" else ()), *names, CORPUS_FILE):
-        (side / name).replace(out_dir / name)
-    sync_folder(out_dir)
+    with atomic_file(side.new / CORPUS_FILE) as file:
+        write_whole(file, (json.dumps(section.model_dump(mode="json"), indent=2) + "\n").encode())
+    side.publish([*_files(section), CORPUS_FILE], _replaceable(out_dir, force))
+
+
+def _files(section: DataSection) -> list[str]:
+    """The names of a corpus's files, without that of its description."""
+    tokenizer = [TOKENIZER_FILE] if section.kind == "text" else []
+    return [*tokenizer, *(shard.file for shard in itertools.chain(section.train, section.heldout))]

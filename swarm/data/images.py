@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import math
-import shutil
 import warnings
 import zlib
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import TextIO, cast
 import numpy as np
 
 from swarm.data.corpus_error import CorpusError
-from swarm.data.folder import open_side_folder, publish
+from swarm.data.folder import corpus_folder, publish
 from swarm.data.shards import ShardWriter, dtype_for
 from swarm.data.split import check_fraction, is_heldout, unigram_entropy
 from swarm.manifest import DataSection
@@ -88,7 +87,7 @@ def read_images(path: Path, name: str = "", licence: str = "") -> Images:
             _opened(path) as file,
             warnings.catch_warnings(action="ignore", category=UserWarning),  # of an empty file, refused below
         ):
-            values = np.loadtxt(file, delimiter=",", ndmin=2)
+            values = np.loadtxt(file, delimiter=",", ndmin=2, comments=None)
     except FileNotFoundError:
         raise CorpusError(f"{path} does not exist") from None
     except (ValueError, gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -131,9 +130,8 @@ def prepare_images(images: Images, out_dir: Path, *, heldout_fraction: float = 0
         if not len(rows):
             raise CorpusError(f"the {split} split of {images.name} ({len(held)} images) is empty: change --heldout")
     vocabulary = max(images.levels, images.classes)
-    side = open_side_folder(out_dir, images.name, force)
-    try:
-        writers = {split: ShardWriter(side, split, dtype_for(vocabulary), SHARD_IDS) for split in parts}
+    with corpus_folder(out_dir, images.name, force) as side:
+        writers = {split: ShardWriter(side.new, split, dtype_for(vocabulary), SHARD_IDS) for split in parts}
         for split, rows in parts.items():
             writers[split].write(rows.reshape(-1))
         counts = {split: np.bincount(rows[:, -1], minlength=images.classes) for split, rows in parts.items()}
@@ -150,6 +148,4 @@ def prepare_images(images: Images, out_dir: Path, *, heldout_fraction: float = 0
             unigram_entropy=unigram_entropy(counts["heldout"], counts["train"]),
         )
         publish(side, out_dir, section, force)
-    finally:
-        shutil.rmtree(side, ignore_errors=True)
     return section

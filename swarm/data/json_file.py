@@ -11,7 +11,10 @@ from swarm.data import formats
 from swarm.data.corpus_error import CorpusError
 from swarm.data.field import MAX_TEXT, nearest, text_in
 from swarm.data.text_file import lines
+from swarm.events.wording import amount
 
+MAX_LIST = 1 << 28
+"""Largest size of a JSON list in bytes: all of its objects are in memory at once, in several times as many bytes."""
 _ONE_A_LINE = "; write each object on one line, such as with `jq -c . FILE`"
 
 
@@ -38,17 +41,21 @@ def read_json(path: Path, field: str) -> Iterator[str]:
 
     Raises CorpusError for other content.
     """
-    first = next((line for _, line in lines(path) if line.strip()), "")
-    try:
-        one_line = isinstance(json.loads(first), dict)
-    except (ValueError, RecursionError):
-        one_line = False
-    if one_line:
+    if _begins_with_a_record(path):
         yield from read_json_lines(path, field)
         return
+    with formats.opened(path) as file:
+        raw = file.read(MAX_LIST + 1)
+    if len(raw) > MAX_LIST:
+        raise CorpusError(
+            f"{path}: is a list of more than {amount(MAX_LIST)}: write each object on one line of another file, such "
+            f"as with `jq -c '.[]' {path.name} > {path.stem}.jsonl`"
+        )
     try:
-        with formats.opened(path) as file:
-            tree = json.loads(file.read().decode("utf-8-sig"))
+        text = raw.decode("utf-8-sig")
+        del raw
+        tree = json.loads(text)
+        del text
     except UnicodeDecodeError as error:
         raise CorpusError(f"{path}: not UTF-8 ({error.reason}); convert the file to UTF-8") from None
     except (ValueError, RecursionError) as error:
@@ -62,6 +69,17 @@ def read_json(path: Path, field: str) -> Iterator[str]:
         )
     for number, record in enumerate(tree if isinstance(tree, list) else [tree], 1):
         yield from _of_record(record, field, f"{path}, entry {number}")
+
+
+def _begins_with_a_record(path: Path) -> bool:
+    """Whether the first line is an object. Of a longer line than an object may have, only the beginning is read."""
+    first = next((line for _, line in lines(path, MAX_TEXT) if line.strip()), "")
+    if not first.lstrip().startswith("{"):
+        return False
+    try:
+        return isinstance(json.loads(first), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _rewrite(path: Path, line: str, error: Exception | None = None) -> str:

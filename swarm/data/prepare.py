@@ -5,7 +5,6 @@ The same input always gives the same bytes.
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,10 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from swarm.atomic import atomic_file, write_whole
 from swarm.data.corpus import Source
 from swarm.data.corpus_error import CorpusError
-from swarm.data.folder import TOKENIZER_FILE, open_side_folder, publish
-from swarm.data.shards import ShardWriter, dtype_for, naming
+from swarm.data.folder import TOKENIZER_FILE, corpus_folder, publish
+from swarm.data.shards import ShardWriter, dtype_for
 from swarm.data.split import check_fraction, is_heldout, unigram_entropy
 from swarm.data.text_parts import parts
 from swarm.data.tokenizer import Tokenizer
@@ -30,6 +30,8 @@ TRAINING_CHARACTERS = 1 << 28
 """Largest number of characters on which the tokenizer is trained, from the start of the training split."""
 
 _BATCH_CHARACTERS = 1 << 20
+_BATCH_PORTIONS = 1 << 14
+"""Texts that are encoded at once: each takes about a kilobyte, however short it is."""
 _LOST_SHOWN = 8
 
 Progress = Callable[[str, int, int | None], None]
@@ -72,8 +74,7 @@ def prepare(
     CorpusError, OSError.
     """
     check_fraction(heldout_fraction)
-    side = open_side_folder(out_dir, source.name, force)
-    try:
+    with corpus_folder(out_dir, source.name, force) as side:
         total: int | None = None
         if tokenizer is not None:
             used = Tokenizer.of_model(tokenizer, end)
@@ -81,12 +82,10 @@ def prepare(
             texts = _TrainingTexts(source, heldout_fraction, on_progress)
             used = Tokenizer.train(texts, vocab_size)
             total = texts.documents if texts.complete else None
-        with naming(out_dir / TOKENIZER_FILE):
-            (side / TOKENIZER_FILE).write_bytes(used.raw)
-        section = _encode(source, side, used, heldout_fraction, shard_tokens, total, on_progress, on_sight)
+        with atomic_file(side.new / TOKENIZER_FILE) as file:
+            write_whole(file, used.raw)
+        section = _encode(source, side.new, used, heldout_fraction, shard_tokens, total, on_progress, on_sight)
         publish(side, out_dir, section, force)
-    finally:
-        shutil.rmtree(side, ignore_errors=True)
     return section
 
 
@@ -213,7 +212,7 @@ def _batches(portions: Iterable[_Portion]) -> Iterator[list[_Portion]]:
     for portion in portions:
         batch.append(portion)
         characters += len(portion.text)
-        if characters >= _BATCH_CHARACTERS:
+        if characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_PORTIONS:
             yield batch
             batch, characters = [], 0
     if batch:

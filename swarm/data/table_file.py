@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from swarm.data import formats
 from swarm.data.corpus_error import CorpusError
 from swarm.data.field import MAX_TEXT, nearest, text_in
 from swarm.data.text_file import ZERO_BYTES
 
+MAX_LINE = 2 * MAX_TEXT
+"""Largest number of characters in a line, which has several cells."""
 _PARQUET_ROWS = 64
 """Number of rows that are decoded at once."""
 _SEPARATORS = (",", ";", "\t", "|")
@@ -28,7 +30,7 @@ def read_table(path: Path, column: str, delimiter: str) -> Iterator[str]:
         try:
             plain = delimiter == "\t" and _is_unquoted(path)
             rows = csv.reader(
-                formats.text_of(file),
+                _lines(file, path),
                 delimiter=delimiter,
                 strict=True,
                 quoting=csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL,
@@ -91,6 +93,20 @@ def read_parquet(path: Path, column: str) -> Iterator[str]:
                 yield text
 
 
+def _lines(file: IO[bytes], path: Path) -> Iterator[str]:
+    """The lines of a table. Raises CorpusError for a line that would fill the memory, such as a file without lines."""
+    text = formats.text_of(file)
+    number = 1
+    while line := text.readline(MAX_LINE + 1):
+        if len(line) > MAX_LINE:
+            raise CorpusError(
+                f"{path}, line {number}: is longer than {MAX_LINE:,} characters: does the file have another format "
+                "than its name says, or other ends of lines?"
+            )
+        yield line
+        number += 1
+
+
 def _is_unquoted(path: Path) -> bool:
     """Whether the quotes in a TSV file are part of its texts, as in most published ones, and do not enclose cells.
 
@@ -98,11 +114,11 @@ def _is_unquoted(path: Path) -> bool:
     is a whole row, but not with quotes that enclose cells.
     """
     with formats.opened(path) as file:
-        widths = {line.count("\t") for line in formats.text_of(file) if line.strip("\r\n")}
+        widths = {line.count("\t") for line in _lines(file, path) if line.strip("\r\n")}
     if len(widths) > 1:
         return False
     with formats.opened(path) as file:
-        rows = csv.reader(formats.text_of(file), delimiter="\t", strict=True)
+        rows = csv.reader(_lines(file, path), delimiter="\t", strict=True)
         ended = 0
         try:
             for _ in rows:
@@ -117,7 +133,7 @@ def _is_unquoted(path: Path) -> bool:
 def _separator(path: Path, column: str, delimiter: str) -> str:
     """What to do if the column is in the first line, but the file uses another separator."""
     with formats.opened(path) as file:
-        first = next(iter(formats.text_of(file)), "")
+        first = next(_lines(file, path), "")
     if column in next(csv.reader([first], delimiter=delimiter), []):
         return ""
     for other in _SEPARATORS:
@@ -135,7 +151,8 @@ def _values(file: Any, path: Path, column: str) -> Iterator[Any]:
     row = 0
     try:
         for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=[column]):
-            for each in batch.column(0):  # one by one: the texts may be large
+            # By its name: for "a.b", there is also the struct "a" with a field "b". One by one: the texts may be large.
+            for each in batch.column(column):
                 value = each.as_py()
                 row += 1
                 yield value

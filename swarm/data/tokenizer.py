@@ -18,12 +18,14 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from swarm.data import end_of_text
 from swarm.data.corpus_error import CorpusError
 from swarm.data.lfs_pointer import pointer_advice
+from swarm.events.wording import amount
 
 END_OF_TEXT = "<|endoftext|>"
 """The token between documents, in tokenizers trained here."""
 
 _KNOWN_ENDS = (END_OF_TEXT, "<|end_of_text|>", "<|im_end|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
 _BYTES = 256
+_MAX_BYTES = 1 << 28
 _MAX_TOKENS = 1 << 24
 """Largest number of tokens of a tokenizer; the same limit as for model.vocab_size."""
 
@@ -49,6 +51,8 @@ class Tokenizer:
             inner.model.dropout = None
         # The text of a special token within a document must not be encoded as this token.
         inner.encode_special_tokens = True
+        for told in end_of_text.specials(raw, origin):
+            _check_number(inner, told.token, told.number, origin)
         vocabulary = inner.get_vocab(with_added_tokens=True)
         end = end_of_text.marked(json.loads(raw))
         ends = [name for name in _KNOWN_ENDS if name in vocabulary]
@@ -86,7 +90,7 @@ class Tokenizer:
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
         """Read a tokenizer.json. Raises OSError, CorpusError."""
-        return cls(path.read_bytes(), str(path))
+        return cls(read_whole(path), str(path))
 
     @classmethod
     def of_model(cls, path: Path, end: str | None = None) -> Tokenizer:
@@ -94,7 +98,7 @@ class Tokenizer:
 
         Raises OSError; CorpusError, also if it is not known which of several tokens ends a text.
         """
-        raw = path.read_bytes()
+        raw = read_whole(path)
         if end is not None:
             return cls(end_of_text.mark(raw, end_of_text.named(end, raw, str(path)).number), str(path))
         told = end_of_text.told_beside(path, raw)
@@ -178,8 +182,30 @@ class Tokenizer:
         return self._inner.decode_batch([list(ids) for ids in texts], skip_special_tokens=True)
 
 
+def read_whole(path: Path) -> bytes:
+    """The content of a tokenizer.json. Raises OSError; CorpusError for a file that is too large to be one."""
+    with path.open("rb") as file:
+        raw = file.read(_MAX_BYTES + 1)
+    if len(raw) > _MAX_BYTES:
+        raise CorpusError(f"{path} is larger than {amount(_MAX_BYTES)}: it is no tokenizer.json; name the right file")
+    return raw
+
+
 def _number(value: object) -> int | None:
     return value if type(value) is int else None
+
+
+def _check_number(inner: tokenizers.Tokenizer, token: str, number: int, origin: str) -> None:
+    """Refuse an added token to which the library gives another id than the file does. Raises CorpusError.
+
+    The library numbers added tokens anew if their ids overlap with those of the vocabulary, or leave a gap. Then a text
+    would end with a token of another meaning.
+    """
+    if token and (given := inner.token_to_id(token)) != number:
+        raise CorpusError(
+            f"{origin} gives the added token {token!r} the id {number}, but the tokenizers library gives it "
+            f"{given}: correct the ids under added_tokens, which must follow those of the vocabulary without a gap"
+        )
 
 
 def _beginning(inner: tokenizers.Tokenizer) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ValidationError, model_validator
 
 from swarm.manifest.data import DataSection, InitialSection
-from swarm.manifest.run_manifest import RunManifest, check_importable
+from swarm.manifest.run_manifest import MAX_MANIFEST_BYTES, RunManifest, check_importable
 from swarm.manifest.section import ManifestError, MaybeSha256, Section, explain, shown
 from swarm.manifest.tables import (
     Tables,
@@ -45,15 +45,32 @@ class RunFile(Tables):
         tables = {name: getattr(self, name) for name in Tables.model_fields}
         try:
             initial = InitialSection(sha256=self.initial.sha256, digests=digests)
-            return RunManifest(**tables, subspace_id=self.model.subspace_id, data=corpus, initial=initial)
+            found = RunManifest(**tables, subspace_id=self.model.subspace_id, data=corpus, initial=initial)
         except ValidationError as error:
             raise ManifestError(explain(error)) from None
+        if (nbytes := len(found.canonical())) > MAX_MANIFEST_BYTES:
+            raise ManifestError(
+                f"the manifest of this run has {nbytes:,} bytes, and no peer reads one of more than "
+                f"{MAX_MANIFEST_BYTES:,}: give the corpus a shorter name and licence, or fewer files"
+            )
+        return found
+
+
+_MAX_BYTES = 1 << 20
+_MOST_DIGITS = 4300
+"""Python refuses to read longer numbers."""
+_LONG_NUMBER = re.compile(rf"[0-9_]{{{_MOST_DIGITS + 1},}}")
+_HAS_LONG_NUMBER = f"contains a number of more than {_MOST_DIGITS:,} digits: write a smaller one"
 
 
 def load_run_file(path: Path, overrides: Iterable[str] = ()) -> RunFile:
     """Read RUN.toml and apply `a.b=c` overrides (values in TOML syntax, or bare strings). Raises ManifestError."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")  # some editors begin a file with a byte order mark
+        with path.open("rb") as file:
+            raw = file.read(_MAX_BYTES + 1)
+        if len(raw) > _MAX_BYTES:
+            raise ManifestError(f"{path} has more than {_MAX_BYTES:,} bytes, so it is no run file: name the right one")
+        text = raw.decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except FileNotFoundError:
         raise ManifestError(f"no run file {path}: make one with `swarm-peer init {path}`") from None
     except IsADirectoryError:
@@ -68,6 +85,9 @@ def load_run_file(path: Path, overrides: Iterable[str] = ()) -> RunFile:
         raise ManifestError(f"{path} is not valid TOML: it nests values too deeply") from None
     except tomllib.TOMLDecodeError as error:
         raise ManifestError(f"{path} is not valid TOML: {error}{_line_of(error, text)}") from None
+    except ValueError:  # of Python's int()
+        line = next((at for at, line in enumerate(text.split("\n"), 1) if _LONG_NUMBER.search(line)), 0)
+        raise ManifestError(f"{path} is not valid TOML: line {line} {_HAS_LONG_NUMBER}") from None
     return read_run_tree(tree, str(path), overrides)
 
 
@@ -106,6 +126,8 @@ def _override(tree: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
         value = text  # not stripped: a prompt may end in a space
+    except ValueError:  # of Python's int()
+        raise ManifestError(f"--set {shown(repr(override))} {_HAS_LONG_NUMBER}") from None
     table = tree.setdefault(keys[0], {})
     if not isinstance(table, dict):
         raise ManifestError(f"--set {shown(repr(override))}: {keys[0]} is not a table")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
@@ -18,6 +18,7 @@ _FORMS = {
 _KINDS = {
     "tuple_type": "write a list, such as [2, 4]",
     "model_type": "this is a table: write its keys, each with a value",
+    "string_unicode": "it is not UTF-8: write it in RUN.toml, and save the file with the encoding UTF-8",
 }
 _VALUE_SHOWN = 120
 
@@ -40,10 +41,15 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _truth_is_no_number(cls, value: object, info: ValidationInfo) -> object:
-        kind = cls.model_fields[info.field_name or ""].annotation
-        if isinstance(value, bool) and kind in (int, float):
-            raise ValueError(f"{str(value).lower()} is not a number")
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(each, bool) and _has_numbers(cls.model_fields[info.field_name or ""].annotation):
+                raise ValueError(f"{str(each).lower()} is not a number")
         return value
+
+
+def _has_numbers(kind: object) -> bool:
+    """Whether a field of this type holds numbers, alone, in a list or instead of something else."""
+    return kind in (int, float) or any(map(_has_numbers, get_args(kind)))
 
 
 def explain(error: Exception) -> str:

@@ -169,7 +169,7 @@ class EvaluationSection(Section):
     every: int = Field(default=10, ge=0, lt=1 << 31, description="0: never")
     microbatches: Positive = Field(default=4, le=65_535)
     sample_tokens: int = Field(default=24, ge=0, le=4096)
-    prompt: str = "The "
+    prompt: str = Field(default="The ", max_length=10_000)
 
 
 class SwarmSection(Section):

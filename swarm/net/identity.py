@@ -10,7 +10,7 @@ import base58
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from swarm.atomic import sync_folder
+from swarm.atomic import drop_unfinished, sync_folder, unfinished_file, write_whole
 
 # libp2p's serialized key: protobuf {1: key type Ed25519 = 1, 2: bytes}; a key this short is not hashed for the peer id
 _PRIVATE_HEAD = bytes([0x08, 0x01, 0x12, 0x40])
@@ -34,18 +34,7 @@ class Identity:
         """Read the key, or make one (mode 0600) when there is no such file. Raises IdentityError, OSError."""
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            key = Ed25519PrivateKey.generate()
-            draft = path.with_name(f".{path.name}.{os.getpid()}")
-            try:
-                draft.touch(mode=0o600)
-                with draft.open("wb") as file:
-                    file.write(_PRIVATE_HEAD + key.private_bytes_raw() + key.public_key().public_bytes_raw())
-                    file.flush()
-                    os.fsync(file.fileno())
-                draft.replace(path)
-            except OSError as error:  # such as a full disk, whose errors do not name the file
-                draft.unlink(missing_ok=True)
-                raise OSError(error.errno, error.strerror, str(path)) from None
+            _make(path)
             sync_folder(path.parent)  # others will know this identity, so it must survive a power failure
         raw = path.read_bytes()
         if len(raw) != len(_PRIVATE_HEAD) + 64 or not raw.startswith(_PRIVATE_HEAD):
@@ -59,6 +48,26 @@ class Identity:
     def peer_id(self) -> str:
         public = self.key.public_key().public_bytes_raw()
         return base58.b58encode(_IDENTITY_HASH + _PUBLIC_HEAD + public).decode()
+
+
+def _make(path: Path) -> None:
+    """Write a new key, unless another process has done so meanwhile. Raises OSError naming `path`."""
+    key = Ed25519PrivateKey.generate()
+    temporary, file = unfinished_file(path, private=True)
+    with file:
+        try:
+            write_whole(file, _PRIVATE_HEAD + key.private_bytes_raw() + key.public_key().public_bytes_raw())
+            os.fsync(file.fileno())
+            try:
+                os.link(temporary, path)  # two processes that make a key at once get the same one
+            except FileExistsError:
+                pass
+            except OSError:  # this disk has no hard links
+                temporary.replace(path)
+        except OSError as error:  # such as a full disk, whose errors do not name the file
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        finally:
+            drop_unfinished(temporary, file)
 
 
 def peer_id_bytes(peer_id: str) -> bytes:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 from blake3 import blake3
 
-from swarm.atomic import TEMPORARY, sync_folder, write_whole
+from swarm.atomic import drop_unfinished, sync_folder, unfinished_file, write_whole
 from swarm.protocol.soundness import to_keep
 from swarm.state.error import StateError, how_to_make_room
 from swarm.state.folder import Checkpoint, OnRefused, VersionFolder
@@ -235,12 +235,12 @@ class _FileSink:
         self._stage, self._version = stage, version
         self._path = folder.path(stage, version)
         self._file: BinaryIO | None = None
-        self.temporary = self._path.with_name(self._path.name + TEMPORARY)
+        self.temporary = self._path
 
     def open(self, size: int) -> None:
         self._folder.new_path(self._stage, self._version)
         need_room(self._path.parent, size)
-        self._file = self.temporary.open("wb", buffering=0)
+        self.temporary, self._file = unfinished_file(self._path)
 
     def write(self, part: memoryview) -> None:
         assert self._file is not None
@@ -249,16 +249,19 @@ class _FileSink:
     def sync(self) -> None:
         assert self._file is not None
         os.fsync(self._file.fileno())
-        self._file.close()
 
     def publish(self) -> None:
+        assert self._file is not None
         self.temporary.replace(self._path)
+        self._file.close()
+        self._file = None
         sync_folder(self._path.parent)
 
     def drop(self) -> None:
         if self._file is not None:
+            drop_unfinished(self.temporary, self._file)
             self._file.close()
-            self.temporary.unlink(missing_ok=True)
+            self._file = None
 
 
 def verify_file(checkpoint: Checkpoint) -> None:

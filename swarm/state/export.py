@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from swarm import codecs
@@ -22,16 +23,21 @@ from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.tokenizer import Tokenizer
 from swarm.manifest import AUTO, RunManifest
 from swarm.models.subspace import fold
+from swarm.side_folder import side_folder
 from swarm.state.error import StateError
 from swarm.state.shard import WrittenFile, file_parts, write_parts
 from swarm.state.whole import Source, whole_parameters
 
 MODEL_FILE = "model.safetensors"
 MANIFEST_FILE = "manifest.json"
-_HF_FILES = (MODEL_FILE, TOKENIZER_FILE, "tokenizer_config.json", "generation_config.json", "config.json")
-_NATIVE_FILES = (MODEL_FILE, MANIFEST_FILE, TOKENIZER_FILE)
-_OF_A_MODEL = (*_HF_FILES, MANIFEST_FILE, "special_tokens_map.json", "*.safetensors", "*.safetensors.index.json")
-"""Files that belong to one model: a program that opens the folder reads all of them."""
+CONFIG_FILE = "config.json"
+_HF_FILES = (MODEL_FILE, TOKENIZER_FILE, "tokenizer_config.json", "generation_config.json", CONFIG_FILE)
+_OF_A_MODEL = re.compile(
+    r"model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|(config|generation_config|manifest)\.json"
+    r"|(tokenizer|tokenizer_config|special_tokens_map)\.json"
+)
+"""Files that belong to one model, by the names that these formats give them. A program reads all of them."""
+_SIDE_FOLDER = ".exporting"
 
 _INSTEAD = "use --format native, which `swarm-peer generate --export` runs"
 
@@ -47,8 +53,9 @@ def export_hf(
 ) -> WrittenFile:
     """Write config.json, generation_config.json, tokenizer files and model.safetensors (fp32) into `out_dir`.
 
-    Returns the model file's hash and size. Raises StateError, CorpusError, OSError. config.json is written last: a
-    folder without it is incomplete. An existing model in `out_dir` is replaced completely, but only with `force`.
+    Returns the model file's hash and size. Raises StateError, CorpusError, OSError. config.json appears last: a folder
+    without it is incomplete. An existing model in `out_dir` is replaced completely, but only with `force`, and only
+    when all of the new one is written.
     """
     if manifest.model.kind != "llama":
         raise StateError(
@@ -70,18 +77,21 @@ def export_hf(
             f"{', '.join(map(str, manifest.model.cuts))}; the model was trained with this, and a plain Llama, "
             f"which drops nothing, would have a higher loss than was measured: {_INSTEAD}",
         )
-    _check_free(out_dir, force)
+    _replaceable(out_dir, force)
     tokenizer = _tokenizer(tokenizer_path, manifest)
     parameters = fold(whole_parameters(source, manifest, version), manifest.model)
-    _clear(out_dir, _HF_FILES)
-    written = write_parts(out_dir / MODEL_FILE, file_parts(parameters, {"format": "pt"}))
-    with atomic_file(out_dir / TOKENIZER_FILE) as file:
-        write_whole(file, unmarked(tokenizer.raw))
     end = tokenizer.end_of_text
     begin = tokenizer.begin[0] if tokenizer.begin else end
-    _write_json(out_dir / "tokenizer_config.json", _tokenizer_config(tokenizer, manifest))
-    _write_json(out_dir / "generation_config.json", {"bos_token_id": begin, "eos_token_id": end, "pad_token_id": end})
-    _write_json(out_dir / "config.json", _config(manifest, begin, end))
+    with side_folder(out_dir, _SIDE_FOLDER) as side:
+        _replaceable(out_dir, force)  # what came meanwhile, or was moved back
+        written = write_parts(side.new / MODEL_FILE, file_parts(parameters, {"format": "pt"}))
+        with atomic_file(side.new / TOKENIZER_FILE) as file:
+            write_whole(file, unmarked(tokenizer.raw))
+        ids = {"bos_token_id": begin, "eos_token_id": end, "pad_token_id": end}
+        _write_json(side.new / "tokenizer_config.json", _tokenizer_config(tokenizer, manifest))
+        _write_json(side.new / "generation_config.json", ids)
+        _write_json(side.new / CONFIG_FILE, _config(manifest, begin, end))
+        side.publish(_HF_FILES, _replaceable(out_dir, force))
     return written
 
 
@@ -98,36 +108,40 @@ def export_native(
 
     Returns the model file's hash and size. Raises StateError, CorpusError, OSError. `force`: see `export_hf`.
     """
-    _check_free(out_dir, force)
+    _replaceable(out_dir, force)
     tokenizer = _tokenizer(tokenizer_path, manifest) if manifest.data.kind == "text" else None
     parameters = whole_parameters(source, manifest, version)
-    _clear(out_dir, _NATIVE_FILES)
-    written = write_parts(out_dir / MODEL_FILE, file_parts(parameters, {"run_hash": manifest.hash}))
-    if tokenizer is not None:
-        with atomic_file(out_dir / TOKENIZER_FILE) as file:
-            write_whole(file, tokenizer.raw)
-    with atomic_file(out_dir / MANIFEST_FILE) as file:
-        write_whole(file, manifest.canonical())
+    names = [MODEL_FILE, *([] if tokenizer is None else [TOKENIZER_FILE]), MANIFEST_FILE]
+    with side_folder(out_dir, _SIDE_FOLDER) as side:
+        _replaceable(out_dir, force)  # what came meanwhile, or was moved back
+        written = write_parts(side.new / MODEL_FILE, file_parts(parameters, {"run_hash": manifest.hash}))
+        if tokenizer is not None:
+            with atomic_file(side.new / TOKENIZER_FILE) as file:
+                write_whole(file, tokenizer.raw)
+        with atomic_file(side.new / MANIFEST_FILE) as file:
+            write_whole(file, manifest.canonical())
+        side.publish(names, _replaceable(out_dir, force))
     return written
 
 
-def _check_free(out_dir: Path, force: bool) -> None:
-    if not force and (found := _of_a_model(out_dir)):
+def _replaceable(out_dir: Path, force: bool) -> list[str]:
+    """The files of a model in `out_dir`, which the new one replaces, config.json first. Raises StateError if there are
+    any and `force` is not set, or if there are others that a program would read as parts of the new model.
+    """
+    found = sorted(out_dir.iterdir()) if out_dir.is_dir() else []
+    there = [path.name for path in found if _OF_A_MODEL.fullmatch(path.name) and not path.is_dir()]
+    if there and not force:
         raise StateError(
-            out_dir, f"already contains a model ({found[0]}): name another folder, or replace it with --force"
+            out_dir, f"already contains a model ({there[0]}): name another folder, or replace it with --force"
         )
-
-
-def _clear(out_dir: Path, kept: Sequence[str]) -> None:
-    """Create the folder, and remove config.json and other model files that are not in `kept`."""
-    out_dir.mkdir(parents=True, exist_ok=True)
-    for name in _of_a_model(out_dir):
-        if name not in kept or name == "config.json":
-            (out_dir / name).unlink()
-
-
-def _of_a_model(folder: Path) -> list[str]:
-    return sorted({path.name for pattern in _OF_A_MODEL for path in folder.glob(pattern)})
+    read = [path.name for path in found if path.suffix == ".safetensors" or _OF_A_MODEL.fullmatch(path.name)]
+    if others := [name for name in read if name not in there]:
+        raise StateError(
+            out_dir,
+            f"contains {others[0]}, which programs would read as a part of the exported model: name another folder, or "
+            "move it away",
+        )
+    return sorted(there, key=lambda name: name not in (CONFIG_FILE, MANIFEST_FILE))
 
 
 def _tokenizer(path: Path, manifest: RunManifest) -> Tokenizer:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from swarm.atomic import TEMPORARY, atomic_file, sync_folder, write_whole
+from swarm.atomic import atomic_file, sync_folder, torn, write_whole
 from swarm.state.error import StateError
 
 MANIFEST = "manifest.json"
@@ -124,7 +124,7 @@ class VersionFolder:
         with self._lock:
             folder = self._folder(version)
             (folder / MANIFEST).unlink(missing_ok=True)
-            for path in (*folder.glob("stage-*.safetensors*"), folder / f"{MANIFEST}{TEMPORARY}"):
+            for path in (*folder.glob("stage-*.safetensors*"), *torn(folder / MANIFEST)):
                 path.unlink(missing_ok=True)
             if not any(folder.iterdir()):
                 folder.rmdir()

@@ -102,6 +102,7 @@ def test_a_scenario_is_read(tmp_path: Path) -> None:
             "peers = 2\nchurn = { every = [0.001, 1], fewest = 1, most = 2, lasts = '1h' }",
             "100,000 changes",
         ),
+        ("peers = 2", f"peers = {'9' * 5000}", "is not TOML: Exceeds the limit"),
         ("peers = 2", "peers = 2\nends = nan", "ends: nan is not a duration"),
         ("peers = 2", "peers = 2\ncoordinators = 99", "an odd number up to 7"),
         ('up = "80Mbit"', "mtu = 10", "network.mtu: 10 is not between 576 and 65535"),

@@ -1,5 +1,6 @@
 """export and generate: what they say when there is nothing to read. The demo's test runs them for real."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,11 @@ def test_a_damaged_archive_is_named(file: str, message: str, archive: Path, caps
     assert _exit_code("generate", "--archive", str(archive)) == 2
     error = capsys.readouterr().err
     assert f"{archive}: not a usable archive" in error and message in error
+
+
+def test_a_prompt_that_cannot_be_encoded_is_named(archive: Path, capsys: pytest.CaptureFixture[str]):
+    assert _exit_code("generate", os.fsdecode(b"a\xff"), "--archive", str(archive)) == 2
+    assert "PROMPT: it is not UTF-8" in " ".join(capsys.readouterr().err.split())
 
 
 def _exit_code(*arguments: str) -> object:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -233,6 +234,72 @@ def test_what_another_program_wrote_is_not_overwritten(
     for force in ((), ("--force",)):
         assert run("import", source, "--out", source, *force) == 2
     assert (tmp_path / "run" / there).read_text() == "mine"
+
+
+def test_what_is_read_is_not_overwritten(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model in run/parameters: the message once said to overwrite it with --force, which removed it."""
+    out = tmp_path / "run"
+    out.mkdir()
+    source.rename(out / "parameters")
+    before = files(out)
+    link = tmp_path / "link"
+    link.symlink_to(out / "parameters")
+    (out / "parameters" / "inner").mkdir()
+    for given in (out / "parameters", link, out / "parameters" / "inner", out / "parameters" / "model.gguf"):
+        for force in ((), ("--force",)):
+            assert run("import", given, "--out", out, *force) == 2
+            said = capsys.readouterr().err
+            assert f"SOURCE {given} would be lost: this import writes {out / 'parameters'}: choose another" in said
+    assert run("import", link, "--out", tmp_path / "other") == 0
+    tokenizer = tmp_path / "other" / "tokenizer.json"
+    capsys.readouterr()
+    assert run("import", link, "--tokenizer", tokenizer, "--out", tmp_path / "other", "--force") == 2
+    assert f"--tokenizer {tokenizer} would be lost" in capsys.readouterr().err
+    assert files(out) == before
+
+
+def test_a_second_import_into_the_same_folder_is_refused_and_the_first_is_whole(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    tried: list[object] = []
+
+    def meanwhile(*arguments: Any) -> None:
+        if not tried:
+            tried.append(None)
+            tried.append(run("import", source, "--out", out, "--force"))
+        write_record(*arguments)
+
+    monkeypatch.setattr("swarm.state.import_record.write_record", meanwhile)
+    assert run("import", source, "--out", out) == 0
+    assert tried == [None, 2] and f"{out}: another swarm-peer writes to this folder" in capsys.readouterr().err
+    prepare(out, tmp_path)
+    assert run("coordinate", out / "RUN.toml", "--dry-run") == 0
+
+
+@pytest.mark.parametrize("moves", range(3))
+def test_ctrl_c_while_the_files_are_replaced_leaves_the_import_before(
+    moves: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    assert run("import", source, "--out", out) == 0
+    before = files(out)
+    move, left = Path.replace, [moves]
+
+    def interrupt(path: Path, target: Path) -> Path:
+        if path.parent == out / ".importing" / "new" and path.suffix != ".tmp":
+            left[0] -= 1
+            if left[0] == -1:
+                raise KeyboardInterrupt
+        return move(path, target)
+
+    monkeypatch.setattr(Path, "replace", interrupt)
+    assert run("import", source, "--out", out, "--stages", "3", "--force") == 130
+    assert left == [-1] and files(out) == before
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_damaged_checkpoint_is_told_wherever_it_is_passed_over(

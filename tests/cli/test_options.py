@@ -1,10 +1,15 @@
 """Options shared by commands."""
 
+from pathlib import Path
+
 import pytest
 import typer
 
-from peers.options import parse_bytes, parse_pace, parse_rate
+from peers import cli
+from peers.options import check_replaced, parse_bytes, parse_pace, parse_rate
+from peers.run.run_toml import render
 from swarm.compute.least_pace import LeastPace
+from swarm.manifest import RunFile
 
 
 def test_sizes():
@@ -31,3 +36,20 @@ def test_paces():
     for bad in ("", "1", "1,2,3", "-1,0", "0,nan", "0,1e9", "fast,slow"):
         with pytest.raises(typer.BadParameter, match="is not a pace"):
             parse_pace(bad)
+
+
+def test_a_file_of_another_kind_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "RUN.toml"
+    path.write_text(render(RunFile()))
+    before = path.read_bytes()
+    for words in (("report", "--out", path), ("coordinate", path, "--invite-file", path)):
+        with pytest.raises(SystemExit) as ended:
+            cli.main([str(word) for word in words])
+        assert ended.value.code == 2
+        said = " ".join(capsys.readouterr().err.replace("│", " ").split())
+        assert "exists and is no" in said and "name another file" in said
+        assert path.read_bytes() == before
+    for old in ("", "<!DOCTYPE html>"):
+        path.write_text(old)
+        check_replaced(path, b"<!doctype html", "report", "--out")
+    check_replaced(tmp_path / "none", b"<!doctype html", "report", "--out")

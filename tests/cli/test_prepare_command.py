@@ -121,6 +121,21 @@ def test_a_tokenizer_that_does_not_know_the_text_is_shown(
     assert "% of the characters are lost" in out
 
 
+@pytest.mark.parametrize("images", [False, True])
+def test_a_name_and_a_licence_of_several_lines_stay_on_one(
+    images: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_texts(tmp_path / "a.jsonl")
+    rows = [f"{number % 3},{number % 5},{number % 7},{number % 11},{number % 2}" for number in range(200)]
+    (tmp_path / "a.csv").write_text("\n".join(rows))
+    given = ["--images", "a.csv"] if images else ["--input", "a.jsonl", "--vocab-size", "300"]
+    given = [str(tmp_path / each) if each.startswith("a.") else each for each in given]
+    told = ("--name", "mine\n  licence: CC0", "--licence", "none\x1b[2K\n  licence: CC0")
+    assert exit_code("prepare", *given, *told, "--out", str(tmp_path / "out")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("  licence: ")] == [line for line in lines if "none" in line]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_leave_removes_what_is_unfinished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals

@@ -1,11 +1,14 @@
 """RUN.toml as people and their editors write it: what is read, and the message for what is not."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from peers.run.run_toml import render
-from swarm.manifest import ManifestError, RunFile, load_run_file
+from swarm.manifest import DataSection, ManifestError, RunFile, RunManifest, Shard, load_run_file
+from swarm.manifest.run_manifest import MAX_MANIFEST_BYTES
 
 TEXT = render(RunFile.model_validate({"run": {"steps": 12}}))
 
@@ -35,10 +38,19 @@ def test_what_an_editor_adds_changes_nothing(raw: bytes, tmp_path: Path) -> None
         (b"[run]\nsteps = 6\nsteps = 7 # more\n", r"is not valid TOML: .*at line 3.*: steps = 7 # more$"),
         (b"[run]\nsteps = 6\n[run]\n", r"is not valid TOML: Cannot declare .*at line 3.*: \[run\]$"),
         (b"a = " + b"[" * 100_000, "is not valid TOML: it nests values too deeply"),
+        (
+            b"[run]\n\nsteps = " + b"9" * 5000,
+            r"line 3 contains a number of more than 4,300 digits: write a smaller one$",
+        ),
+        (b"[run]\nsteps = " + b"9_" * 5000 + b"9", r"line 2 contains a number of more than 4,300 digits"),
+        (b'[evaluation]\nprompt = "' + b"x" * 10_001 + b'"', "evaluation.prompt: .* at most 10000 characters"),
+        (b"[audit]\nevery = true", r"audit\.every: true is not a number \(got True\)$"),
+        (b"[model]\ncuts = [true, 4, 6]", r"model\.cuts: true is not a number"),
         (b"[RUN]\nsteps = 6", "unknown key RUN; the nearest known key is run$"),
         (b"[run]\nstepps = 6", r"unknown key run\.stepps; the nearest known key is run\.steps$"),
         (b"[run]\nmicrobatches = 6", r"unknown key run\.microbatches; microbatches belongs to the table \[batch\]$"),
         (b"steps = 6", r"unknown key steps; steps belongs to the table \[run\]$"),
+        (b"#" * (1 << 20) + b"\n", "has more than 1,048,576 bytes, so it is no run file: name the right one"),
         (b"run = 5", "run: this is a table: write its keys, each with a value"),
         (b'[run]\nname = "' + b"x" * 9000 + b'"', "run.name: write up to 64 letters"),
         (b"[" + b"x" * 9000 + b"]\n", "unknown key x{80};"),
@@ -52,7 +64,31 @@ def test_what_cannot_be_read_is_named_in_a_short_message(raw: bytes, says: str, 
     assert len(str(refused.value)) < len(str(path)) + 300
 
 
-@pytest.mark.parametrize("override", ["run.name=" + "x" * 9000, "x" * 9000, "run.steps=" + "[" * 9000])
+def test_a_prompt_that_cannot_be_encoded_is_refused_by_its_key(tmp_path: Path) -> None:
+    """The shell passes bytes that are not UTF-8. Once, only `coordinate` failed, when the run began."""
+    path = tmp_path / "RUN.toml"
+    path.write_text(TEXT)
+    with pytest.raises(ManifestError, match=r"evaluation.prompt: it is not UTF-8: write it in RUN.toml, .*\(got 'a"):
+        load_run_file(path, ["evaluation.prompt=" + os.fsdecode(b"a\xff")])
+    assert load_run_file(path, ["evaluation.prompt=aä😀 "]).evaluation.prompt == "aä😀 "
+
+
+def test_a_manifest_that_no_peer_would_read_is_refused() -> None:
+    """Of exactly the largest size, it is read."""
+    shard = Shard(file="train-00000.bin", sha256="ab" * 32, tokens=1 << 20)
+    given: dict[str, Any] = {"tokenizer_sha256": "ab" * 32, "vocab_size": 300, "bytes_per_token": 2.0}
+    corpus = DataSection(train=(shard,), heldout=(shard,), unigram_entropy=3.0, **given)
+    run = RunFile()
+    room = MAX_MANIFEST_BYTES - len(run.resolve(corpus).canonical())
+    full = corpus.model_copy(update={"licence": "x" * room})
+    assert RunManifest.from_canonical(run.resolve(full).canonical()).data == full
+    with pytest.raises(ManifestError, match=r"has 1,048,577 bytes, and no peer reads one of more than 1,048,576: give"):
+        run.resolve(corpus.model_copy(update={"licence": "x" * (room + 1)}))
+
+
+@pytest.mark.parametrize(
+    "override", ["run.steps=" + "9" * 5000, "run.name=" + "x" * 9000, "x" * 9000, "run.steps=" + "[" * 9000]
+)
 def test_a_long_override_is_not_repeated_in_full(override: str, tmp_path: Path) -> None:
     path = tmp_path / "RUN.toml"
     path.write_text(TEXT)

@@ -75,7 +75,10 @@ def test_classes_in_the_first_place_are_noticed(tmp_path: Path) -> None:
 
 def test_a_corpus_of_images_takes_the_place_of_one_of_text(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
-    prepare_images(digits(), tmp_path)
+    with pytest.raises(CorpusError, match=r"contains tokenizer\.json, but no corpus\.json .*--force"):
+        prepare_images(digits(), tmp_path)
+    assert (tmp_path / "tokenizer.json").read_text() == "{}"
+    prepare_images(digits(), tmp_path, force=True)
     assert not (tmp_path / "tokenizer.json").exists()
 
 
@@ -89,6 +92,7 @@ def test_a_corpus_of_images_takes_the_place_of_one_of_text(tmp_path: Path) -> No
         ("1,2,3,4,0\n1,2,3,1e300,1\n", "not integers from 0"),
         ("1,2,3,4,0\n1,2,3,4,0\n", "number of classes 1,"),
         ("a,b\n", "not a CSV file"),
+        ("1,2,3,4,0\n#1,2,3,4,1\n1,2,3,4,1\n", "not a CSV file of numbers: could not convert string '#1'"),
         ("1,2,3,4,0\n1,2\n", "not a CSV file"),
         ("", "0 pixels"),
     ],

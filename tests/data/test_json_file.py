@@ -47,3 +47,32 @@ def test_a_line_of_json_that_would_fill_the_memory_is_refused(tmp_path: Path, mo
     path.write_text('{"text": "short"}\n{"text": "' + "word " * 300 + '"}\n')
     with pytest.raises(CorpusError, match=r"line 2: is longer than 1.0 kB: divide its text into several lines"):
         list(open_source([path]).documents())
+
+
+def test_a_list_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "rows.json"
+    rows = [{"text": f"row {number}"} for number in range(50)]
+    for content in (json.dumps(rows), json.dumps(rows, indent=1)):
+        path.write_text(content)
+        monkeypatch.setattr("swarm.data.json_file.MAX_LIST", len(content))
+        assert len(list(open_source([path]).documents())) == 50
+        monkeypatch.setattr("swarm.data.json_file.MAX_LIST", len(content) - 1)
+        with pytest.raises(CorpusError, match=r"more than .*B: write .* `jq -c '\.\[\]' rows\.json > rows\.jsonl`"):
+            list(open_source([path]).documents())
+    path.write_text("\n".join(map(json.dumps, rows)))  # an object on each line: only one is in memory
+    assert len(list(open_source([path]).documents())) == 50
+
+
+def test_a_list_on_one_line_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([{"text": f"row {number}"} for number in range(20_000)]))
+    parsed: list[int] = []
+    loads = json.loads
+
+    def watched(text: str) -> object:
+        parsed.append(len(text))
+        return loads(text)
+
+    monkeypatch.setattr("swarm.data.json_file.json.loads", watched)
+    assert len(list(open_source([path]).documents())) == 20_000
+    assert parsed == [path.stat().st_size]

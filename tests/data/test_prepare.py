@@ -3,6 +3,7 @@
 import collections
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from tokenizers import decoders, models, normalizers, trainers
 
 from swarm.data import CorpusError, Source, Tokenizer, open_source, prepare, read_corpus
 from swarm.data.prepare import Sight
-from swarm.data.shards import ShardWriter
+from swarm.data.shards import ShardWriter, check_file, map_shard
 from swarm.data.text_parts import PART_CHARACTERS, parts
 
 TEXTS = [f"document {i}: the swarm trains {i % 7} models on {i % 13} machines" for i in range(400)]
@@ -163,6 +164,70 @@ def test_other_peoples_files_are_not_touched(tmp_path: Path):
     assert contents(tmp_path) == {"thesis.txt": b"mine"}
 
 
+@pytest.mark.parametrize("name", ["train-notes.bin", "heldout-1.bin", "train-00000.bin.bak", ".hidden"])
+def test_a_file_that_is_called_almost_like_a_shard_is_not_touched(name: str, tmp_path: Path):
+    (tmp_path / name).write_text("mine")
+    for force in (False, True):
+        with pytest.raises(CorpusError, match=rf"contains other files \({re.escape(name)}\)"):
+            prepare(SOURCE, tmp_path, vocab_size=300, heldout_fraction=0.1, force=force)
+    assert contents(tmp_path) == {name: b"mine"}
+
+
+@pytest.mark.parametrize("name", ["train-00000.bin", "heldout-00017.bin", "tokenizer.json", "corpus.json"])
+def test_a_file_that_no_description_names_is_replaced_only_by_force(name: str, tmp_path: Path):
+    """A damaged corpus.json says nothing about the files beside it, nor about itself."""
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(CorpusError, match=rf"contains {name}, but no corpus.json that can be read: .*--force"):
+        prepare(SOURCE, tmp_path, vocab_size=300, heldout_fraction=0.1)
+    assert contents(tmp_path) == {name: b"mine"}
+    prepare(SOURCE, tmp_path, vocab_size=300, heldout_fraction=0.1, force=True)
+    whole = contents(tmp_path)
+    assert sorted(whole) == ["corpus.json", "heldout-00000.bin", "tokenizer.json", "train-00000.bin"]
+    (tmp_path / "train-00001.bin").write_text("mine")
+    with pytest.raises(CorpusError, match=r"train-00001.bin, but a corpus.json that does not name it"):
+        prepare(SOURCE, tmp_path, vocab_size=300, heldout_fraction=0.1)
+    assert contents(tmp_path) == {**whole, "train-00001.bin": b"mine"}
+    prepare(SOURCE, tmp_path, vocab_size=300, heldout_fraction=0.1, force=True)
+    assert contents(tmp_path) == whole
+
+
+def test_a_second_prepare_into_the_same_folder_is_refused_and_the_first_is_whole(tmp_path: Path):
+    tried: list[str] = []
+
+    def meanwhile(what: str, *_: object) -> None:
+        if what == "encoding":
+            with pytest.raises(OSError, match="another swarm-peer writes to this folder"):
+                prepare(SOURCE, tmp_path, vocab_size=290, heldout_fraction=0.1, force=True)
+            tried.append(what)
+
+    section = prepare(SOURCE, tmp_path, vocab_size=300, heldout_fraction=0.1, on_progress=meanwhile)
+    assert tried and read_corpus(tmp_path) == section
+    for shard in (*section.train, *section.heldout):
+        map_shard(tmp_path, shard, section.dtype)
+    check_file(tmp_path / "tokenizer.json", section.tokenizer_sha256)
+
+
+@pytest.mark.parametrize("moves", range(4))
+def test_ctrl_c_while_the_files_are_replaced_leaves_the_old_corpus(
+    moves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    prepare(SOURCE, tmp_path, vocab_size=300, heldout_fraction=0.1)
+    before = contents(tmp_path)
+    move, left = Path.replace, [moves]
+
+    def interrupt(path: Path, target: Path) -> Path:
+        if path.parent == tmp_path / ".preparing" / "new":
+            left[0] -= 1
+            if left[0] == -1:
+                raise KeyboardInterrupt
+        return move(path, target)
+
+    monkeypatch.setattr(Path, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(SOURCE, tmp_path, vocab_size=290, heldout_fraction=0.1, force=True)
+    assert left == [-1] and contents(tmp_path) == before
+
+
 def test_an_empty_split_and_a_bad_fraction_are_errors(tmp_path: Path):
     tiny = Source("tiny", "", lambda: iter(TEXTS[:2]))
     with pytest.raises(CorpusError, match=r"the held-out split is empty: tiny has 2 documents .*raise --heldout"):
@@ -232,6 +297,25 @@ def test_a_long_text_is_encoded_in_parts_and_gets_the_same_tokens(tmp_path: Path
     assert any(np.array_equal(whole, tokens[: len(whole)]) for tokens in written.values())
     ends = sum(int((tokens == tokenizer.end_of_text).sum()) for tokens in written.values())
     assert ends == len(rows) and section.vocab_size == tokenizer.vocab_size
+
+
+def test_many_short_texts_are_encoded_a_few_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A file of 13 MB took 1.15 GB: each text takes a kilobyte while it is encoded."""
+    rows = [f"{number:x}" for number in range(3000)]
+    source = Source("short", "CC0-1.0", lambda: iter(rows))
+    prepare(source, tmp_path / "whole", vocab_size=300, heldout_fraction=0.3)
+    monkeypatch.setattr(sys.modules["swarm.data.prepare"], "_BATCH_PORTIONS", 256)
+    most = 0
+    encode = Tokenizer.encode
+
+    def watched(self: Tokenizer, texts: list[str]) -> list[list[int]]:
+        nonlocal most
+        most = max(most, len(texts))
+        return encode(self, texts)
+
+    monkeypatch.setattr(Tokenizer, "encode", watched)
+    prepare(source, tmp_path / "parts", vocab_size=300, heldout_fraction=0.3)
+    assert most == 256 and contents(tmp_path / "whole") == contents(tmp_path / "parts")
 
 
 def split_tokens(folder: Path, name: str) -> np.ndarray:

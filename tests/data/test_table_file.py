@@ -84,3 +84,27 @@ def test_damage_anywhere_in_a_parquet_file_is_named(tmp_path: Path):
         except CorpusError as error:
             refused += str(path) in str(error)
     assert refused > 50
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_a_line_of_a_table_that_would_fill_the_memory_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("swarm.data.table_file.MAX_LINE", 1000)
+    path = tmp_path / name
+    for content, line in (("x" * 1001, 1), ("text\n" + "x" * 1001 + "\nshort\n", 2)):
+        path.write_text(content)
+        with pytest.raises(CorpusError, match=rf"{name}, line {line}: is longer than 1,000 characters: does the file"):
+            list(open_source([path]).documents())
+    path.write_text("text\n" + "x" * 999 + "\nshort\n")
+    assert len(list(open_source([path]).documents())) == 2
+
+
+def test_a_column_with_a_dot_is_no_field_of_a_struct(tmp_path: Path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table({"text": [{"b": "of the struct"}, {"b": "of it"}], "text.b": ["of the column", "of it too"]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert list(open_source([tmp_path / "a.parquet"], field="text.b").documents()) == ["of the column", "of it too"]
+    with pytest.raises(CorpusError, match="expected text, got dict"):
+        list(open_source([tmp_path / "a.parquet"], field="text").documents())

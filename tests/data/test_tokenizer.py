@@ -118,3 +118,26 @@ def test_bad_tokenizers_are_named(tmp_path: Path):
         Tokenizer.load(path).encode(["no word of it"])
     with pytest.raises(CorpusError, match="vocab_size = 100"):
         Tokenizer.train(TEXTS, 100)
+
+
+@pytest.mark.parametrize("number", [40, 299])
+def test_an_added_token_that_the_library_numbers_anew_is_refused(number: int):
+    """It overlaps with the vocabulary, or leaves a gap after it: documents would end with another token."""
+    tree = json.loads(Tokenizer.train(TEXTS, 290).raw)
+    added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    tree["added_tokens"].append({"id": number, "content": "<eos>", **added})
+    with pytest.raises(CorpusError, match=rf"mine gives the added token '<eos>' the id {number}, .* gives it \d+: cor"):
+        Tokenizer(json.dumps(tree).encode(), "mine")
+    tree["added_tokens"][-1]["id"] = max(tree["model"]["vocab"].values()) + 1
+    assert Tokenizer(json.dumps(tree).encode(), "mine").vocab_size == tree["added_tokens"][-1]["id"] + 1
+
+
+def test_a_file_that_is_too_large_for_a_tokenizer_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(TOKENIZER.raw)
+    monkeypatch.setattr("swarm.data.tokenizer._MAX_BYTES", len(TOKENIZER.raw))
+    assert Tokenizer.load(path).vocab_size == TOKENIZER.vocab_size
+    monkeypatch.setattr("swarm.data.tokenizer._MAX_BYTES", len(TOKENIZER.raw) - 1)
+    for read in (Tokenizer.load, Tokenizer.of_model):
+        with pytest.raises(CorpusError, match=r"is no tokenizer\.json; name the right file"):
+            read(path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import shutil
 import socket
 import stat
@@ -38,6 +40,28 @@ def test_an_identity_is_made_once_private_and_read_back(tmp_path: Path) -> None:
     assert not verify(made.peer_id, made.key.sign(b"message"), b"other")
     assert not verify(PEER, made.key.sign(b"message"), b"message")
     assert not verify("QmNnooDu7bfjPFoTZYxMNLWUQJyrVwtbZg5gBMjTezGAJN", b"x" * 64, b"message")
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_two_processes_that_make_an_identity_at_once_get_the_same_one(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`swarm-peer id` once printed a peer id whose key the other process had just replaced."""
+    path = tmp_path / "identity"
+    link, calls, made = os.link, iter(range(9)), list[Identity]()
+
+    def meanwhile(new: Path, name: Path) -> None:
+        if next(calls) == 0 and links:
+            made.append(Identity.load(path))
+        if not links:  # such as FAT
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        link(new, name)
+
+    monkeypatch.setattr(os, "link", meanwhile)
+    identity = Identity.load(path)
+    assert len(made) == links and all(each.peer_id == identity.peer_id for each in made)
+    assert Identity.load(path).peer_id == identity.peer_id
+    assert list(tmp_path.iterdir()) == [path] and stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def flipped(place: int) -> Callable[[bytes], bytes]:

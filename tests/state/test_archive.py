@@ -219,6 +219,20 @@ def test_resume_falls_back_to_the_version_that_is_whole(tmp_path: Path, stage: i
     assert again.holds(stage, 20) and again.newest() == 20
 
 
+def test_two_observers_with_one_home_fetch_a_shard_at_once(tmp_path: Path) -> None:
+    """Each writes a file of its own: observers do not lock their home."""
+    sent = (state(1.0), meta(0, 10))
+    first, second = (Archive(tmp_path, RUN, stages=1, keep=1).receive(0, 10, file_hash(*sent)) for _ in range(2))
+    header, *chunks = iter_chunks(*sent)
+    for chunk in (header, *chunks):
+        second.feed(chunk)
+    first.feed(header)  # this once emptied the file of the other one
+    second.commit()
+    first.abort()
+    assert Archive(tmp_path, RUN, stages=1, keep=1).newest() == 10
+    assert files(tmp_path) == [f"00000010/{name}" for name in ("manifest.json", "stage-0.safetensors")]
+
+
 FULL_DISK = """
 import resource, sys, torch
 from pathlib import Path

@@ -142,11 +142,11 @@ def test_a_save_killed_at_any_point_is_as_if_it_had_not_begun(tmp_path: Path) ->
     folder = tmp_path / "00000020"
     folder.mkdir()  # killed here,
     assert store(tmp_path)[0].versions(0) == [10]
-    (folder / "stage-0.safetensors.tmp").write_bytes(b"half")  # while writing,
+    (folder / "stage-0.safetensors.part0.tmp").write_bytes(b"half")  # while writing,
     assert store(tmp_path)[0].versions(0) == [10]
     whole = (tmp_path / "00000010" / "stage-0.safetensors").read_bytes()
     (folder / "stage-0.safetensors").write_bytes(whole)  # after the rename,
-    (folder / f"{MANIFEST}.tmp").write_bytes(b"{")  # while committing
+    (folder / f"{MANIFEST}.part0.tmp").write_bytes(b"{")  # while committing
     (tmp_path / "0-30-1.draft").write_bytes(b"values")  # and while the next one was copied
     again, _ = store(tmp_path)
     assert again.versions(0) == [10] and not list(tmp_path.glob("*.draft"))
@@ -157,7 +157,7 @@ def test_a_save_killed_at_any_point_is_as_if_it_had_not_begun(tmp_path: Path) ->
 def test_pruning_clears_what_was_never_finished_and_leaves_foreign_files(tmp_path: Path) -> None:
     checkpoints, _ = store(tmp_path, keep=1)
     (tmp_path / "00000005").mkdir()
-    for name in ("stage-0.safetensors", "stage-0.safetensors.tmp", "manifest.json.tmp"):
+    for name in ("stage-0.safetensors", "stage-0.safetensors.part0.tmp", "manifest.json.part0.tmp"):
         (tmp_path / "00000005" / name).write_bytes(b"never committed")
     (tmp_path / "00000006").mkdir()
     (tmp_path / "00000006" / "notes.txt").write_text("mine")

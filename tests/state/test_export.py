@@ -1,8 +1,11 @@
 """Exports: what others load computes what we trained."""
 
+import errno
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 import safetensors.torch
@@ -10,6 +13,7 @@ import tokenizers
 import torch
 from tokenizers import processors
 
+from swarm import atomic
 from swarm.data.tokenizer import Tokenizer
 from swarm.manifest import CodecSection, ModelSection, RunManifest
 from swarm.models.kinds import build_stage, parameter_shapes
@@ -156,6 +160,62 @@ def test_a_model_is_replaced_whole_and_only_by_force(
     ]
     export_hf(states, manifest, tokenizer_path, out, force=True)
     assert sorted({*before} - {"model.safetensors.index.json"}) == sorted(path.name for path in out.iterdir())
+
+
+@pytest.mark.parametrize("export", [export_hf, export_native])
+def test_an_export_that_fails_leaves_the_one_before(
+    export: Callable[..., object],
+    manifest: RunManifest,
+    states: States,
+    tokenizer_path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = tmp_path / "out"
+    export_hf(states, manifest, tokenizer_path, out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    write, written = atomic.write_whole, [0]
+
+    def fill_disk(file: BinaryIO, part: bytes | memoryview) -> None:
+        written[0] += len(part)
+        if written[0] > 40_000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(file, part)
+
+    monkeypatch.setattr("swarm.state.shard.write_whole", fill_disk)
+    with pytest.raises(OSError, match="No space left"):
+        export(states, manifest, tokenizer_path, out, force=True)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_files_of_others_are_neither_removed_nor_mixed_with_the_model(
+    manifest: RunManifest, states: States, tokenizer_path: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "lora.safetensors").write_text("mine")
+    for force in (False, True):
+        with pytest.raises(StateError, match=r"contains lora\.safetensors, .*name another folder, or move it away"):
+            export_hf(states, manifest, tokenizer_path, tmp_path, force=force)
+    assert [path.name for path in tmp_path.iterdir()] == ["lora.safetensors"]
+
+
+def test_a_second_export_into_the_same_folder_is_refused(
+    manifest: RunManifest, states: States, tokenizer_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    write = atomic.write_whole
+    tried: list[str] = []
+
+    def meanwhile(file: BinaryIO, part: bytes | memoryview) -> None:
+        if not tried:
+            tried.append("the second")
+            with pytest.raises(OSError, match="another swarm-peer writes to this folder"):
+                export_native(states, manifest, tokenizer_path, out, force=True)
+        write(file, part)
+
+    monkeypatch.setattr("swarm.state.shard.write_whole", meanwhile)
+    export_hf(states, manifest, tokenizer_path, out)
+    assert tried and "config.json" in [path.name for path in out.iterdir()]
+    assert "manifest.json" not in [path.name for path in out.iterdir()]
 
 
 def test_export_from_the_archive_equals_export_from_memory(

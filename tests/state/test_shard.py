@@ -259,9 +259,13 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
 def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "s"
     path.write_bytes(b"old")
-    (tmp_path / "s.tmp").symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left") as caught, atomic_file(path) as file:
-        file.write(b"new")
+    with (
+        open("/dev/full", "wb", buffering=0) as full,  # its errors name no file, as those of any open file
+        pytest.raises(OSError, match="No space left") as caught,
+        atomic_file(path) as file,
+    ):
+        file.write(b"half")
+        full.write(b"new")
     assert caught.value.filename == str(path)
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
     with pytest.raises(FileNotFoundError) as missing, atomic_file(tmp_path / "none" / "s"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from swarm.data.end_of_text import EndOfText, mark
-from swarm.data.tokenizer import Tokenizer
+from swarm.data.tokenizer import Tokenizer, read_whole
 from swarm.manifest import ModelSection, explain
 from swarm.models.kinds import parameter_shapes
 from swarm.state.error import StateError
@@ -121,9 +121,9 @@ def _same(head: LazyTensor, embedding: LazyTensor | None) -> bool:
 
 
 def read_tokenizer(path: Path) -> bytes:
-    """The content of a tokenizer.json. Raises StateError if the file does not exist."""
+    """The content of a tokenizer.json. Raises StateError if the file does not exist, CorpusError if it is too large."""
     try:
-        return path.read_bytes()
+        return read_whole(path)
     except FileNotFoundError:
         older = next((name for name in _OLDER_TOKENIZERS if (path.parent / name).exists()), None)
         make = (
