@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from swarm.events import ShareChanged
 from swarm.protocol.controls import Device
+from swarm.protocol.coordinator.membership.member import HIDDEN
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.stage_costs import StageCosts
 from swarm.protocol.coordinator.passes.assignment import shares, wire
@@ -172,6 +173,26 @@ def test_first_measurements_are_believed_only_so_far() -> None:
     member.measurements = 0
     seen = [crew.measured(a=0.1, b=0.1, c=2.0)[C] for _ in range(FIRST_STEPS)]
     assert seen[0] == 1 / FIRST and abs(seen[-1] - 0.05) < 0.01
+
+
+def test_who_comes_from_another_stage_is_believed_only_so_far() -> None:
+    crew = Crew(A, B, C)
+    crew.measured(a=0.1, b=0.1, c=0.001)
+    member = crew.members.get(C)
+    assert member is not None and member.speed is not None
+    member.measurements = 0
+    assert crew.weights.of([A, B, C], 0)[C] == FIRST
+
+
+def test_who_claims_more_speed_than_its_work_has_shown_counts_for_three_times_as_much() -> None:
+    crew = Crew(A, B, C)
+    for actor in (A, B, C):
+        member = crew.members.get(actor)
+        assert member is not None
+        for took_s in (0.15, 0.12, 0.3):
+            member.taking.add(took_s)
+    assert crew.measured(a=0.1, b=0.1, c=1e-6)[C] == pytest.approx(HIDDEN * 0.1 / 0.12)
+    assert crew.measured(c=0.05)[C] == pytest.approx(2.0)
 
 
 def test_a_speed_that_wavers_changes_no_table() -> None:

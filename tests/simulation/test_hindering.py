@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from run_events import events_in
 
-from swarm.events import PeerDelays, PeerExpelled, RolledBack, StageAmended, StepAborted, SumsMisreported
+from swarm.events import PeerDelays, PeerExpelled, RolledBack, StageAmended, StepAborted, StepDecided, SumsMisreported
 from swarm.protocol.coordinator.passes.preparation import Preparation
 from swarm.protocol.messages import Prepared
 from swarm.simulation.faults import false_words
@@ -84,3 +84,24 @@ def test_devices_that_come_and_go_all_the_time_delay_a_run_little() -> None:
     usual.finish()
     assert max(process.actor.incarnation for process in run.world.processes) > 3
     assert run.world.now < 1.5 * usual.world.now
+
+
+def seconds_per_step(peers: int, monkeypatch: pytest.MonkeyPatch, **claims: float) -> float:
+    """Virtual seconds per step of two stages of three replicas each, if there are six `peers`. The second one `claims`
+    something in each status.
+    """
+    settings = small_settings(stages=2, microbatches=24, steps=18, replicas=3, checkpoint_every=1000)
+    lies = (None, Lie("status") if claims else None)
+    monkeypatch.setattr(false_words, "_extreme", lambda _, status: replace(status, **claims))
+    run = Run(Plan("hindering", 0, settings, peers - 6, (1.0,) * peers, (), lies=lies, people=tuple(range(peers))))
+    events = events_in(run)
+    run.finish()
+    decided = [at for at, event in events if isinstance(event, StepDecided)]
+    return (decided[-1] - decided[8]) / (len(decided) - 9)
+
+
+def test_who_claims_to_be_fast_slows_a_run_hardly_more_than_it_would_by_its_absence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    absent = seconds_per_step(5, monkeypatch)
+    assert seconds_per_step(6, monkeypatch, seconds_per_microbatch=1e-6) < 1.15 * absent

@@ -18,6 +18,8 @@ SHOWN = 2.0
 """A peer may take this multiple of the longest time that it has needed for a microbatch. Several microbatches may be
 reported together.
 """
+HIDDEN = 3.0
+"""A peer counts as computing for at least the inverse of this, as a share of the time that its work takes it."""
 
 
 class Listing(Protocol):
@@ -158,6 +160,10 @@ class Member:
     """
     finishing: Observed = field(default_factory=Observed)
     """Seconds per finished microbatch in its stage, between two reports of progress while it had work."""
+    taking: Observed = field(default_factory=Observed)
+    """Seconds per microbatch of each step in which it had work in its present stage, from the opening until its last
+    progress. They include the time for which it waited for others.
+    """
     listing: Listing | None = field(default=None, repr=False)
     """The lists that contain the member. None once the member is gone."""
 
@@ -174,6 +180,15 @@ class Member:
         """
         said, longest = self.seconds_per_microbatch, self.finishing.quantile(1.0)
         return None if said is None or longest is None else min(said, SHOWN * longest)
+
+    @property
+    def least_seconds_per_microbatch(self) -> float | None:
+        """A lower bound of its seconds per microbatch, from the step of the last ones in which it was fastest.
+        Otherwise a peer could claim to be so fast that it gets nearly all the work of its stage. None if it has had no
+        work in its stage.
+        """
+        best = self.taking.quantile(0.0)
+        return None if best is None else best / HIDDEN
 
     @property
     def term(self) -> int:
@@ -445,7 +460,7 @@ class Member:
     def _set_stage(self, stage: StageIndex) -> None:
         before, self.stage = self.stage, stage
         if before != stage:
-            self.finishing, self.reducing = Observed(), Observed()
+            self.finishing, self.reducing, self.taking = Observed(), Observed(), Observed()
         if before != stage and self.listing is not None:
             self.listing.moved(self, before)
 

@@ -339,4 +339,12 @@ class OpenPass:
             if charged is not None:
                 why = held_s, saved_s, charged.strikes, alone, charged.steps
                 self._out.emit(PeerDelays(str(actor), stage, str(pass_state.pass_id), *why))
+        self._note_paces(now)
         delays.passed(step_s, frozenset(actor.peer for actor, *_ in accounts))
+
+    def _note_paces(self, now: float) -> None:
+        """Record how long each actor with work took for its microbatches."""
+        for actor in self.pass_state.actors:
+            member, count = self._members.get(actor), self.pass_state.progress_of(actor)[0]
+            if member is not None and count:
+                member.taking.add(self.pass_state.took_s(actor, now) / count)
