@@ -81,7 +81,7 @@ class Rebalancing:
         self._steps.add(step_s)
         if reduce_s is not None:
             self._reduces.add(reduce_s)
-        self._stage_costs.learn(self._members)
+        self._stage_costs.learn(self._members, self._history.controls.banned)
         self._due = True
         self._warn()
 
