@@ -70,6 +70,8 @@ class Member:
     """Number of steps after which it was measured in its stage."""
     came_back_at: float = -math.inf
     """The time when it last reported a stage that this record did not name."""
+    roamed: int = 0
+    """How often it reported another stage than before without having been told to move."""
     placed_at: float = 0.0
     """The time when it received its stage, or came back with it."""
     has_counted: bool = False
@@ -243,6 +245,7 @@ class Member:
             is_other = self.stage != status.stage and not self.moving and 0 <= status.stage < stages
             if is_other and self.heard_at - self.came_back_at >= heartbeat_s:
                 self.came_back_at = self.heard_at
+                self.roamed += before is not None and before.stage == self.stage is not None
                 self._set_stage(status.stage)
                 self.placed_at, self.has_worked, self.measurements = self.heard_at, False, 0
                 self.assigned = None

@@ -228,13 +228,16 @@ class StageCosts:
         most: int,
         ready: Callable[[Member], bool] = lambda member: True,
         movable: Callable[[Member], bool] = lambda member: False,
+        settled: Callable[[Member], bool] = lambda member: True,
     ) -> Lineup:
-        """The lineup for the planner. `ready` and `movable`: as in Worker."""
+        """The lineup for the planner. `ready` and `movable`: as in Worker. Members that are not `settled` are left
+        out.
+        """
         crews, taken = [], members.stages_of_people()
         for stage in range(len(self._seen)):
             workers = []
             for m in members.crew(stage):
-                if m.lost_at is None:
+                if m.lost_at is None and settled(m):
                     barred = self.barred(members, m) | taken.get(members.people.of(m.actor.peer), _NONE)
                     if m.paused:
                         barred = frozenset(range(len(self._seen)))  # it would not work in any stage
