@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from statistics import median
+from statistics import median, median_low
 
 from swarm.events import ShareChanged
 from swarm.protocol.bucket_owners import lines_of
@@ -63,6 +63,7 @@ class RosterWeights:
         there = {actor: member for actor in roster if (member := self._members.get(actor)) is not None}
         measured = [member.speed for member in there.values() if member.speed is not None]
         sent = self._stage_costs.sent(stage)
+        usual = median_low(measured) if measured else math.inf
         speeds = {}
         for actor in roster:
             member = there.get(actor)
@@ -70,13 +71,13 @@ class RosterWeights:
             if measured and (member is None or member.speed is None):
                 speed = min(speed, median(measured))  # an estimate of its own counts only up to the median
             if member is not None and (least := member.least_seconds_per_microbatch) is not None:
-                speed = min(speed, self._stage_costs.costs()[stage] / least)
+                speed = min(speed, max(self._stage_costs.costs()[stage] / least, EVEN * usual))
             if member is not None and sent:
                 speed = min(speed, self._stage_costs.uplink(member) / sent)
             speeds[actor] = self._steady(actor, speed)
-        usual = median(speeds.values())
+        middle = median(speeds.values())
         return {
-            actor: self._relative(speed / usual, there.get(actor)) * self._recovery(actor)
+            actor: self._relative(speed / middle, there.get(actor)) * self._recovery(actor)
             for actor, speed in speeds.items()
         }
 
