@@ -346,5 +346,6 @@ class OpenPass:
         """Record how long each actor with work took for its microbatches."""
         for actor in self.pass_state.actors:
             member, count = self._members.get(actor), self.pass_state.progress_of(actor)[0]
-            if member is not None and count:
-                member.taking.add(self.pass_state.took_s(actor, now) / count)
+            took_s = self.pass_state.took_s(actor, now)
+            if member is not None and count and took_s:  # 0: its only report came with the opening, and shows nothing
+                member.taking.add(took_s / count)
