@@ -19,6 +19,11 @@ from statistics import median
 
 EVEN = 1.25
 """Links whose rates differ by at most this factor count as equal."""
+FASTEST = 4.0
+"""Upper bound of a link rate, as a multiple of the median. A peer that offers far more than it has would sum all
+buckets, and the others would wait for it. With up to five replicas, an honest peer loses nothing: it sums all buckets
+of equal siblings at this rate already.
+"""
 UNIT = 1000.0
 """Unit of link rates in a table, bytes/s."""
 
@@ -26,13 +31,14 @@ UNIT = 1000.0
 def lines_of(rates: Sequence[float]) -> tuple[int, ...]:
     """The link rates of the members for a table, in kB/s. Empty if all rates are nearly equal or do not matter.
 
-    `rates`: bytes/s that each member can send and receive. An unknown rate is infinite, and counts as the median.
+    `rates`: bytes/s that each member can send and receive. An unknown rate is infinite, and counts as the median. A
+    rate counts up to a multiple of the median, because nobody has checked it.
     """
     known = [rate for rate in rates if math.isfinite(rate)]
     if len(rates) < 3 or not known:
         return ()
     usual = median(known)
-    rates = [rate if math.isfinite(rate) else usual for rate in rates]
+    rates = [min(rate, FASTEST * usual) if math.isfinite(rate) else usual for rate in rates]
     if max(rates) <= EVEN * min(rates):
         return ()
     return tuple(max(1, round(rate / UNIT)) for rate in rates)

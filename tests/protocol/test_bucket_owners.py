@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -50,8 +51,25 @@ def test_equal_lines_and_unknown_ones_sum_in_turn() -> None:
 
 
 def test_who_has_said_nothing_counts_as_the_median() -> None:
-    assert lines_of([1e6, math.inf, 9e6, 2e6]) == (1000, 2000, 9000, 2000)
+    assert lines_of([1e6, math.inf, 9e6, 2e6]) == (1000, 2000, 8000, 2000)
     assert lines_of([1.0, 1e6, 1e6]) == (1, 1000, 1000), "never nothing"
+
+
+@pytest.mark.parametrize(("members", "times"), [(3, 1.5), (4, 2.0), (8, 2.9), (16, 3.5)])
+def test_who_offers_more_than_it_has_does_not_sum_everything_for_many(members: int, times: float) -> None:
+    true = [1e6] * members
+    took = seconds(true, counts_of(lines_of([*true[1:], 1e12]), members, 64), 64)
+    equal = seconds(true, counts_of((), members, 64), 64)
+    assert took <= times * equal, "without a bound: 4 times with 8 members, 8 times with 16"
+
+
+@pytest.mark.parametrize(
+    "rates", [[1e6] * 4 + [1e9], [2e6, 3e5, 1e7, 5e7], [1e6, 2e6, 4e6, 8e6, 16e6, 32e6, 64e6, 128e6]], ids=str
+)
+def test_the_bound_of_a_line_costs_unequal_lines_nothing(rates: list[float]) -> None:
+    whole = tuple(round(rate / UNIT) for rate in rates)
+    bounded, unbounded = (counts_of(lines, len(rates), 64) for lines in (lines_of(rates), whole))
+    assert seconds(rates, bounded, 64) <= 1.001 * seconds(rates, unbounded, 64)
 
 
 def test_a_slow_line_sums_nothing_and_the_others_in_turn() -> None:

@@ -164,18 +164,19 @@ def test_what_a_peer_in_the_middle_sends() -> None:
     assert pace(those, known) == 0.1, "the two in the middle share the work"
 
 
-def test_without_a_limit_an_uplink_is_as_fast_as_its_fastest_link() -> None:
-    those = tables([1, 2])
-    sender, (one, other) = those[0].roster[0], those[1].roster
+def test_without_a_limit_an_uplink_is_as_fast_as_its_second_fastest_link() -> None:
+    those = tables([1, 3])
+    sender, (one, other, third) = those[0].roster[0], those[1].roster
     known = {
         sender: Measured(0.1),
         one: Measured(0.1, None, {sender: 1e5}),
         other: Measured(0.1, None, {sender: 3e5}),
+        third: Measured(0.1, None, {sender: 1e12}),
     }
     found = {burden.name: burden for burden in burdens(those, known)}
     assert found[f"the uplink of {sender}"].rate == 3e5
     assert found[f"the link from {sender} to {one}"].rate == 1e5
-    assert found[f"the link from {sender} to {one}"].frames == {(1, Direction.FORWARD): 0.5}
+    assert found[f"the link from {sender} to {one}"].frames == {(1, Direction.FORWARD): 4 / COUNT}
     assert found[f"the uplink of {one}"].rate is None
     known[sender] = Measured(0.1, 2e5)
     found = {burden.name: burden for burden in burdens(those, known)}
@@ -186,6 +187,26 @@ def test_without_a_limit_an_uplink_is_as_fast_as_its_fastest_link() -> None:
     assert found[f"the uplink of {sender}"].rate == 6e5, "but not all of them that slowly"
 
 
+@pytest.mark.parametrize(
+    ("fast", "rate"),
+    [("", 2e5), ("s1p0", 2e5), ("s1p0 s1p1", 2e5), ("s0p1", 2e5), ("s1p0 s0p1", 1e12), ("s2p0 s1p0", 2e5)],
+    ids=["honest", "one", "one person", "a sibling", "two people", "one that gets nothing"],
+)
+def test_one_person_does_not_make_an_uplink_seem_fast(fast: str, rate: float) -> None:
+    those = tables([2, 4, 1])
+    known = {a: Measured(links={those[0].roster[0]: 2e5}) for table in those for a in table.roster}
+    known |= {Actor(name, 1): Measured(links={those[0].roster[0]: 1e12}) for name in fast.split()}
+    found = burdens(those, known, lambda actor: "p" if actor.peer in ("s1p0", "s1p1") else actor.peer)
+    assert next(each.rate for each in found if each.name == f"the uplink of {those[0].roster[0]}") == rate
+
+
+def test_if_one_person_alone_has_measured_an_uplink_its_word_counts() -> None:
+    those = tables([1, 2])
+    known = {actor: Measured(links={those[0].roster[0]: 2e5}) for actor in those[1].roster}
+    found = burdens(those, known, lambda _: "p")
+    assert [each.rate for each in found if each.name == f"the uplink of {those[0].roster[0]}"] == [2e5]
+
+
 def test_the_slowest_link_of_a_boundary_decides() -> None:
     those = tables([1, 2])
     sender, (one, other) = those[0].roster[0], those[1].roster
@@ -193,6 +214,8 @@ def test_the_slowest_link_of_a_boundary_decides() -> None:
     known[one] = Measured(0.01, 1e9, {sender: 1e9})
     known[other] = Measured(0.01, 1e9, {sender: 4e4})
     start = (LADDERS.start,)
+    known[Actor("sibling", 1)] = Measured(links={sender: 1e9})
+    those = (StageTable(0, (sender, Actor("sibling", 1)), (0,) * COUNT), those[1])
     (pair,), changes = choose(LADDERS, burdens(those, known), 0.01, start, relax=True)
     assert pair == CodecPair("f", "C")
     assert f"the link from {sender} to {other} carries 0.04 MB/s: 6.8 ms" in changes[0].reason

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from swarm.protocol.coordinator.membership.members import Members
@@ -27,9 +29,8 @@ class Stage:
         for actor in self.actors.values():
             self.members.add(actor, 0.0)
         settings = small_settings(stages=1, microbatches=len(names), steps=2, replicas=len(names))
-        self.holdups = Holdups(
-            self.record, self.members, LateReductions(self.record, self.members, settings), heartbeat_s=1.0
-        )
+        settings = replace(settings, heartbeat_s=1.0)
+        self.holdups = Holdups(self.record, self.members, LateReductions(self.record, self.members, settings), settings)
 
     def report(self, *, busy: str = "", idle: str = "", **awaited: str) -> None:
         """`busy`: who has work in hand. `idle`: who has not done its work and reports that it has none in hand. Others:
@@ -130,6 +131,20 @@ def test_work_saves_the_time_that_siblings_would_need_for_it() -> None:
     stage = Stage("abc")
     stage.report(busy="c")
     assert stage.holdups.saved_s(stage.actors["c"], 0) == 10.0 / 2
+
+
+def test_the_time_for_which_siblings_wait_for_a_slow_peer_is_not_what_its_work_saves() -> None:
+    """They need a second for a microbatch, or two for its frames, and get their last inputs after ten seconds."""
+    stage = Stage("abc")
+    stage.report(busy="c")
+    for name in "ab":
+        member = stage.members.get(stage.actors[name])
+        assert member is not None and member.status is not None
+        member.status = replace(member.status, seconds_per_microbatch=1.0)
+        member.offered_uplink = 50.0
+    assert stage.holdups.saved_s(stage.actors["c"], 0) == 1.0 / 2
+    stage.holdups._settings = replace(stage.holdups._settings, stage_frames=(100.0,))
+    assert stage.holdups.saved_s(stage.actors["c"], 0) == 2.0 / 2
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ KNOWN = {
     "last copy let go": 8,
     "taken from a leaver": 72,
     "last replica moved": 0,
-    "moves at once": 2,
+    "moves at once": 25,
     "moved before drained": 0,
     "kinds alike": 2,
     "seat given up at once": 2,

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from swarm.events import ShareChanged
 from swarm.protocol.controls import Device
+from swarm.protocol.coordinator.membership.member import HIDDEN
 from swarm.protocol.coordinator.membership.members import Members
-from swarm.protocol.coordinator.membership.stage_costs import StageCosts
+from swarm.protocol.coordinator.membership.stage_costs import REMEMBERED, SLOWEST, StageCosts
 from swarm.protocol.coordinator.passes.assignment import shares, wire
 from swarm.protocol.coordinator.passes.roster_weights import EVEN, FIRST, FIRST_STEPS, RECOVERY, STEADY, RosterWeights
 from swarm.protocol.ids import Actor, StageIndex
@@ -174,6 +175,26 @@ def test_first_measurements_are_believed_only_so_far() -> None:
     assert seen[0] == 1 / FIRST and abs(seen[-1] - 0.05) < 0.01
 
 
+def test_who_comes_from_another_stage_is_believed_only_so_far() -> None:
+    crew = Crew(A, B, C)
+    crew.measured(a=0.1, b=0.1, c=0.001)
+    member = crew.members.get(C)
+    assert member is not None and member.speed is not None
+    member.measurements = 0
+    assert crew.weights.of([A, B, C], 0)[C] == FIRST
+
+
+def test_who_claims_more_speed_than_its_work_has_shown_counts_for_three_times_as_much() -> None:
+    crew = Crew(A, B, C)
+    for actor in (A, B, C):
+        member = crew.members.get(actor)
+        assert member is not None
+        for took_s in (0.15, 0.12, 0.3):
+            member.taking.add(took_s)
+    assert crew.measured(a=0.1, b=0.1, c=1e-6)[C] == pytest.approx(HIDDEN * 0.1 / 0.12)
+    assert crew.measured(c=0.05)[C] == pytest.approx(2.0)
+
+
 def test_a_speed_that_wavers_changes_no_table() -> None:
     crew = Crew(A, B)
     first = crew.measured(a=0.1, b=0.2)
@@ -227,6 +248,57 @@ def test_what_a_stage_costs_is_learned_from_all_who_ran_it() -> None:
     members.remove(C)
     stage_costs.learn(members)
     assert round(stage_costs.costs()[1], 6) == 0.4, "it has left, and what it measured stands"
+
+
+def costs(passes: str, **seconds: float) -> float:
+    """The cost of a stage whose peers report this, by name. `passes`: the pass of each of them."""
+    members, stage_costs = Members(), StageCosts(1)
+    members.people.learn(Device(serial, 9, name) for serial, name in zip(passes, seconds, strict=True))
+    for name, each in seconds.items():
+        member = members.add(Actor(name, 1), 0.0)
+        member.place(StageIndex(0), 0.0)
+        member.has_worked = True
+        member.status = Status(member.actor, StageIndex(0), 0, seconds_per_microbatch=each)
+    stage_costs.learn(members)
+    return stage_costs.costs()[0]
+
+
+@pytest.mark.parametrize("lie", [1e-6, 1e6])
+def test_a_person_with_many_devices_does_not_set_the_cost_of_a_stage(lie: float) -> None:
+    assert costs("pqrrr", a=0.03, b=0.03, c=lie, d=lie, e=lie) == 0.03
+    assert costs("pqrrr", c=0.03, d=0.04, a=lie, b=0.05, e=0.04) == 0.04
+    assert costs("prr", a=0.03, c=lie, d=lie) == 0.03, "of two people, the first one"
+
+
+def test_an_expelled_peer_no_longer_counts_and_the_person_with_most_devices_is_forgotten_first() -> None:
+    members, stage_costs = Members(), StageCosts(1)
+    names = [f"d{n}" for n in range(REMEMBERED)]
+    members.people.learn(Device("q" if name == "a" else "r", 99, name) for name in ("a", *names))
+
+    def comes(name: str, seconds: float) -> None:
+        member = members.add(Actor(name, 1), 0.0)
+        member.place(StageIndex(0), 0.0)
+        member.has_worked = True
+        member.status = Status(member.actor, StageIndex(0), 0, seconds_per_microbatch=seconds)
+        stage_costs.learn(members)
+
+    comes("a", 0.03)
+    for name in names:
+        comes(name, 0.04)
+    assert stage_costs.costs() == (0.03,)
+    members.remove(A)
+    stage_costs.learn(members, banned={"a"})
+    assert stage_costs.costs() == (0.04,)
+
+
+def test_who_claims_to_be_far_slower_than_its_work_has_shown_is_not_believed() -> None:
+    crew = Crew(A)
+    member = crew.members.get(A)
+    assert member is not None
+    for took_s in (0.15, 0.2):
+        member.taking.add(took_s)
+    crew.measured(a=1e6)
+    assert crew.stage_costs.costs()[0] == pytest.approx(SLOWEST * 0.2)
 
 
 @pytest.mark.parametrize("how", ["lineup", "newcomers_lineup"])

@@ -8,14 +8,26 @@ from dataclasses import replace
 import pytest
 from run_events import events_in
 
-from swarm.events import PeerDelays, PeerExpelled, RolledBack, StageAmended, StepAborted, SumsMisreported
+from swarm.events import (
+    PeerDelays,
+    PeerExpelled,
+    PeerJoined,
+    PeerMoved,
+    RolledBack,
+    StageAmended,
+    StepAborted,
+    StepDecided,
+    SumsMisreported,
+)
 from swarm.protocol.coordinator.passes.preparation import Preparation
-from swarm.protocol.messages import Prepared
+from swarm.protocol.ids import StageIndex
+from swarm.protocol.messages import Prepared, Status
 from swarm.simulation.faults import false_words
 from swarm.simulation.faults.lie import HINDERING, Lie
 from swarm.simulation.runs.plan import Plan, small_settings
 from swarm.simulation.runs.runner import Run, run_seed
 from swarm.simulation.runs.scenario import plan_of
+from swarm.simulation.toy.peer_body import PeerBody
 
 BOTH_IN_A_HALF = 770372
 """Of two halves of an audit, the second are two liars of one person, with the right sums and a false loss."""
@@ -84,3 +96,43 @@ def test_devices_that_come_and_go_all_the_time_delay_a_run_little() -> None:
     usual.finish()
     assert max(process.actor.incarnation for process in run.world.processes) > 3
     assert run.world.now < 1.5 * usual.world.now
+
+
+def seconds_per_step(peers: int, monkeypatch: pytest.MonkeyPatch, **claims: float) -> float:
+    """Virtual seconds per step of two stages of three replicas each, if there are six `peers`. The second one `claims`
+    something in each status.
+    """
+    settings = small_settings(stages=2, microbatches=24, steps=18, replicas=3, checkpoint_every=1000)
+    lies = (None, Lie("status") if claims else None)
+    monkeypatch.setattr(false_words, "_extreme", lambda _, status: replace(status, **claims))
+    run = Run(Plan("hindering", 0, settings, peers - 6, (1.0,) * peers, (), lies=lies, people=tuple(range(peers))))
+    events = events_in(run)
+    run.finish()
+    decided = [at for at, event in events if isinstance(event, StepDecided)]
+    return (decided[-1] - decided[8]) / (len(decided) - 9)
+
+
+def test_who_claims_to_be_fast_slows_a_run_hardly_more_than_it_would_by_its_absence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    absent = seconds_per_step(5, monkeypatch)
+    assert seconds_per_step(6, monkeypatch, seconds_per_microbatch=1e-6) < 1.15 * absent
+
+
+def test_nobody_is_moved_after_a_peer_that_reports_another_stage_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It reports the other stage in every second group of eight statuses."""
+    settings = small_settings(stages=2, microbatches=6, steps=120, replicas=3, checkpoint_every=10)
+
+    def roams(peer: PeerBody, status: Status) -> Status:
+        away = status.stage is not None and status.sequence // 8 % 2
+        return replace(status, stage=StageIndex(1 - status.stage)) if away and status.stage is not None else status
+
+    monkeypatch.setattr(false_words, "_extreme", roams)
+    run = Run(Plan("hindering", 0, settings, 0, (1.0,) * 6, (), lies=(None, Lie("status")), people=tuple(range(6))))
+    events = events_in(run)
+    run.finish()
+    came_back = [event for _, event in events if isinstance(event, PeerJoined) and event.reason.startswith("came back")]
+    assert len(came_back) > 10
+    assert not any(isinstance(event, PeerMoved) for _, event in events)

@@ -2,7 +2,8 @@
 
 The coordinator chooses only when it opens a training pass. The Open tells the choice to every peer, so it does not
 depend on the actor that sends a frame. The decision records the choice, so that `reference` uses the same codecs. A
-peer's false reports about its links can only cause a different choice from the ladder.
+peer's false reports about its links can only cause a coarser choice from the ladder, except for the frames of a peer
+that sends to nobody else.
 """
 
 from __future__ import annotations
@@ -62,14 +63,13 @@ class CodecChoice:
             self._tell_all(step)
             return self.current
         measured = {actor: self._measured(actor) for table in tables for actor in table.roster}
-        people = self._members.people
-        seconds = pace(tables, measured, lambda actor: people.of(actor.peer))
+        seconds = pace(tables, measured, self._person)
         if seconds is None:
             return self.current
         if step_s:
             seconds = min(seconds, step_s / len(tables[0].assignment))
         relax = step - self._since >= self._dwell
-        carried = burdens(tables, measured)
+        carried = burdens(tables, measured, self._person)
         self.current, changes = choose(ladders, carried, seconds, self.current, relax=relax)
         if changes:
             harder = changes[0].harder  # all changes are harder, or none
@@ -92,3 +92,6 @@ class CodecChoice:
         if member is None or member.status is None:
             return Measured()
         return Measured(member.seconds_per_microbatch, member.uplink, member.links)
+
+    def _person(self, actor: Actor) -> str:
+        return self._members.people.of(actor.peer)

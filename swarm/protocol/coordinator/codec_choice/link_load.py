@@ -39,21 +39,31 @@ class LinkLoad:
     """Bytes/s; None: not measured."""
 
 
-def burdens(tables: Sequence[StageTable], measured: Mapping[Actor, Measured]) -> list[LinkLoad]:
+def itself(actor: Actor) -> str:
+    """The owner of a peer, if each peer is a person."""
+    return actor.peer
+
+
+def burdens(
+    tables: Sequence[StageTable], measured: Mapping[Actor, Measured], person: Callable[[Actor], str] = itself
+) -> list[LinkLoad]:
     """The loads of every peer that sends frames, and of every measured link between two of them.
 
-    An uplink carries at least the rate of its fastest link. If a peer reports an upload limit, this limit counts
-    instead, because each of several frames that share the uplink seems slow. But if the limit is more than twice the
-    rate of the fastest link, twice that rate counts.
+    An uplink carries at least the rate of its second fastest link, of those to its siblings and to the peers that get
+    its frames. Of the links to the peers of one person, only the fastest counts (`person`: the owner of a peer), so one
+    person's false report does not fill the uplink with large frames. If only one person has measured it, its word
+    counts.
+
+    If a peer reports an upload limit, this limit counts instead, because each of several frames that share the uplink
+    seems slow. But if the limit is more than twice that rate, twice that rate counts.
     """
     limits = {actor: known.uplink for actor, known in measured.items() if known.uplink is not None}
-    return [*_uplinks(tables, measured, limits), *_links(tables, measured, limits)]
+    carried = _carried(tables, measured, person)
+    return [*_uplinks(tables, carried, limits), *_links(tables, measured, limits)]
 
 
 def pace(
-    tables: Sequence[StageTable],
-    measured: Mapping[Actor, Measured],
-    person: Callable[[Actor], str] = lambda actor: actor.peer,
+    tables: Sequence[StageTable], measured: Mapping[Actor, Measured], person: Callable[[Actor], str] = itself
 ) -> float | None:
     """Seconds that the slowest stage needs for one microbatch of the run. None: in some stage no peer is measured.
 
@@ -74,18 +84,36 @@ def pace(
     return slowest or None
 
 
+def _carried(
+    tables: Sequence[StageTable], measured: Mapping[Actor, Measured], person: Callable[[Actor], str]
+) -> dict[Actor, float]:
+    """For each measured sender, the bytes/s that its uplink carries at least (`burdens`)."""
+    receivers = {actor: set(table.roster) - {actor} for table in tables for actor in table.roster}
+    for before, after in itertools.pairwise(tables):
+        for one, other in set(zip(before.assignment, after.assignment, strict=True)):
+            receivers[before.roster[one]].add(after.roster[other])
+            receivers[after.roster[other]].add(before.roster[one])
+    carried = {}
+    for sender, those in receivers.items():
+        rates: dict[str, float] = {}
+        for receiver in those:
+            rate = measured[receiver].links.get(sender) if receiver in measured else None
+            if rate is not None:
+                owner = person(receiver)
+                rates[owner] = max(rate, rates.get(owner, 0.0))
+        if rates:
+            carried[sender] = sorted(rates.values())[-2:][0]
+    return carried
+
+
 def _uplinks(
-    tables: Sequence[StageTable], measured: Mapping[Actor, Measured], limits: Mapping[Actor, float]
+    tables: Sequence[StageTable], rates: Mapping[Actor, float], limits: Mapping[Actor, float]
 ) -> Iterator[LinkLoad]:
-    fastest: dict[Actor, float] = {}
-    for known in measured.values():
-        for sender, rate in known.links.items():
-            fastest[sender] = max(rate, fastest.get(sender, 0.0))
     for stage, table in enumerate(tables):
         slots = [(stage + 1, Direction.FORWARD)] if stage + 1 < len(tables) else []
         slots += [(stage, Direction.BACKWARD)] if stage else []
         for actor, share in _shares(table) if slots else ():
-            carried = fastest.get(actor)
+            carried = rates.get(actor)
             if actor in limits:
                 carried = limits[actor] if carried is None else min(limits[actor], 2 * carried)
             yield LinkLoad(f"the uplink of {actor}", dict.fromkeys(slots, share), carried)

@@ -18,6 +18,8 @@ SHOWN = 2.0
 """A peer may take this multiple of the longest time that it has needed for a microbatch. Several microbatches may be
 reported together.
 """
+HIDDEN = 3.0
+"""A peer counts as computing for at least the inverse of this, as a share of the time that its work takes it."""
 
 
 class Listing(Protocol):
@@ -68,6 +70,8 @@ class Member:
     """Number of steps after which it was measured in its stage."""
     came_back_at: float = -math.inf
     """The time when it last reported a stage that this record did not name."""
+    roamed: int = 0
+    """How often it reported another stage than before without having been told to move."""
     placed_at: float = 0.0
     """The time when it received its stage, or came back with it."""
     has_counted: bool = False
@@ -158,6 +162,10 @@ class Member:
     """
     finishing: Observed = field(default_factory=Observed)
     """Seconds per finished microbatch in its stage, between two reports of progress while it had work."""
+    taking: Observed = field(default_factory=Observed)
+    """Seconds per microbatch of each step in which it had work in its present stage, from the opening until its last
+    progress. They include the time for which it waited for others.
+    """
     listing: Listing | None = field(default=None, repr=False)
     """The lists that contain the member. None once the member is gone."""
 
@@ -174,6 +182,15 @@ class Member:
         """
         said, longest = self.seconds_per_microbatch, self.finishing.quantile(1.0)
         return None if said is None or longest is None else min(said, SHOWN * longest)
+
+    @property
+    def least_seconds_per_microbatch(self) -> float | None:
+        """A lower bound of its seconds per microbatch, from the step of the last ones in which it was fastest.
+        Otherwise a peer could claim to be so fast that it gets nearly all the work of its stage. None if it has had no
+        work in its stage.
+        """
+        best = self.taking.quantile(0.0)
+        return None if best is None else best / HIDDEN
 
     @property
     def term(self) -> int:
@@ -228,6 +245,7 @@ class Member:
             is_other = self.stage != status.stage and not self.moving and 0 <= status.stage < stages
             if is_other and self.heard_at - self.came_back_at >= heartbeat_s:
                 self.came_back_at = self.heard_at
+                self.roamed += before is not None and before.stage == self.stage is not None
                 self._set_stage(status.stage)
                 self.placed_at, self.has_worked, self.measurements = self.heard_at, False, 0
                 self.assigned = None
@@ -445,7 +463,7 @@ class Member:
     def _set_stage(self, stage: StageIndex) -> None:
         before, self.stage = self.stage, stage
         if before != stage:
-            self.finishing, self.reducing = Observed(), Observed()
+            self.finishing, self.reducing, self.taking = Observed(), Observed(), Observed()
         if before != stage and self.listing is not None:
             self.listing.moved(self, before)
 

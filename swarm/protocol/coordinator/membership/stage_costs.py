@@ -8,23 +8,40 @@ of the stages convert it to other stages.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.ids import Actor
 from swarm.protocol.stage_needs import ComputeKind, Needs, needs_of
 
 _NONE: frozenset[int] = frozenset()
 _UNKNOWN: Needs = {}
 REMEMBERED = 64
-"""Number of peers whose measurements determine the cost of a stage: the newest ones."""
+"""Number of peers whose measurements determine the cost of a stage. If there are more, the person with most of them
+loses the oldest one.
+"""
 LEAST_COST_S = 1e-9
 """Lower bound of a stage's cost, whatever speed a peer reports."""
 MOST_COST_S = 1e9
 """Upper bound of a stage's cost, whatever capacity a peer reports, so that sums and quotients of costs stay finite."""
+
+
+SLOWEST = 16.0
+"""Upper bound of what a peer reports for the cost of its stage, as a multiple of the longest time that a step took it
+per microbatch. It may have become slower since.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    cost: float
+    """Seconds per microbatch × capacity."""
+    since: int
+    """The number of the peer's first measurement in the stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,30 +112,42 @@ class StageCosts:
         """
         self._stage_needs = {kind: needs_of(stage_needs, kind) for kind in ComputeKind}
         self._stage_frames = stage_frames
-        self._seen: list[dict[str, float]] = [{} for _ in range(stages)]
-        """The measurements of each stage: {peer: seconds per microbatch × capacity}"""
+        self._seen: list[dict[str, _Measured]] = [{} for _ in range(stages)]
+        """The newest measurement of each peer, by stage."""
+        self._measured = 0
+        """Number of measurements so far."""
         self._carried: dict[Actor, float] = {}
         """For each actor, the bytes/s of its second fastest link, as the receivers report."""
         self._costs: tuple[float, ...] = ()
-        """The costs by stage, as the last call of `learn` computed them."""
+        """The costs by stage, as the last call of `learn` computed them. Empty: nothing was learned yet."""
         self._crews: dict[int, tuple[list[Member], tuple[Worker, ...]]] = {}
         """Cache by stage for newcomers: the members, and the same members as workers for the planner."""
 
-    def learn(self, members: Members) -> None:
-        """Record the measurements of a decided step. Each peer counts once for a stage, even after it has left."""
+    def learn(self, members: Members, banned: Collection[str] = ()) -> None:
+        """Record the measurements of a decided step. Each person counts once for a stage, even after it has left.
+        `banned`: ids of peers that do not count any more.
+        """
         for member in members:
             seconds, stage = member.seconds_per_microbatch, member.stage
             if seconds is None or stage is None or not member.has_worked:
                 continue
-            seen = self._seen[stage]
-            seen.pop(member.actor.peer, None)
-            seen[member.actor.peer] = min(max(seconds * member.capacity, LEAST_COST_S), MOST_COST_S)
+            longest = member.taking.quantile(1.0)
+            cost = (seconds if longest is None else min(seconds, SLOWEST * longest)) * member.capacity
+            seen, peer = self._seen[stage], member.actor.peer
+            before = seen.pop(peer, None)
+            self._measured += 1
+            since = self._measured if before is None else before.since
+            seen[peer] = _Measured(min(max(cost, LEAST_COST_S), MOST_COST_S), since)
             if len(seen) > REMEMBERED:
-                del seen[next(iter(seen))]
+                del seen[max(members.people.together(seen), key=len)[0]]
+        for seen in self._seen:
+            for peer in [peer for peer in seen if peer in banned]:
+                del seen[peer]
         self._carried = _second_fastest(members) if self._stage_frames else {}
         self._crews.clear()
-        self._costs = ()
-        costs = self.costs()
+        known = [_usual(seen, members.people) if seen else None for seen in self._seen]
+        usual = median(cost for cost in known if cost is not None) if any(known) else 1.0
+        self._costs = costs = tuple(usual if cost is None else cost for cost in known)
         for member in members:
             seconds, stage = member.seconds_per_microbatch, member.stage
             if seconds is not None and stage is not None and member.has_worked:
@@ -129,11 +158,7 @@ class StageCosts:
         """Cost of each stage: seconds per microbatch for a peer of speed 1. An unmeasured stage gets the median of the
         others.
         """
-        if not self._costs:
-            known = [median(seen.values()) if seen else None for seen in self._seen]
-            usual = median(cost for cost in known if cost is not None) if any(known) else 1.0
-            self._costs = tuple(usual if cost is None else cost for cost in known)
-        return self._costs
+        return self._costs or (1.0,) * len(self._seen)
 
     def speed(self, member: Member) -> float:
         """The speed measured in any stage; otherwise the member's own estimate."""
@@ -203,13 +228,16 @@ class StageCosts:
         most: int,
         ready: Callable[[Member], bool] = lambda member: True,
         movable: Callable[[Member], bool] = lambda member: False,
+        settled: Callable[[Member], bool] = lambda member: True,
     ) -> Lineup:
-        """The lineup for the planner. `ready` and `movable`: as in Worker."""
+        """The lineup for the planner. `ready` and `movable`: as in Worker. Members that are not `settled` are left
+        out.
+        """
         crews, taken = [], members.stages_of_people()
         for stage in range(len(self._seen)):
             workers = []
             for m in members.crew(stage):
-                if m.lost_at is None:
+                if m.lost_at is None and settled(m):
                     barred = self.barred(members, m) | taken.get(members.people.of(m.actor.peer), _NONE)
                     if m.paused:
                         barred = frozenset(range(len(self._seen)))  # it would not work in any stage
@@ -237,6 +265,15 @@ class StageCosts:
             s for s, crew in enumerate(crews) if not crew and all(m.lost_at is not None for m in members.of_stage(s))
         )
         return Lineup(tuple(crews), self.costs(), replicas, most, self._stage_frames, empty)
+
+
+def _usual(seen: Mapping[str, _Measured], people: People) -> float:
+    """The cost of a stage: the median over people of what their peers report. Of two people, the one that was measured
+    first is believed.
+    """
+    persons = sorted(people.together(seen), key=lambda peers: min(seen[peer].since for peer in peers))
+    costs = [median(seen[peer].cost for peer in peers) for peers in persons]
+    return costs[0] if len(costs) == 2 else median(costs)
 
 
 def _second_fastest(members: Members) -> dict[Actor, float]:

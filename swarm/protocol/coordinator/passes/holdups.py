@@ -15,6 +15,7 @@ from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.late_reductions import LateReductions, reduces_alone
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.ids import Actor
+from swarm.protocol.settings import Settings
 
 SILENT_BEATS = 3
 """A silence counts if it is longer than this number of heartbeats, or if it does not end."""
@@ -28,7 +29,7 @@ bucket takes time on a slow line.
 
 class Holdups:
     def __init__(
-        self, pass_state: PassState, members: Members, late_reductions: LateReductions, heartbeat_s: float
+        self, pass_state: PassState, members: Members, late_reductions: LateReductions, settings: Settings
     ) -> None:
         self.seconds: defaultdict[Actor, float] = defaultdict(float)
         """For each actor, for how long it has held up the pass. If an actor that others wait for may itself be waiting
@@ -40,7 +41,8 @@ class Holdups:
         self._pass_state = pass_state
         self._members = members
         self._late_reductions = late_reductions
-        self._heartbeat_s = heartbeat_s
+        self._settings = settings
+        self._heartbeat_s = settings.heartbeat_s
         self._looked_at = pass_state.opened_at
         self._since = 0.0
         """Seconds between the last two calls of `tick`."""
@@ -85,16 +87,31 @@ class Holdups:
 
     def saved_s(self, actor: Actor, stage: int) -> float:
         """By how many seconds the actor's work in its stage has shortened the pass: the time that its siblings would
-        have needed for it, at the usual pace that they have shown in this pass.
+        have needed for it, at their usual pace.
         """
         pass_state = self._pass_state
-        roster, opened = pass_state.tables[stage].roster, pass_state.opened_at
-        mine = len(pass_state.assigned_to(actor))
-        shares = {a: len(pass_state.assigned_to(a)) for a in roster if a != actor and pass_state.has_work(a)}
-        if not shares:
+        roster = pass_state.tables[stage].roster
+        siblings = {a.peer: a for a in roster if a != actor and pass_state.has_work(a)}
+        if not siblings:
             return 0.0
-        paces = [(pass_state.moved_at.get(a, pass_state.judged_from) - opened) / n for a, n in shares.items()]
-        return max(0.0, median(paces)) * mine / (len(roster) - 1)
+        people = self._members.people.together(siblings)
+        paces = [median(self._pace(siblings[peer], stage) for peer in person) for person in people]
+        return median(paces) * len(pass_state.assigned_to(actor)) / (len(roster) - 1)
+
+    def _pace(self, actor: Actor, stage: int) -> float:
+        """The seconds per microbatch that an actor needs, at most what it has shown in this pass.
+
+        The time in which it has waited for others does not count: the slower a peer is, the longer its siblings wait
+        for inputs, and the more time its work would seem to have saved.
+        """
+        pass_state, member, frames = self._pass_state, self._members.get(actor), self._settings.stage_frames
+        end = pass_state.moved_at.get(actor, pass_state.judged_from)
+        shown = max(0.0, end - pass_state.opened_at) / len(pass_state.assigned_to(actor))
+        seconds = None if member is None else member.seconds_per_microbatch
+        if member is None or seconds is None:
+            return shown
+        sending = frames[stage] / member.offered_uplink if frames and member.offered_uplink is not None else 0.0
+        return min(shown, max(seconds, member.least_seconds_per_microbatch or 0.0, sending))
 
     def _still_computing(self, stage: int) -> dict[Actor, int]:
         """The actors that hold up a stage which is not sealed, and how often its time counts for each.

@@ -339,4 +339,13 @@ class OpenPass:
             if charged is not None:
                 why = held_s, saved_s, charged.strikes, alone, charged.steps
                 self._out.emit(PeerDelays(str(actor), stage, str(pass_state.pass_id), *why))
+        self._note_paces(now)
         delays.passed(step_s, frozenset(actor.peer for actor, *_ in accounts))
+
+    def _note_paces(self, now: float) -> None:
+        """Record how long each actor with work took for its microbatches."""
+        for actor in self.pass_state.actors:
+            member, count = self._members.get(actor), self.pass_state.progress_of(actor)[0]
+            took_s = self.pass_state.took_s(actor, now)
+            if member is not None and count and took_s:  # 0: its only report came with the opening, and shows nothing
+                member.taking.add(took_s / count)

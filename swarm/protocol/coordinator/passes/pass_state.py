@@ -173,6 +173,12 @@ class PassState:
         """The time since which the actor has had work in the pass."""
         return self._entered_at.get(actor, self.opened_at)
 
+    def took_s(self, actor: Actor, now: float) -> float:
+        """The seconds from the time when the actor got work until it last made progress; until `now` if it has
+        reported none.
+        """
+        return max(0.0, self.moved_at.get(actor, now) - self.began_at(actor))
+
     def unbegun(self, actor: Actor) -> list[Microbatch]:
         """The microbatches assigned to an actor of which it has reported no forward."""
         forwarded = self._forwarded.get(actor, 0)

@@ -55,7 +55,7 @@ class Repair:
         self._slow_replicas = SlowReplicas(pass_state, members, settings)
         self._lone_actors = LoneActors(pass_state, members, self._limits, settings)
         self._late_reductions = LateReductions(pass_state, members, settings)
-        self.holdups = Holdups(pass_state, members, self._late_reductions, settings.heartbeat_s)
+        self.holdups = Holdups(pass_state, members, self._late_reductions, settings)
         self.withheld_work = WithheldWork(pass_state, members, settings, announcements, out)
 
     # ------------------------------------------------------------ the dead

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from statistics import median
+from statistics import median, median_low
 
 from swarm.events import ShareChanged
 from swarm.protocol.bucket_owners import lines_of
@@ -30,7 +30,8 @@ EVEN = 1.1
 FASTEST = 16.0
 """Upper bound of a speed, as a multiple of the median. The lower bound is a fourth of its inverse."""
 FIRST, FIRST_STEPS = 4.0, 3
-"""Upper bound of a relative speed during a replica's first steps after its first measurement, because first passes are
+"""Upper bound of a relative speed until a replica was measured in this number of steps in its stage: before, nobody
+knows what it can do there. After the first measurement also the inverse of the lower bound, because first passes are
 slow.
 """
 RECOVERY = 1.03
@@ -57,23 +58,26 @@ class RosterWeights:
 
     def of(self, roster: Sequence[Actor], stage: int) -> dict[Actor, float]:
         """The relative speeds of a stage's replicas. The speed of computing counts, or that of sending if it is
-        lower.
+        lower. A speed counts only as far as the replica's work in the last steps makes it plausible.
         """
         there = {actor: member for actor in roster if (member := self._members.get(actor)) is not None}
         measured = [member.speed for member in there.values() if member.speed is not None]
         sent = self._stage_costs.sent(stage)
+        usual = median_low(measured) if measured else math.inf
         speeds = {}
         for actor in roster:
             member = there.get(actor)
             speed = 1.0 if member is None else self._stage_costs.speed(member)
             if measured and (member is None or member.speed is None):
                 speed = min(speed, median(measured))  # an estimate of its own counts only up to the median
+            if member is not None and (least := member.least_seconds_per_microbatch) is not None:
+                speed = min(speed, max(self._stage_costs.costs()[stage] / least, EVEN * usual))
             if member is not None and sent:
                 speed = min(speed, self._stage_costs.uplink(member) / sent)
             speeds[actor] = self._steady(actor, speed)
-        usual = median(speeds.values())
+        middle = median(speeds.values())
         return {
-            actor: self._relative(speed / usual, there.get(actor)) * self._recovery(actor)
+            actor: self._relative(speed / middle, there.get(actor)) * self._recovery(actor)
             for actor, speed in speeds.items()
         }
 
@@ -120,8 +124,8 @@ class RosterWeights:
     def _relative(self, relative: float, member: Member | None) -> float:
         if 1 / EVEN <= relative <= EVEN:
             return 1.0
-        if member is not None and 0 < member.measurements < FIRST_STEPS:
-            return min(FIRST, max(1 / FIRST, relative))
+        if member is not None and member.measurements < FIRST_STEPS:
+            relative = min(FIRST, relative if member.measurements == 0 else max(1 / FIRST, relative))
         return min(FASTEST, max(1 / (4 * FASTEST), relative))
 
     def _recovery(self, actor: Actor) -> float:

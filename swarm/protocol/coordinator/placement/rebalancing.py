@@ -31,6 +31,10 @@ DWELL_DOWNLOADS = 2
 """Minimum stay in a stage, as a multiple of the time that it takes to load the stage, so that a peer works for at least
 half of its time.
 """
+ROAMED, MOST_ROAMED = 2, 8
+"""From this number of changes of its stage that nobody has ordered, a peer counts in plans only after a minimum stay,
+which doubles with each change up to this number. One such change may be honest: an order of an earlier coordinator.
+"""
 
 
 class Rebalancing:
@@ -81,7 +85,7 @@ class Rebalancing:
         self._steps.add(step_s)
         if reduce_s is not None:
             self._reduces.add(reduce_s)
-        self._stage_costs.learn(self._members)
+        self._stage_costs.learn(self._members, self._history.controls.banned)
         self._due = True
         self._warn()
 
@@ -198,15 +202,22 @@ class Rebalancing:
             return None
         self._due = False
         dwell_s = self.dwell_s
+
+        def settled(member: Member) -> bool:
+            stays_s = dwell_s * 2.0 ** min(member.roamed, MOST_ROAMED)
+            return member.roamed < ROAMED or now - member.placed_at >= stays_s
+
         for member in self._members:
             on_the_way = member.move_number > 0 and not member.has_worked and not member.given_up
-            if on_the_way and now - member.placed_at < self.longest_way_s:
+            if on_the_way and settled(member) and now - member.placed_at < self.longest_way_s:
                 return None  # one move at a time
 
         def movable(member: Member) -> bool:
             return member.has_worked and now - member.placed_at >= dwell_s and self._is_ready(member)
 
-        lineup = self._stage_costs.lineup(self._members, self._settings.replicas, self.most, self._is_ready, movable)
+        lineup = self._stage_costs.lineup(
+            self._members, self._settings.replicas, self.most, self._is_ready, movable, settled
+        )
         found = plan_move(lineup, self.arrival_s, self.horizon_s, self._hysteresis.barred(now, dwell_s))
         self._told.tell(lineup, found)
         if isinstance(found, Move):
