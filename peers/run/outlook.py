@@ -174,7 +174,7 @@ class Fleet:
             codec or name_of(*own) or f"{own[0].forward}, {own[0].backward}",
             averaging,
             forecast(load, self._microbatches, self.most, self._line),
-            loss_of(changed.model, changed.codec, changed.sums, self.most),
+            loss_of(changed, self.most),
             None if found is None else found.microbatches * self.rows,
         )
 

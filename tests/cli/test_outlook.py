@@ -342,8 +342,20 @@ def test_losses_are_those_of_the_docs_and_nothing_is_made_up() -> None:
 def test_a_width_loses_what_the_next_narrower_one_lost(model: dict[str, object], codec: str, gap: float | None) -> None:
     shape = {"heads": 4, "kv_heads": 2, **model}
     run = manifest(model=shape, codec={"forward": codec, "backward": codec})
-    found = loss_of(run.model, run.codec, run.sums, 1)
+    found = loss_of(run, 1)
     assert (None if found is None else found.gap) == gap
+
+
+def test_with_muon_a_narrow_boundary_loses_more_and_a_whole_one_does_not() -> None:
+    narrow = {"dim": 256, "residual": "subspace", "subspace_dim": 32}
+    found = {}
+    for kind in ("adamw", "muon"):
+        for name, model in (("narrow", narrow), ("whole", {"dim": 256})):
+            run = manifest(model={"heads": 4, "kv_heads": 2, **model}, optimizer={"kind": kind})
+            found[kind, name] = loss_of(run, 1)
+    assert found["muon", "whole"] == found["adamw", "whole"]
+    assert found["muon", "narrow"].gap == 2 * found["adamw", "narrow"].gap > 0
+    assert found["muon", "narrow"].kept < found["adamw", "narrow"].kept
 
 
 def test_too_few_cards_are_refused() -> None:
