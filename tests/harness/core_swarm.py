@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -356,7 +355,7 @@ class Swarm:
 
     def plain(self) -> tuple[str, ...]:
         """The digests of the same run in one process that knows no decisions."""
-        return _plain(self.manifest)
+        return train_reference(self.manifest, self._corpus).digests
 
     # ------------------------------------------------------------
 
@@ -467,12 +466,6 @@ def once(strike: Callable[[Swarm, Actor, object], bool]) -> Hook:
             hit.append(True)
 
     return hook
-
-
-@cache
-def _plain(of: RunManifest) -> tuple[str, ...]:
-    """Many tests of a file have the same run."""
-    return train_reference(of, Corpus(of)).digests
 
 
 def killing(step: int, stage: int, kind: type, back: bool = True, *, late: bool = False) -> Hook:
