@@ -50,8 +50,18 @@ def drifts(swarm: Swarm) -> list[StateDrifted]:
     return [event for event in swarm.events if isinstance(event, StateDrifted)]
 
 
-@pytest.mark.parametrize("kind", ["param", "exp_avg/", "exp_avg_sq"])
-@pytest.mark.parametrize("when", [peer_io.Begin, peer_io.Backward, peer_io.EncodePart, peer_io.Assemble, peer_io.Apply])
+KINDS = ("param", "exp_avg/", "exp_avg_sq")
+WHEN = (peer_io.Begin, peer_io.Backward, peer_io.EncodePart, peer_io.Assemble, peer_io.Apply)
+
+
+@pytest.mark.parametrize(
+    ("when", "kind"),
+    [
+        pytest.param(when, kind, marks=() if when is peer_io.Apply or kind == "param" else pytest.mark.long)
+        for when in WHEN
+        for kind in KINDS
+    ],
+)
 def test_a_flipped_bit_is_found_and_repaired_within_two_steps(run, when: type, kind: str) -> None:
     victim = Actor("peer2", 1)
     swarm = run(of(3), hook=flipping(victim, when, kind))

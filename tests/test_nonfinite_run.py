@@ -64,9 +64,18 @@ def skips(swarm: Swarm) -> list[bool]:
     return [swarm.decisions[step].skip for step in sorted(swarm.decisions)]
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+CODECS = ("none", "int8", "delta:4", "ef:topk:0.1")
+
+
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("codec", ["none", "int8", "delta:4", "ef:topk:0.1"])
+@pytest.mark.parametrize(
+    ("codec", "replicas"),
+    [
+        *((codec, 2) for codec in CODECS),
+        ("none", 1),
+        *(pytest.param(codec, 1, marks=pytest.mark.long) for codec in CODECS[1:]),
+    ],
+)
 def test_a_step_that_overflows_at_a_boundary_is_skipped_by_all_and_by_the_reference(
     run, monkeypatch: pytest.MonkeyPatch, codec: str, direction: str, replicas: int
 ) -> None:
