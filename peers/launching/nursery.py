@@ -87,6 +87,11 @@ class Nursery(Launcher):
         self._changed = threading.Condition()
         threading.Thread(target=self._listen, daemon=True).start()
 
+    @property
+    def pid(self) -> int:
+        """The process id of the nursery, whose forks are the processes."""
+        return self._process.pid
+
     def wait_ready(self) -> None:
         """Wait until everything is imported. Raises LaunchFailed."""
         with self._changed:

@@ -29,7 +29,9 @@ def test_a_black_hole_is_given_less_than_a_twentieth(
     """p0 accepts, says that it is there, and computes nothing from its first microbatch of step 2 on."""
     swarm = make_swarm("none", f"run.steps={STEPS}", "timing.step_budget_s=24")
     swarm.coordinate()
-    swarm.join_stages(PEERS, {"p0": ("--fault=swallow@MicrobatchForwarded,pass_id=1:2",)})
+    swallows = "--fault=swallow@MicrobatchForwarded,pass_id=1:2"
+    pace = "--pace=0.02,0.04"  # so slow that it is back before the last step
+    swarm.join_stages(PEERS, {"p0": (swallows, pace)}, alike=(pace,))
     swarm.finish()
     p0 = swarm.peers["p0"]
     assert p0.of(MicrobatchForwarded, pass_id="1:2"), "until then it worked"
