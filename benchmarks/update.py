@@ -24,7 +24,6 @@ from swarm.compute import muon
 from swarm.compute.adamw import Factors, step
 from swarm.compute.checksum import checksum
 from swarm.compute.layout import Layout
-from swarm.compute.muon import flop
 from swarm.compute.optimizer import is_hidden
 from swarm.compute.sketching import sketch_of
 from swarm.compute.sums import Accumulator
@@ -110,12 +109,8 @@ def whole_step(device: torch.device) -> None:
     count = sum(p.numel() for p in parameters)
     sums = torch.randint(-(1 << 20), 1 << 20, (count,), device=device)
     seeds = (("digest",), ("digest", "step"))  # of own sums, and of all
-    hidden = [name for name, parameter in module.named_parameters() if is_hidden(name, parameter)]
-    matrices = [
-        (p, *rest)
-        for (name, p), *rest in zip(module.named_parameters(), means, *moments, strict=True)
-        if name in hidden
-    ]
+    named = zip(module.named_parameters(), means, *moments, strict=True)
+    matrices = [(parameter, *rest) for (name, parameter), *rest in named if is_hidden(name, parameter)]
 
     def each_matrix(run: Callable[..., None]) -> None:
         for tensors in matrices:
@@ -131,7 +126,7 @@ def whole_step(device: torch.device) -> None:
     print(f"  update {1e3 * times['before']:.2f} → {1e3 * times['after']:.2f} ms; ", end="")
     print(f"checksum {1e3 * times['checksum']:.2f} ms ({times['checksum'] / after:.2%} of the step); ", end="")
     print(f"sketches {1e3 * times['sketches']:.2f} ms ({times['sketches'] / after:.2%})")
-    longer, matrix_flop = times["muon"] - times["adamw of the same"], sum(flop(p.shape) for p, *_ in matrices)
+    longer, matrix_flop = times["muon"] - times["adamw of the same"], sum(muon.flop(p.shape) for p, *_ in matrices)
     print(f"  Muon for the layers' matrices: {1e3 * longer:.1f} ms longer ({longer / after:.1%} of the step), ", end="")
     print(f"{1e-9 * matrix_flop / times['muon']:.0f} GFLOP/s")
 

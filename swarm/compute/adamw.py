@@ -93,12 +93,12 @@ def step(
 
 def _step(p: Tensor, g: Tensor, m: Tensor, v: Tensor, factors: Factors, held: Tensor, exact: Tensor) -> None:
     """`held` (fp32) and `exact` (fp64) are scratch memory: allocating it for each operation would take as much time."""
-    follow(m, v, g, factors, held)
+    follow_gradient(m, v, g, factors, held)
     root = held.copy_(exact.copy_(v).sqrt_()).mul_(factors.root).add_(factors.eps)
     p.mul_(factors.shrink).sub_(torch.div(m, root, out=root).mul_(factors.rate))
 
 
-def follow(m: Tensor, v: Tensor, g: Tensor, factors: Factors, held: Tensor) -> None:
+def follow_gradient(m: Tensor, v: Tensor, g: Tensor, factors: Factors, held: Tensor) -> None:
     """Let the moments follow a gradient, in place. `held`: scratch memory. All tensors are fp32 and of one shape."""
     m.mul_(factors.beta1).add_(torch.mul(g, factors.rest1, out=held))
     v.mul_(factors.beta2).add_(torch.mul(g, g, out=held).mul_(factors.rest2))

@@ -21,7 +21,7 @@ import math
 import torch
 from torch import Tensor
 
-from swarm.compute.adamw import Factors, follow
+from swarm.compute.adamw import Factors, follow_gradient
 from swarm.compute.norm import sum_of_squares
 from swarm.manifest import OptimizerSection
 from swarm.protocol.update import Update
@@ -59,7 +59,7 @@ def step(
         return
     gradient = mean.to(parameter.device, torch.float64, copy=True).mul_(scale).float().view(parameter.shape)
     held = torch.empty_like(gradient)
-    follow(exp_avg, exp_avg_sq, gradient, factors, held)
+    follow_gradient(exp_avg, exp_avg_sq, gradient, factors, held)
     ahead = gradient.mul_(factors.rest1).add_(torch.mul(exp_avg, factors.beta1, out=held))
     del held  # its memory is needed below
     matrix = ahead.view(len(parameter), -1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -239,7 +240,10 @@ class _Rules:
         self._section, self._update = section, update
         self._decaying = Factors.of(section, update, section.weight_decay)
         self._others = Factors.of(section, update, 0.0)
-        self._muon = muon.factors_of(section, update)
+
+    @cached_property
+    def _muon(self) -> Factors:
+        return muon.factors_of(self._section, self._update)
 
     def is_muons(self, name: str, parameter: Tensor) -> bool:
         """Whether Muon updates this parameter, and not AdamW."""
