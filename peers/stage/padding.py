@@ -57,16 +57,19 @@ class Padding:
         ping: Callable[[Actor], None],
         round_trip_s: Callable[[Actor], float | None],
         uplink: Callable[[], float | None],
+        threshold: Callable[[str], int | None],
         is_leader: Callable[[Actor], bool],
         begins: Callable[[float], None],
     ) -> None:
         """`pad(actor, kind, nbytes)` sends padding. `round_trip_s(actor)`: None until a ping is answered. `uplink()`:
-        this peer's sending rate in bytes/s; None: unknown. `begins(rtt_s)` is called once, before the first padding.
+        this peer's sending rate in bytes/s; None: unknown. `threshold(peer id)`: bytes under way that a connection
+        reaches fast; None: any. `begins(rtt_s)` is called once, before the first padding.
         """
         self._send = pad
         self._ping = ping
         self._round_trip_s = round_trip_s
         self._uplink = uplink
+        self._threshold = threshold
         self._is_leader = is_leader
         self._begins: Callable[[float], None] | None = begins
         self._closed = False
@@ -182,10 +185,11 @@ class Padding:
 
     def _window(self, burst: Burst, *, room: bool = False) -> int:
         """Bytes that must be under way at once for the burst to take no longer than the line needs. `room`: and a
-        repetition just before it. Bursts for several actors share the uplink.
+        repetition just before it. Bursts for several actors share the uplink. On a lossy link, padding helps little.
         """
-        rate = self._uplink()
-        most = MOST_BYTES if rate is None else min(MOST_BYTES, rate * self._trip_s(burst.way.actor) / burst.beside)
+        rate, threshold = self._uplink(), self._threshold(burst.way.actor.peer)
+        most: float = MOST_BYTES if threshold is None else min(MOST_BYTES, threshold)
+        most = most if rate is None else min(most, rate * self._trip_s(burst.way.actor) / burst.beside)
         return int(min(burst.nbytes * (ROOM if room and burst.way.kind != BACKWARD else 1.0), most))
 
     def _lead_s(self, burst: Burst) -> float:

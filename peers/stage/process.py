@@ -198,6 +198,7 @@ class PeerProcess:
                 self._network.ping,
                 self._network.round_trips.get,
                 lambda: self.core.means.uplink,
+                host.thresholds.of,
                 self.core.leader.includes,
                 lambda rtt_s: log.append(SlowAfterPauses(congestion, rtt_s)),
             )
@@ -235,6 +236,7 @@ class PeerProcess:
             self._measure(),
             self._tell_links(),
             self._wait_for(patience),
+            *([] if self.driver.padding is None else [self._host.thresholds.watch()]),
             *([] if options.watched is None else [watch(options.watched, driver.loop.post)]),
         )
         async with AsyncExitStack() as ending:  # from the last line to the first, even if some of them fail

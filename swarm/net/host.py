@@ -21,8 +21,10 @@ from swarm.net.identity import Identity
 from swarm.net.listening import DEFAULT_LISTEN, bound, check_announced, settle, told
 from swarm.net.records import RecordGuard
 from swarm.net.run_key import RunKey
+from swarm.net.send_buffers import SendBuffers
 from swarm.net.sockets import NoSocketFolder, SocketFolder
 from swarm.net.stream import Stream
+from swarm.net.thresholds import Thresholds
 
 DHT_ERRORS = (OSError, ValueError, TimeoutError, P2PDaemonError)
 """The errors raised if a DHT or a daemon does not answer."""
@@ -88,7 +90,10 @@ class Host:
         self._closed = False
         self._p2p = p2p
         self._daemon = Daemon(p2p)
-        watches = (self._watch_daemon(), self._watch_sockets(), self.flood_guard.watch())
+        self.thresholds = Thresholds(self.daemon_pid, p2p.list_peers)
+        """For each peer, how many bytes under way its connection reaches fast. Known while its `watch` runs."""
+        buffers = SendBuffers(self.daemon_pid)
+        watches = (self._watch_daemon(), self._watch_sockets(), self.flood_guard.watch(), buffers.watch())
         self._watches = [asyncio.create_task(watch) for watch in watches]
 
     @classmethod

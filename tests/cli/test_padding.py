@@ -77,6 +77,7 @@ class Peer:
         self.begun: list[float] = []
         self.guess: float | None = None
         """The round-trip time to who was never pinged from here."""
+        self.threshold: int | None = None
         self.data_at: dict[Actor, float] = {}
         with monkeypatch.context() as patch:
             patch.setattr(asyncio, "get_running_loop", lambda: self.loop)
@@ -85,6 +86,7 @@ class Peer:
                 self.ping,
                 lambda actor: rtt_s if actor in self.pinged else self.guess,
                 lambda: uplink,
+                lambda _: self.threshold,
                 lambda actor: actor == LEADER,
                 self.begun.append,
             )
@@ -205,6 +207,17 @@ def test_no_more_than_the_line_holds(monkeypatch: pytest.MonkeyPatch) -> None:
         wide.prepare()
         wide.loop.until(wide.loop.now + 2.0)
     assert max(nbytes for *_, nbytes in wide.padded) == MOST_BYTES - FIRST_WINDOW
+
+
+def test_a_link_that_loses_packets_gets_no_more_than_it_reaches_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Peer(monkeypatch)
+    peer.threshold = 40_000
+    for _ in range(3):
+        found = peer.run_step()
+    assert max(nbytes for *_, nbytes in found) == 40_000 - FIRST_WINDOW
+    peer.threshold = FIRST_WINDOW
+    peer.run_step()  # what was planned before is still sent
+    assert peer.run_step() == []
 
 
 def test_bursts_for_several_actors_share_the_uplink(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -383,6 +383,26 @@ def test_a_copy_waits_for_no_replica_that_has_no_part_in_the_next_steps() -> Non
     assert [order.digests for order in out.take() if isinstance(order, CollectCheckpoint)] == [("d",)]
 
 
+@pytest.mark.parametrize(("behind", "waits"), [(1, True), (2, True), (3, False), (9, False)])
+def test_a_copy_waits_only_for_a_replica_that_will_soon_have_it_by_its_own_work(behind: int, waits: bool) -> None:
+    """A replica fell behind on a lossy link. It would have fetched the state of the other one for half a minute."""
+    settings = small_settings(stages=1, microbatches=2, steps=10, replicas=2)
+    history, members, out = History(Term(1), None, None, version=10), Members(), Outbox(ME)
+    maker, late = Actor("maker", 1), Actor("late", 1)
+    for actor, version in ((maker, 9), (late, 10 - behind)):
+        member = members.add(actor, 0.0)
+        member.report(m.Status(actor, StageIndex(0), version, sequence=0), 1)
+        member.has_worked = True
+    checkpoints = Checkpoints(settings, history, members, Doubts(), KeptBack(), out)
+    tables = SimpleNamespace(tables=[m.StageTable(0, (maker,), (0, 0))])
+    checkpoints.decided(10, tables, frozenset(), now=0.0)  # type: ignore[arg-type]
+    saved = m.Status(maker, StageIndex(0), 10, checkpoint_version=10, checkpoint_digest="d", sequence=1)
+    member = members.get(maker)
+    assert member is not None
+    checkpoints.note(member, saved, 0.0)
+    assert any(isinstance(order, CollectCheckpoint) for order in out.take()) is not waits
+
+
 def test_a_stage_without_a_peer_waits_for_nobody_when_all_have_come_and_are_elsewhere() -> None:
     """A coordinator that was killed places a peer before another says that it holds that stage."""
     settings = small_settings(stages=2, microbatches=2, steps=2, replicas=1)

@@ -148,10 +148,11 @@ def test_the_last_replica_hands_on_its_state_before_it_leaves(make_swarm: MakeSw
     leavers = [swarm.peers[name] for name in ("p0", "p2")]
     assert gone_together(leavers) == ["left: others hold stage 0"] * 2
     swarm.finish(names=("p1", "p3", "p4"))
-    (fetched,) = swarm.peers["p4"].of(StateFetched)
-    (gathered,) = (event for event in swarm.peers["p4"].of(Gathered) if event.what.startswith("state"))
-    assert fetched.stage == 0 and fetched.version == 3 and fetched.source.endswith(("1 replica", "2 replicas"))
-    assert gathered.by_donor.keys() <= {leaver.actor for leaver in leavers}
+    fetched = swarm.peers["p4"].of(StateFetched)  # two if the step took longer than fetching the state before it
+    gathered = [event for event in swarm.peers["p4"].of(Gathered) if event.what.startswith("state")]
+    assert 1 <= len(fetched) == len(gathered) <= 2
+    assert all(event.stage == 0 and event.source.endswith(("1 replica", "2 replicas")) for event in fetched)
+    assert all(event.by_donor.keys() <= {leaver.actor for leaver in leavers} for event in gathered)
     assert swarm.coordinator.of(PeerJoined, actor=swarm.peers["p4"].actor, stage=0)
     undisturbed(swarm)
     swarm.assert_equal(reference(swarm))

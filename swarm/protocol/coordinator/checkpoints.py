@@ -31,6 +31,10 @@ KEPT = 3
 """Number of versions kept in memory, because each peer reports only the newest one that it has."""
 
 
+_SOON = 2
+"""Number of versions that a peer may be behind if it will soon have the newest by its own work. A peer that is further
+behind usually downloads the state of a sibling, whose checkpoint it would only confirm.
+"""
 _PATIENCE = 2
 """Step budgets without a new archived checkpoint until this is reported."""
 
@@ -115,8 +119,8 @@ class Checkpoints:
         """A step is decided. From now on, reports of its rosters about the checkpoint `version` count.
 
         `took_part`: peers that took part in other attempts at the step, because an audit may have left out all people
-        but one. If a stage's roster has the devices of one person only, all members that will work in the stage again
-        count too, because they will soon have the version.
+        but one. If a stage's roster has the devices of one person only, the other members count too that will soon have
+        the version by their own work.
         """
         rosters = []
         for stage, table in enumerate(pass_state.tables):
@@ -124,7 +128,7 @@ class Checkpoints:
             makers = {actor.peer for actor in table.roster if actor not in without}
             makers |= there.intersection(took_part)
             if self._members.people.count(makers) == 1:
-                makers |= {member.actor.peer for member in self._members.of_stage(stage) if member.takes_part}
+                makers |= {member.actor.peer for member in self._members.of_stage(stage) if _will_have(member, version)}
             rosters.append(frozenset(makers))
         self._newest_rosters = version, rosters
         if self._history.saves(version, self._settings):
@@ -369,3 +373,8 @@ class Checkpoints:
 
     def _newest(self, versions: Iterable[int]) -> list[int]:
         return sorted(v for v in versions if not self._is_archived(v))[-KEPT:]
+
+
+def _will_have(member: Member, version: int) -> bool:
+    """Return True if a member works in its stage and will soon have this version by its own work."""
+    return member.takes_part and member.version is not None and version - member.version <= _SOON
