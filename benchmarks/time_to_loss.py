@@ -201,6 +201,10 @@ def codec_of(coding: Coding) -> str:
         return "none"
     if coding.kind == "uniform":
         return f"int{coding.bits}{'-channel' if coding.channels else ''}"
+    if coding == Coding("entropy", step=coding.step):
+        return f"entropy:{coding.step:g}"
+    if coding == Coding("entropy", step=coding.step, keyed=True, peaky=True):
+        return f"entropy-dithered:{coding.step:g}"
     raise ValueError(f"no codec does what the coding {coding.kind!r} does")
 
 

@@ -129,6 +129,7 @@ IGNORED = NOISE | frozenset(
         "FreedMemoryReturned",
         "LayersRecomputed",
         "OffloadLimited",
+        "SendQueuesUnlimited",
         "SlowAfterPauses",
         "RoundsOtherwise",
         "StateCompared",

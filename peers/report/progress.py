@@ -25,6 +25,7 @@ _NEWS = (
     e.FreedMemoryReturned,
     e.LayersRecomputed,
     e.OffloadLimited,
+    e.SendQueuesUnlimited,
     e.SlowAfterPauses,
     e.CoordinatorStarted,
     e.StillDialling,

@@ -30,7 +30,7 @@ from peers.stage.patience import CoordinatorGone, HeardFinished, Patience
 from peers.stage.pausing import watch
 from peers.stage.retention import Retention
 from peers.stage.service import Service
-from peers.stage.slow_start import slows_after_pauses
+from peers.stage.tcp_settings import queues_much, slows_after_pauses
 from peers.stage.telemetry import Reports
 from peers.stage.twin import check_note, is_of_a_twin
 from peers.stage.usage import Usage, machine_traits
@@ -48,6 +48,7 @@ from swarm.events import (
     ProcessStarted,
     ProcessStopped,
     Rotation,
+    SendQueuesUnlimited,
     SlowAfterPauses,
     TrafficMeasured,
 )
@@ -202,6 +203,8 @@ class PeerProcess:
                 self.core.leader.includes,
                 lambda rtt_s: log.append(SlowAfterPauses(congestion, rtt_s)),
             )
+        if host.send_buffers.refused and queues_much():
+            log.append(SendQueuesUnlimited(host.send_buffers.refused))
         self.driver.attach(self._network, self._keeper, host.daemon_pid)
         given = {member: known[member.peer] for member in group if member.peer in known}
         self.directory = Directory(

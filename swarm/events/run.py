@@ -263,6 +263,22 @@ class SlowAfterPauses(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class SendQueuesUnlimited(Event):
+    """This system does not let the peer limit how much data the kernel queues for a connection; `reason`: what it
+    answered. So a link that becomes slow or loses packets may break its connection.
+    """
+
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"this system does not let the peer keep the queues of its connections short ({self.reason}), so a slow "
+            "link may break a connection. This setting helps too, in a container with --sysctl, see docs/slow-links.md: "
+            "net.ipv4.tcp_notsent_lowat=32768"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class FreedMemoryReturned(Event):
     """This peer returns freed memory to the system at once, because its stage may need most of the available memory.
 

@@ -92,8 +92,8 @@ class Host:
         self._daemon = Daemon(p2p)
         self.thresholds = Thresholds(self.daemon_pid, p2p.list_peers)
         """For each peer, how many bytes under way its connection reaches fast. Known while its `watch` runs."""
-        buffers = SendBuffers(self.daemon_pid)
-        watches = (self._watch_daemon(), self._watch_sockets(), self.flood_guard.watch(), buffers.watch())
+        self.send_buffers = SendBuffers(self.daemon_pid)
+        watches = (self._watch_daemon(), self._watch_sockets(), self.flood_guard.watch(), self.send_buffers.watch())
         self._watches = [asyncio.create_task(watch) for watch in watches]
 
     @classmethod

@@ -35,18 +35,22 @@ class SendBuffers:
         self._unsent = unsent
         self._seen: frozenset[str] = frozenset()
         """The names of all sockets of the last look."""
+        self.refused = ""
+        """Why this system does not allow it: not Linux, an old kernel, or forbidden. Empty: it does, or `watch` has not
+        begun.
+        """
 
     async def watch(self, every_s: float = LOOK_EVERY_S) -> None:
         """Limit each new connection. Returns only if this system does not allow it, or when the process has ended."""
         while True:
             try:
                 self.limit()
-            except AttributeError:  # a Python without pidfd_open
+            except AttributeError:
+                self.refused = "this Python has no os.pidfd_open"
                 return
-            except (
-                OSError
-            ) as error:  # not Linux, an old kernel, or forbidden; unless this process has no descriptor left
-                if error.errno not in (errno.EMFILE, errno.ENFILE):
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):  # without a free descriptor, it is tried again
+                    self.refused = error.strerror or str(error)
                     return
                 self._seen = frozenset()
             await asyncio.sleep(every_s)

@@ -77,7 +77,9 @@ def test_a_coding_that_the_product_lacks_has_no_codec() -> None:
         "int4-channel",
     ]
     with pytest.raises(ValueError, match="no codec"):
-        codec_of(Coding("entropy"))
+        codec_of(Coding("entropy", means=64))
+    coded = row_named("dense, anchor, entropy 0.5, back entropy 1 keyed peaky")
+    assert [codec_of(coding) for coding in coded.codings] == ["entropy:0.5", "entropy-dithered:1"]
 
 
 def test_the_figure_is_tokens_times_time(tmp_path: Path) -> None:

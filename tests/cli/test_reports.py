@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from peers.stage import telemetry
-from peers.stage.slow_start import slows_after_pauses
+from peers.stage.tcp_settings import queues_much, slows_after_pauses
 from peers.stage.telemetry import Reports
 from peers.stage.usage import Usage, machine_traits
 from swarm.compute.meter import FORWARD, Meter
@@ -106,6 +106,12 @@ def test_only_a_system_that_slows_after_pauses_is_named(tmp_path: Path) -> None:
     assert slows_after_pauses(system("cubic", "0")) is None, "it has the setting"
     assert slows_after_pauses(system("bbr", "1")) is None, "it keeps its rate"
     assert slows_after_pauses(tmp_path / "not linux") is None
+
+
+@pytest.mark.parametrize(("setting", "much"), [("4294967295", True), ("32768", False), ("", False)])
+def test_a_system_that_queues_little_is_not_told_of(setting: str, much: bool, tmp_path: Path) -> None:
+    (tmp_path / "tcp_notsent_lowat").write_text(f"{setting}\n")
+    assert queues_much(tmp_path) is much and not queues_much(tmp_path / "not linux")
 
 
 async def test_over_a_slow_line_the_sums_are_told_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

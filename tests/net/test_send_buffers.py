@@ -86,9 +86,10 @@ async def test_it_ends_where_it_is_forbidden_and_goes_on_without_free_descriptor
         raise OSError(failures.pop(0), "no")
 
     monkeypatch.setattr(send_buffers, "tcp_sockets", fail)
+    buffers = SendBuffers(os.getpid())
     async with asyncio.timeout(DEADLINE_S):
-        await SendBuffers(os.getpid()).watch(every_s=0.0)
-    assert not failures
+        await buffers.watch(every_s=0.0)
+    assert not failures and buffers.refused == "no"
 
 
 def _limits(pid: int) -> list[int]:

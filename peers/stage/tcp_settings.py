@@ -1,4 +1,4 @@
-"""Slow start: whether this system's TCP sends slowly again after a pause (docs/slow-links.md, section Pauses)."""
+"""What the settings of this system's TCP mean for a peer (docs/slow-links.md): slow starts and long queues."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 _SETTINGS = Path("/proc/sys/net/ipv4")
 _KEEPS_RATE = ("bbr",)
 """Congestion controls whose connections keep their rate while they are idle."""
+
+MUCH_UNSENT = 256 << 10
+"""Bytes per connection."""
 
 
 def slows_after_pauses(settings: Path = _SETTINGS) -> str | None:
@@ -19,3 +22,11 @@ def slows_after_pauses(settings: Path = _SETTINGS) -> str | None:
     except OSError:
         return None
     return None if slow_start == "0" or control in _KEEPS_RATE else control
+
+
+def queues_much(settings: Path = _SETTINGS) -> bool:
+    """Return True if Linux queues much unsent data for a connection of which a program has not limited the queue."""
+    try:
+        return int((settings / "tcp_notsent_lowat").read_text()) > MUCH_UNSENT
+    except (OSError, ValueError):  # not Linux, or not a number
+        return False
