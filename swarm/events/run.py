@@ -273,7 +273,7 @@ class SendQueuesUnlimited(Event):
     def sentence(self) -> str:
         return (
             f"this system does not let the peer keep the queues of its connections short ({self.reason}), so a slow "
-            "link may break a connection. This setting helps too, in a container with --sysctl, see docs/slow-links.md: "
+            "link may break a connection. This setting helps, in a container with --sysctl, see docs/slow-links.md: "
             "net.ipv4.tcp_notsent_lowat=32768"
         )
 
