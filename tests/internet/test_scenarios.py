@@ -52,7 +52,7 @@ SHORTER = {
         microbatches=8,
         faults={
             "four times slower": {"after_step": 5},
-            "its link gets worse": {"after_step": 10, "delay": "200ms", "jitter": "50ms"},  # as in far-away
+            "its link gets worse": {"after_step": 10},
         },
     ),
 }

@@ -90,10 +90,11 @@ class Checkpoints:
         """(version, time) of the last order to fetch a checkpoint."""
         self._progress: tuple[int | None, float | None] = (-1, 0.0)
         """(the newest version in the archive, the time when it was first seen there; None: its lack is reported)"""
-        self._orders = 0
-        """Number of orders. Each order names another holder first, because the one before may be slow."""
         self._in_vain = 0
-        """Number of orders since a checkpoint was archived."""
+        """Number of orders since a checkpoint was archived. The first one begins with the holder that reported first: on
+        a slow or lossy link, a transfer would delay the holder's own reports. Each further one begins with another
+        holder.
+        """
         self._missed: dict[str, tuple[int, float]] = {}
         """For each peer that has not saved a version which a sibling has saved: (the version, the time since which this
         is so). It is removed once the peer reports that version or a later one.
@@ -359,9 +360,8 @@ class Checkpoints:
                 what = f"{actor} stage {stage} version {version}"
                 self._out.emit(CheckpointRefused(what, "differs from its siblings'"))
             agreeing = [actor for actor, digest in said if digest == common]
-            first = self._orders % len(agreeing)
+            first = self._in_vain % len(agreeing)
             holders.append((*agreeing[first:], *agreeing[:first]))
-        self._orders += 1
         self._in_vain += 1
         proven = self._history.last_sound  # the newest checkpoint in an archive does not count as sound yet
         self._out.add(CollectCheckpoint(version, self._history.term, tuple(holders), tuple(agreed), proven=proven))
