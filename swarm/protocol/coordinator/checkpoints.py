@@ -91,9 +91,8 @@ class Checkpoints:
         self._progress: tuple[int | None, float | None] = (-1, 0.0)
         """(the newest version in the archive, the time when it was first seen there; None: its lack is reported)"""
         self._in_vain = 0
-        """Number of orders since a checkpoint was archived. The first one begins with the holder that reported first: on
-        a slow or lossy link, a transfer would delay the holder's own reports. Each further one begins with another
-        holder.
+        """Number of orders since a checkpoint was archived. The first begins with the holder that reported first: on
+        a slow link, a transfer would delay the holder's own reports. Each further one begins with another holder.
         """
         self._missed: dict[str, tuple[int, float]] = {}
         """For each peer that has not saved a version which a sibling has saved: (the version, the time since which this
