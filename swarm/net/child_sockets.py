@@ -13,6 +13,7 @@ import socket
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+_SYSCALL = ctypes.CDLL(None, use_errno=True).syscall
 _PIDFD_GETFD = 438  # the same number on all processors
 
 
@@ -35,18 +36,17 @@ def tcp_sockets(pid: int, descriptors: Collection[int] | None = None) -> Iterato
 
 def names(pid: int) -> dict[int, str]:
     """{descriptor: name} of all sockets of a process. Raises OSError if there is no such process."""
-    names = {}
+    found = {}
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
             if (name := os.readlink(entry)).startswith("socket:"):
-                names[int(entry.name)] = name
-    return names
+                found[int(entry.name)] = name
+    return found
 
 
 def _handle(process: int, fd: int) -> socket.socket | None:
     """This process's own handle to a socket of another process. None: it was closed meanwhile. Raises OSError."""
-    call = ctypes.CDLL(None, use_errno=True).syscall
-    if (own := call(_PIDFD_GETFD, process, fd, 0)) < 0:
+    if (own := _SYSCALL(_PIDFD_GETFD, process, fd, 0)) < 0:
         if (number := ctypes.get_errno()) == errno.EBADF:
             return None
         raise OSError(number, os.strerror(number))

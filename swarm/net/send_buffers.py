@@ -1,4 +1,4 @@
-"""Keeps the kernel's send buffers of the daemon's connections small (TCPNOTSENT_LOWAT, Linux 3.12).
+"""Keeps the kernel's send buffers of the daemon's connections small (TCP_NOTSENT_LOWAT, Linux 3.12).
 
 Linux lets a connection queue up to 4 MB of data. All streams to a peer share one connection, so an urgent message waits
 behind that queue. And if a line becomes slow or loses packets, the queue breaks the connection: a full buffer accepts
@@ -30,9 +30,8 @@ NOTSENT_LOWAT = 25  # TCP_NOTSENT_LOWAT of linux/tcp.h; the socket module has it
 class SendBuffers:
     """Limits the send buffers of all TCP connections of one process, which must be a child of this process."""
 
-    def __init__(self, pid: int, unsent: int = UNSENT) -> None:
+    def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._unsent = unsent
         self._seen: frozenset[str] = frozenset()
         """The names of all sockets of the last look."""
         self.refused = ""
@@ -66,6 +65,6 @@ class SendBuffers:
         self._seen = frozenset(present.values())
         limited = 0
         for found in tcp_sockets(self._pid, new):
-            found.setsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT, self._unsent)
+            found.setsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT, UNSENT)
             limited += 1
         return limited

@@ -20,10 +20,8 @@ from swarm.net.child_sockets import tcp_sockets
 LOOK_EVERY_S = 2.0
 
 _INFO_BYTES = 80
-_MSS, _THRESHOLD = (
-    16,
-    76,
-)  # places of tcpi_snd_mss and tcpi_snd_ssthresh in struct tcp_info of linux/tcp.h, 32 bits each
+_MSS, _THRESHOLD = 16, 76
+"""Places of tcpi_snd_mss and tcpi_snd_ssthresh in struct tcp_info of linux/tcp.h, 32 bits each."""
 _INFINITE = 0x7FFFFFFF
 """The kernel's threshold of a connection that has lost nothing yet."""
 
@@ -43,23 +41,24 @@ class Thresholds:
         """The threshold of a peer's fastest connection, bytes. None: it has lost nothing yet, or this is unknown."""
         return self._bytes.get(peer_id)
 
-    async def watch(self, every_s: float = LOOK_EVERY_S) -> None:
+    async def watch(self) -> None:
         """Look again and again. Returns only if this system does not tell, or when the daemon has ended."""
         try:
             while True:
                 await self.look()
-                await asyncio.sleep(every_s)
-        except (OSError, AttributeError, P2PDaemonError):
+                await asyncio.sleep(LOOK_EVERY_S)
+        except (OSError, EOFError, AttributeError, P2PDaemonError):
             self._bytes = {}
 
     async def look(self) -> None:
-        """Read the thresholds of all connections. Raises OSError, AttributeError, P2PDaemonError."""
+        """Read the thresholds of all connections. Raises OSError, EOFError, AttributeError, P2PDaemonError."""
         found = _thresholds(self._pid)
         known: dict[str, int | None] = {}
         for peer in await self._peers() if found else ():
-            for end in filter(None, map(_end, map(str, peer.addrs))):
+            peer_id = peer.peer_id.to_base58()
+            for end in map(_end, map(str, peer.addrs)):
                 if end in found:
-                    known[peer.peer_id.to_base58()] = _larger(found[end], known.get(peer.peer_id.to_base58(), 0))
+                    known[peer_id] = _larger(found[end], known.get(peer_id, 0))
         self._bytes = {peer_id: nbytes for peer_id, nbytes in known.items() if nbytes is not None}
 
 

@@ -35,6 +35,7 @@ from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, Attempt, Direction, FrameKey, Microbatch, PassId, StageIndex, StepNumber, Term
 from swarm.protocol.io import Emit, Received, Send, Stop, Tick
 from swarm.protocol.outbox import Outbox
+from swarm.protocol.settings import Settings
 from swarm.simulation.runs.plan import small_settings
 
 ME, ONE, TWO = Actor("coordinator", 0), Actor("one", 1), Actor("two", 1)
@@ -373,14 +374,7 @@ def test_a_copy_waits_for_no_replica_that_has_no_part_in_the_next_steps() -> Non
     paused = members.get(hot)
     assert paused is not None
     paused.pause("83 °C (limit 80)", 0.0)
-    checkpoints = Checkpoints(settings, history, members, Doubts(), KeptBack(), out)
-    tables = SimpleNamespace(tables=[m.StageTable(0, (maker,), (0, 0))])
-    checkpoints.decided(1, tables, frozenset(), now=0.0)  # type: ignore[arg-type]
-    saved = m.Status(maker, StageIndex(0), 1, checkpoint_version=1, checkpoint_digest="d", sequence=1)
-    member = members.get(maker)
-    assert member is not None
-    checkpoints.note(member, saved, 0.0)
-    assert [order.digests for order in out.take() if isinstance(order, CollectCheckpoint)] == [("d",)]
+    assert _ordered_when_saved(maker, settings, history, members, out) == [("d",)]
 
 
 @pytest.mark.parametrize(("behind", "waits"), [(1, True), (2, True), (3, False), (9, False)])
@@ -393,14 +387,21 @@ def test_a_copy_waits_only_for_a_replica_that_will_soon_have_it_by_its_own_work(
         member = members.add(actor, 0.0)
         member.report(m.Status(actor, StageIndex(0), version, sequence=0), 1)
         member.has_worked = True
-    checkpoints = Checkpoints(settings, history, members, Doubts(), KeptBack(), out)
+    assert _ordered_when_saved(maker, settings, history, members, out) == ([] if waits else [("d",)])
+
+
+def _ordered_when_saved(
+    maker: Actor, settings: Settings, history: History, members: Members, out: Outbox
+) -> list[tuple[str, ...]]:
+    """The digests of the checkpoints that are ordered when the only maker of the newest version has saved it."""
+    checkpoints, version = Checkpoints(settings, history, members, Doubts(), KeptBack(), out), history.version
     tables = SimpleNamespace(tables=[m.StageTable(0, (maker,), (0, 0))])
-    checkpoints.decided(10, tables, frozenset(), now=0.0)  # type: ignore[arg-type]
-    saved = m.Status(maker, StageIndex(0), 10, checkpoint_version=10, checkpoint_digest="d", sequence=1)
+    checkpoints.decided(version, tables, frozenset(), now=0.0)  # type: ignore[arg-type]
+    saved = m.Status(maker, StageIndex(0), version, checkpoint_version=version, checkpoint_digest="d", sequence=1)
     member = members.get(maker)
     assert member is not None
     checkpoints.note(member, saved, 0.0)
-    assert any(isinstance(order, CollectCheckpoint) for order in out.take()) is not waits
+    return [order.digests for order in out.take() if isinstance(order, CollectCheckpoint)]
 
 
 def test_a_stage_without_a_peer_waits_for_nobody_when_all_have_come_and_are_elsewhere() -> None:

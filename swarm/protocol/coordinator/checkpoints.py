@@ -30,7 +30,6 @@ from swarm.protocol.settings import Settings
 KEPT = 3
 """Number of versions kept in memory, because each peer reports only the newest one that it has."""
 
-
 _SOON = 2
 """Number of versions that a peer may be behind if it will soon have the newest by its own work. A peer that is further
 behind usually downloads the state of a sibling, whose checkpoint it would only confirm.
