@@ -164,9 +164,8 @@ class EmulatedMachine:
         clock.write(self._clock, seconds)
 
     def _signal(self, number: signal.Signals) -> None:
-        if self.running:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+        if self._child is not None:
+            self._child.send(number)
 
 
 class _Slowing:

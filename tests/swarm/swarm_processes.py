@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
 import signal
 import time
@@ -78,8 +77,8 @@ class Process:
         return None if self._child is None else self._child.code
 
     def signal(self, number: signal.Signals) -> None:
-        if self.pid and self.code is None:  # process id 0 would be our own process group
-            os.kill(self.pid, number)
+        if self._child is not None:
+            self._child.send(number)
 
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
