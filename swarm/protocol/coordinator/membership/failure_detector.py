@@ -3,8 +3,12 @@
 
 If many members fall silent together, the coordinator itself may be cut off, so it waits longer for them. "Many" means
 at least two people and a quarter of all people (`People`), because the devices of one person may lose their connection
-together. Once some of these members are heard again, the coordinator is not cut off. Then the others get their usual
-deadline from that moment.
+together. Once some of these members are heard again, the coordinator is not cut off. Then the others get, from that
+moment, their usual deadline and as long as they were all silent: TCP doubles the time between its attempts, so a
+connection that a gap of some seconds has interrupted may need as many seconds more.
+
+Deadlines differ, so of members that fell silent together one is the first to exceed its own. It is not lost as long as
+many are silent for at least half of theirs: either they speak soon, or they are many.
 """
 
 from __future__ import annotations
@@ -37,10 +41,9 @@ class FailureDetector:
 
     def judge(self, members: Members, now: float) -> list[tuple[Member, str]]:
         """Return the members that count as lost, with the reasons."""
-        everyone = list(members)
-        quiet = [(m, self._usual(m)) for m in everyone if now - m.heard_at > self._shortest]
-        quiet = [(m, usual) for m, usual in quiet if now - m.heard_at > usual]
-        many = len(quiet) > 1 and self._are_many(members, quiet)
+        quiet = self._silent_for(members, 1.0, now)
+        many = self._are_many(members, quiet)
+        soon_many = bool(quiet) and not many and self._are_many(members, self._silent_for(members, 0.5, now))
         self._follow(members)
         if many:
             self._many_at = now
@@ -49,11 +52,18 @@ class FailureDetector:
         lost = []
         for member, usual in quiet:
             silent_s, allowed = now - member.heard_at, usual
-            if member.actor in self._together:
-                allowed = patience if many else min(patience, self._many_at - member.heard_at + usual)
+            if many or soon_many:
+                allowed = max(usual, patience)
+            elif member.actor in self._together:
+                allowed = usual + 2 * min(patience, self._many_at - member.heard_at)
             if silent_s > allowed:
                 lost.append((member, f"silent for {silent_s:.1f} s (deadline {allowed:.1f} s)"))
         return lost
+
+    def _silent_for(self, members: Members, share: float, now: float) -> list[tuple[Member, float]]:
+        """The members that are silent for longer than this share of their deadline, with the deadline."""
+        silent = [(m, self._usual(m)) for m in members if now - m.heard_at > share * self._shortest]
+        return [(m, usual) for m, usual in silent if now - m.heard_at > share * usual]
 
     def _are_many(self, members: Members, quiet: list[tuple[Member, float]]) -> bool:
         silent = members.people.count(member.actor.peer for member, _ in quiet)
