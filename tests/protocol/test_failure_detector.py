@@ -79,7 +79,16 @@ def test_the_last_to_come_back_has_as_long_again_as_the_gap_took() -> None:
     assert not swarm.go_on(0.6 * PATIENCE, *ACTORS)
     assert not swarm.go_on(0.6 * PATIENCE, last), "it has been silent for longer than its deadline, with the others"
     ((actor, after),) = swarm.go_on(2 * USUAL, last)
-    assert actor == last and USUAL - 2 * BEAT < after <= USUAL + 2 * BEAT
+    assert actor == last and USUAL < after <= USUAL + 4 * BEAT
+
+
+def test_half_that_come_back_later_have_as_long_again_too() -> None:
+    """They are still many, but no longer those of a coordinator that is cut off."""
+    swarm, half = Swarm(), ACTORS[:4]
+    assert not swarm.go_on(0.8 * PATIENCE, *ACTORS)
+    assert not swarm.go_on(0.8 * PATIENCE, *half), "their connections carry nothing yet"
+    lost = swarm.go_on(2 * USUAL, *half)
+    assert {actor for actor, _ in lost} == set(half)
 
 
 def test_nobody_is_fenced_for_what_it_could_not_tell_a_coordinator_that_was_cut_off() -> None:

@@ -13,8 +13,6 @@ many are silent for at least half of theirs: either they speak soon, or they are
 
 from __future__ import annotations
 
-import math
-
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.ids import Actor
@@ -29,8 +27,8 @@ class FailureDetector:
         self._settings = settings
         self._together: dict[Actor, float] = {}
         """The members that fell silent together and are still silent, with the time when each was last heard."""
-        self._many_at = -math.inf
-        """The time when many members were silent at once for the last time."""
+        self._over_at: float | None = None
+        """The time when the silence of this group ended: one of it was heard again, or it was no longer many."""
         self.back: tuple[Actor, ...] = ()
         """The members of that group that were heard again since the last call."""
 
@@ -46,16 +44,18 @@ class FailureDetector:
         soon_many = bool(quiet) and not many and self._are_many(members, self._silent_for(members, 0.5, now))
         self._follow(members)
         if many:
-            self._many_at = now
             self._together |= {m.actor: m.heard_at for m, _ in quiet}
+        if not self._together:
+            self._over_at = None
+        elif self._over_at is None and (self.back or not many):
+            self._over_at = now
         patience = self._settings.step_budget_s / 3
         lost = []
         for member, usual in quiet:
-            silent_s, allowed = now - member.heard_at, usual
-            if many or soon_many:
-                allowed = max(usual, patience)
-            elif member.actor in self._together:
-                allowed = usual + 2 * min(patience, self._many_at - member.heard_at)
+            silent_s = now - member.heard_at
+            allowed = max(usual, patience) if many or soon_many else usual
+            if member.actor in self._together and self._over_at is not None:
+                allowed = max(allowed, usual + 2 * min(patience, self._over_at - member.heard_at))
             if silent_s > allowed:
                 lost.append((member, f"silent for {silent_s:.1f} s (deadline {allowed:.1f} s)"))
         return lost
