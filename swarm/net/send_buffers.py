@@ -12,10 +12,9 @@ libp2p sets no such limit, and only root can change the kernel's default. But a 
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 
-from swarm.net.child_sockets import names, tcp_sockets
+from swarm.net.child_sockets import names, no_descriptor, tcp_sockets
 
 UNSENT = 32 << 10
 """Bytes of a connection that may wait in the kernel before they are sent for the first time. With fewer, the daemon
@@ -48,7 +47,7 @@ class SendBuffers:
                 self.refused = "this Python has no os.pidfd_open"
                 return
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE):  # without a free descriptor, it is tried again
+                if not no_descriptor(error):
                     self.refused = error.strerror or str(error)
                     return
                 self._seen = frozenset()

@@ -15,7 +15,7 @@ from hivemind.p2p.p2p_daemon_bindings.datastructures import PeerInfo
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
 from swarm.net.addresses import AddressError, components
-from swarm.net.child_sockets import tcp_sockets
+from swarm.net.child_sockets import no_descriptor, tcp_sockets
 
 LOOK_EVERY_S = 2.0
 
@@ -41,14 +41,16 @@ class Thresholds:
         """The threshold of a peer's fastest connection, bytes. None: it has lost nothing yet, or this is unknown."""
         return self._bytes.get(peer_id)
 
-    async def watch(self) -> None:
+    async def watch(self, every_s: float = LOOK_EVERY_S) -> None:
         """Look again and again. Returns only if this system does not tell, or when the daemon has ended."""
-        try:
-            while True:
+        while True:
+            try:
                 await self.look()
-                await asyncio.sleep(LOOK_EVERY_S)
-        except (OSError, EOFError, AttributeError, P2PDaemonError):
-            self._bytes = {}
+            except (OSError, EOFError, AttributeError, P2PDaemonError) as error:
+                self._bytes = {}
+                if not (isinstance(error, OSError) and no_descriptor(error)):
+                    return
+            await asyncio.sleep(every_s)
 
     async def look(self) -> None:
         """Read the thresholds of all connections. Raises OSError, EOFError, AttributeError, P2PDaemonError."""

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import functools
+import os
+import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hivemind.p2p.p2p_daemon_bindings.datastructures import PeerInfo
 
 from peers.chaos.internet import Namespaces
 from peers.chaos.namespace import enter, why_not
 from peers.chaos.pipe import Shape
 from peers.chaos.scenario import HostPlan, NetworkPlan
+from swarm.net import thresholds
 from swarm.net.host import Host
+from swarm.net.thresholds import Thresholds
 
 LOSSY = Shape(delay_s=0.02, loss=0.1)
 HOST = """
@@ -85,3 +92,20 @@ async def test_a_peer_that_is_unknown_or_has_lost_nothing_has_none(
     except OSError as error:
         pytest.skip(f"this system does not let a process work on a child's sockets: {error}")
     assert one.thresholds.of(two.peer_id) is None and one.thresholds.of("nobody") is None
+
+
+async def test_it_ends_where_it_is_forbidden_and_goes_on_without_free_descriptors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures = [errno.EMFILE, errno.EPERM]
+
+    def fail(*_: object) -> Iterator[socket.socket]:
+        raise OSError(failures.pop(0), "no")
+
+    async def peers() -> list[PeerInfo]:
+        return []
+
+    monkeypatch.setattr(thresholds, "tcp_sockets", fail)
+    async with asyncio.timeout(10):
+        await Thresholds(os.getpid(), peers).watch(every_s=0.0)
+    assert not failures
