@@ -29,11 +29,22 @@ def is_invite(text: str) -> bool:
     return text == "-" or text.startswith("@") or re.match(r"swarm\d+-", text) is not None
 
 
-def check_replaced(path: Path, start: bytes, what: str, option: str) -> None:
-    """Refuse to replace a file that does not begin with `start`, as an earlier `what` does. Raises typer.BadParameter,
-    OSError.
+def check_written(path: Path, option: str) -> None:
+    """Refuse to replace a link, whose target would keep its old content, and what is no file, such as a device. Raises
+    typer.BadParameter.
     """
-    if not path.is_file():
+    if path.is_symlink():
+        raise typer.BadParameter(f"{path} is a link to {path.readlink()}: name the file itself", param_hint=option)
+    if path.exists() and not path.is_file():
+        raise typer.BadParameter(f"{path} exists and is no file: name another one", param_hint=option)
+
+
+def check_replaced(path: Path, start: bytes, what: str, option: str) -> None:
+    """Refuse to replace what `check_written` refuses, or a file that does not begin with `start`, as an earlier `what`
+    does. Raises typer.BadParameter, OSError.
+    """
+    check_written(path, option)
+    if not path.exists():
         return
     with path.open("rb") as file:
         found = file.read(len(start))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from peers.options import Json, parse_line
+from peers.options import Json, check_written, parse_line
 from peers.run.forecast import Line
 from peers.run.new_run import NewRun
 from peers.run.run_toml import write_run_file
@@ -97,6 +97,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Write a commented RUN.toml for a new run: a model preset, cut into stages of equal cost."""
+    check_written(path, "RUN.toml")
     if path.exists() and not force:
         raise ManifestError(f"{path} exists: choose another name, or overwrite it with --force")
     if gpu is not None and line is None:

@@ -26,7 +26,7 @@ from peers.options import (
 )
 from peers.options import Home as HomeOption
 from peers.run.home import PEER_HOME
-from peers.stage.patience import DEFAULT_PATIENCE_S
+from peers.stage.patience import DEFAULT_PATIENCE_S, LONGEST_PATIENCE_S
 from swarm.compute.least_pace import LeastPace
 
 
@@ -104,6 +104,7 @@ def command(
         typer.Option(
             "--capacity",
             min=1e-9,
+            max=1e9,
             metavar="NUMBER",
             help="Do not measure this machine or its link: assume this many microbatches/s through the whole model.",
         ),
@@ -154,6 +155,7 @@ def command(
         typer.Option(
             "--patience",
             min=1.0,
+            max=LONGEST_PATIENCE_S,
             metavar="SECONDS",
             help="Seconds to wait for a coordinator that cannot be reached; then leave with exit code 4.",
         ),

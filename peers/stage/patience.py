@@ -14,6 +14,7 @@ from swarm.events import CoordinatorAway, CoordinatorBack, Event
 from swarm.protocol.io import RUN_FINISHED
 
 DEFAULT_PATIENCE_S = 600.0
+LONGEST_PATIENCE_S = 1e7
 
 _PAUSE_S = 1.0
 _FIRST_SAID_S = 1.0

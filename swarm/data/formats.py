@@ -121,6 +121,8 @@ _MAGIC = (
     (b"\xfe\xff", "it is UTF-16: `iconv -f UTF-16 -t UTF-8 FILE` converts it"),
 )
 _PACKED_MAGIC = ((b"\x1f\x8b", ".gz"), (b"BZh", ".bz2"), (b"\xfd7zXZ\x00", ".xz"))
+_LZMA_ALONE = b"\x5d\0\0"
+"""How a file of the older format begins, as `xz --format=lzma` writes it. Other files may begin like this too."""
 _PARQUET_MAGIC = b"PAR1"
 _TAR_AT = 257
 _LOOK = 1 << 16
@@ -140,6 +142,8 @@ def kind_of(path: Path) -> str:
     if advice := pointer_advice(start):
         raise CorpusError(f"{path}: {advice}")
     found = next((suffix for magic, suffix in _PACKED_MAGIC if start.startswith(magic)), None)
+    if packed == ".lzma" and start.startswith(_LZMA_ALONE):
+        found = packed
     if (found is not None) != (packed is not None):
         if found is not None:
             raise CorpusError(f"{path} is compressed, but its suffix is missing: rename it to {path.name}{found}")

@@ -12,6 +12,9 @@ import torch
 from swarm.manifest import ModelSection
 from swarm.models.kinds import build_stage
 
+_MOST_REPEATS, _ENOUGH_S = 20, 1.0
+"""So many repeats, or so many seconds of them, are enough for a measurement."""
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -43,15 +46,22 @@ def stage_costs(model: ModelSection, costs: Costs) -> tuple[float, ...]:
 
 
 def measure_costs(model: ModelSection, sequences: int, sequence_length: int, repeats: int = 3) -> Costs:
-    """Seconds on this machine's CPU, with torch's current number of threads; the minimum of `repeats` runs each.
+    """Seconds on this machine's CPU, with torch's current number of threads; the minimum of at least `repeats` runs.
 
-    It measures the three stages of a three-layer model: embedding + layer, layer, layer + head. The modules at the cuts
-    are left out, because their cost is equal in all stages but the first.
+    It measures the three stages of a three-layer model: embedding + layer, layer, layer + head. They take turns, and
+    small ones are repeated more often, because other programs may keep the machine busy for a moment. The modules at
+    the cuts are left out, because their cost is equal in all stages but the first.
     """
     shape = {"layers": 3, "cuts": (1, 2), "tail_layers": min(1, model.tail_layers)}
     plain = {"boundary": "none", "boundary_dim": 0, "receiver_hidden": 0, "token_table_dim": 0}
     three = model.model_copy(update={**shape, **plain})
-    embed, layer, head = (_stage_seconds(three, stage, sequences, sequence_length, repeats) for stage in range(3))
+    stages = [_Stage(three, stage, sequences, sequence_length) for stage in range(3)]
+    rounds: list[list[float]] = []
+    begun = time.perf_counter()
+    while len(rounds) <= repeats or (len(rounds) <= _MOST_REPEATS and time.perf_counter() - begun < _ENOUGH_S):
+        rounds.append([stage.seconds() for stage in stages])
+    # without the first round, which also allocates memory
+    embed, layer, head = (min(each) for each in zip(*rounds[1:], strict=True))
     return Costs(embed=max(0.0, embed - layer), layer=layer, head=max(0.0, head - layer))
 
 
@@ -97,18 +107,22 @@ def _balance(costs: Sequence[float], parts: int) -> tuple[int, ...]:
     return best[parts][count][1][1:]
 
 
-def _stage_seconds(model: ModelSection, stage: int, sequences: int, length: int, repeats: int) -> float:
-    module = build_stage(model, stage, seed=0)
-    tokens = torch.zeros((sequences, length), dtype=torch.int64)
-    x = tokens if module.first else torch.randn(sequences, length, model.boundary_width, requires_grad=True)
-    sources = [*(() if module.first else (x,)), *module.parameters()]
-    seconds = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        out = module(x, tokens)
+class _Stage:
+    """One stage and its inputs."""
+
+    def __init__(self, model: ModelSection, stage: int, sequences: int, length: int) -> None:
+        self._module = module = build_stage(model, stage, seed=0)
+        self._tokens = torch.zeros((sequences, length), dtype=torch.int64)
+        shape = (sequences, length, model.boundary_width)
+        self._x = self._tokens if module.first else torch.randn(shape, requires_grad=True)
+        self._sources = [*(() if module.first else (self._x,)), *module.parameters()]
+
+    def seconds(self) -> float:
+        """Seconds of the forward and backward of one microbatch."""
+        module, start = self._module, time.perf_counter()
+        out = module(self._x, self._tokens)
         if module.last:
-            torch.autograd.grad(module.loss_sum(out, tokens), sources)
+            torch.autograd.grad(module.loss_sum(out, self._tokens), self._sources)
         else:
-            torch.autograd.grad(out, sources, torch.ones_like(out))
-        seconds.append(time.perf_counter() - start)
-    return min(seconds[1:])  # without the first run, which also allocates memory
+            torch.autograd.grad(out, self._sources, torch.ones_like(out))
+        return time.perf_counter() - start

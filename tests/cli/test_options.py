@@ -1,5 +1,6 @@
 """Options shared by commands."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,23 @@ def test_a_file_of_another_kind_is_not_replaced(tmp_path: Path, capsys: pytest.C
         path.write_text(old)
         check_replaced(path, b"<!doctype html", "report", "--out")
     check_replaced(tmp_path / "none", b"<!doctype html", "report", "--out")
+
+
+def test_links_and_devices_are_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """A link would become a file of its own, with the old text where it had led; by root, even a device would."""
+    real, link, pipe = tmp_path / "real.toml", tmp_path / "link.toml", tmp_path / "pipe"
+    real.write_text(render(RunFile()))
+    link.symlink_to(real)
+    os.mkfifo(pipe)
+    for path, what in ((link, f"is a link to {real}"), (pipe, "is no file"), (tmp_path, "is no file")):
+        for words in (
+            ("report", "--out", path),
+            ("coordinate", real, "--invite-file", path),
+            ("init", path, "--force"),
+        ):
+            with pytest.raises(SystemExit) as ended:
+                cli.main([str(word) for word in words])
+            assert ended.value.code == 2
+            said = "".join(capsys.readouterr().err.replace("│", " ").split())
+            assert what.replace(" ", "") in said
+    assert link.is_symlink() and pipe.is_fifo()

@@ -48,10 +48,11 @@ def read(path: Path, **options: str) -> list[str]:
     ],
     ids=lambda value: value if isinstance(value, str) and len(value) < 10 else "…",
 )
-@pytest.mark.parametrize("packed", ["", ".gz", ".bz2", ".xz"])
+@pytest.mark.parametrize("packed", ["", ".gz", ".bz2", ".xz", ".lzma"])
 def test_it_is_read_as_what_it_is(name: str, content: str, packed: str, tmp_path: Path) -> None:
     pack: dict[str, Callable[[bytes], bytes]] = {
         "": lambda raw: raw, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress,
+        ".lzma": lambda raw: lzma.compress(raw, lzma.FORMAT_ALONE),
     }  # fmt: skip
     path = tmp_path / f"{name}{packed}"
     path.write_bytes(pack[packed](content.encode("utf-8")))

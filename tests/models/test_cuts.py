@@ -42,7 +42,7 @@ def large_head() -> ModelSection:
 
 def test_measured_costs_are_told_apart_by_stage(monkeypatch):
     """Embedding and head are what the first and the last of three like stages take more than the middle one."""
-    took = iter([0.5, 0.25, 1.0])
+    took = {}  # seconds of each stage
 
     class Clock:
         now = 0.0
@@ -53,18 +53,19 @@ def test_measured_costs_are_told_apart_by_stage(monkeypatch):
     clock = Clock()
     monkeypatch.setattr("swarm.models.cuts.time", clock)
     forward = type(build_stage(large_head(), 0, seed=0)).forward
-    seen = []
+    runs = []
 
     def slow_forward(module, x, tokens):
-        if not seen or seen[-1] is not module:
-            seen.append(module)
-            clock.step = next(took)
-        clock.now += clock.step
+        step = took.setdefault(module, (0.5, 0.25, 1.0)[len(took) % 3])
+        runs.append(module)
+        clock.now += step * (10 if 6 <= len(runs) <= 8 else 1)
         return forward(module, x, tokens)
 
     monkeypatch.setattr(type(build_stage(large_head(), 0, seed=0)), "forward", slow_forward)
     costs = measure_costs(large_head(), 2, 64)
     assert costs == Costs(embed=0.25, layer=0.25, head=0.75)
+    first, middle, last = took
+    assert runs[:6] == [first, middle, last] * 2, "in turn: one busy moment does not fall on one stage alone"
 
 
 def test_costs_measured_on_this_machine_are_costs():
