@@ -22,8 +22,8 @@ from swarm.state.error import StateError
 from swarm.state.transfer import HEADER_BYTES
 
 FIRST_RATE = LEAST_LINE
-"""Bytes/s that a holder must send at first. While a holder sends faster than the required rate, no other holder is
-asked, although it may be slow on purpose. So the rate is not low at first.
+"""Bytes/s that the holders of a stage must send at first. While a holder sends faster than the required rate, no other
+holder is asked, although it may be slow on purpose. So the rate is not low at first, and it rises again with success.
 """
 _TOLD_S = 0.25
 """Seconds between two reports that bytes arrive from a holder."""
@@ -32,7 +32,8 @@ _REST_S, _LONGEST_REST_S = 5.0, 120.0
 
 
 class Collector:
-    """Asks one holder after another. If some holders were too slow and none was faster, the required rate is lowered.
+    """Asks one holder after another. If some holders of a stage were too slow and none was faster, the rate that is
+    required for this stage is halved. After a success, it is at least half of the rate at which the copy came.
 
     `coming(holder)`: called while bytes of the holder's copy arrive. On a slow link, these bytes delay its other
     messages. `unfetched(version, stage)`: called if no holder of a stage has given its copy. It is not called if this
@@ -54,7 +55,8 @@ class Collector:
         self._coming = coming
         self._unfetched = unfetched
         self._clock = clock
-        self._least_rate = FIRST_RATE
+        self._least_rates: dict[int, float] = {}
+        """The required rate of each stage, if it is not FIRST_RATE."""
         self._rest_s = 0.0
         self._next_at = -math.inf
         """No fetch begins earlier."""
@@ -95,10 +97,12 @@ class Collector:
         """Try to get a stage's copy from the holders. Return True if some holder's copy is now in the archive. Raises
         NotStored.
         """
-        least_rate, slow = self._least_rate, False
+        stage, slow = request.stage, False
+        least_rate = self._least_rates.get(stage, FIRST_RATE)
         for holder in holders:
             try:
-                await self._fetch(holder, request, file_hash, least_rate)
+                rate = await self._fetch(holder, request, file_hash, least_rate)
+                self._least_rates[stage] = min(FIRST_RATE, max(least_rate, rate / 2))
                 return True
             except NotStored:
                 raise
@@ -107,7 +111,7 @@ class Collector:
                 what = f"{holder} stage {request.stage} version {request.version}"
                 self._emit(CheckpointRefused(what, f"not archived: {str(error) or 'no answer in time'}"))
         if slow:
-            self._least_rate = min(self._least_rate, max(LEAST_RATE, least_rate / 2))
+            self._least_rates[stage] = min(self._least_rates.get(stage, FIRST_RATE), max(LEAST_RATE, least_rate / 2))
         return False
 
     def _rest(self, error: NotStored) -> None:
@@ -118,7 +122,9 @@ class Collector:
             self._trouble = error.reason
             self._emit(CheckpointRefused(error.where, error.reason))
 
-    async def _fetch(self, holder: Actor, request: CheckpointRequest, file_hash: str, least_rate: float) -> None:
+    async def _fetch(self, holder: Actor, request: CheckpointRequest, file_hash: str, least_rate: float) -> float:
+        """Store a holder's copy. Returns its average rate, bytes/s."""
+        began = time.monotonic()
         writer = self._archive.receive(request.stage, request.version, file_hash)
         try:
             limit = HEADER_BYTES + self._archive.limit(request.stage)
@@ -129,8 +135,10 @@ class Collector:
                 if (now := time.monotonic()) - told_at >= _TOLD_S:
                     told_at = now
                     self._coming(holder)
+            rate = transfer.total / max(time.monotonic() - began, 1e-3)
             await to_its_end(writer.commit)  # after a cancellation, the file must not appear later
         except NoThread as error:
             raise NotStored(self._archive.directory, f"not archived: {error.strerror}") from error
         finally:
             writer.abort()
+        return rate

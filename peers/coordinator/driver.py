@@ -203,6 +203,9 @@ class CoordinatorDriver:
         assert self._collector is not None
         digests = await self._collector.collect(order)
         if digests:
+            for version, older in list(self._collecting.items()):
+                if version < order.version:  # a holder may send it slowly for ever
+                    older.cancel()
             self._log.append(CheckpointArchived(order.version, list(digests)))
             self.loop.post(ArchiveStored(order.version, order.term))
 

@@ -34,6 +34,10 @@ MAX_REQUEST = 64 << 10
 MAX_CHUNK = 4 << 20
 FRAME_BYTES = 32 << 10
 """Largest frame of an answer, bytes: at 35 kB/s, the receiver still gets a frame about every second."""
+LEAST_FRAME, FREE_FRAMES = 256, 64
+"""Smallest accepted mean size of an answer's frames, bytes, after so many frames: each costs as much CPU time as 10 kB.
+On the slowest supported uplink, frames have 1 KiB, and a forwarded answer may split each of them once.
+"""
 DEFAULT_MAX_TRANSFER = 64 << 30
 IDLE_TIMEOUT_S = 60.0
 LEAST_RATE = 50.0
@@ -399,7 +403,7 @@ async def _write(stream: Stream, header: bytes, payload: Buffer = b"", lane: Lan
 
 
 async def _download(stream: Stream, total: int, idle_timeout: float, least_rate: float) -> AsyncGenerator[Buffer, None]:
-    received = 0
+    received = frames = 0
     waited = 0.0
     loop = asyncio.get_running_loop()
     try:
@@ -420,6 +424,9 @@ async def _download(stream: Stream, total: int, idle_timeout: float, least_rate:
             if not chunk:
                 raise BulkError("the other side has sent an empty chunk")
             received += len(chunk)
+            frames += 1
+            if frames > FREE_FRAMES + received / LEAST_FRAME:
+                raise BulkError(f"the other side has sent {received} bytes in {frames} frames, which are too small")
             yield chunk
     except (StreamClosed, WireError, TimeoutError) as error:
         reason = str(error) or f"silent for {idle_timeout:g} s"

@@ -111,6 +111,8 @@ class Inbox:
         """Abort the streams of the actors for which `of` is true."""
         for key in [key for key in self._streams if of(key[0])]:
             self._streams.pop(key).abort()
+            if key[1] is Channel.CONTROL:
+                self._heard_at.pop(key[0], None)
 
     def close(self) -> None:
         """Abort all streams, and end the regular check."""

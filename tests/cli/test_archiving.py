@@ -91,6 +91,27 @@ async def test_who_is_too_slow_is_passed_over_and_less_is_asked_when_all_are(tmp
     assert network.asked[-1] == ("two", LEAST_RATE)
 
 
+async def test_less_is_asked_for_one_stage_only_and_until_a_copy_comes_faster(tmp_path: Path) -> None:
+    """Else one bad hour of one stage would let any holder drip for ever."""
+    holders: Any = Whole()
+    fetch, asked = holders.fetch, []
+
+    async def slow(who: Actor, request: bytes, max_bytes: int, least_rate: float) -> Transfer:
+        asked.append((CheckpointRequest.decode(request).stage, least_rate))
+        if least_rate > FIRST_RATE / 4:
+            raise TooSlow("7 of 8 bytes came")
+        return await fetch(who, request, max_bytes, least_rate)
+
+    holders.fetch = slow
+    archive = Archive(tmp_path, RUN, 2, 1)
+    collector = Collector(holders, archive, lambda event: None, lambda holder: None)
+    one = (HOLDERS[0],)
+    for stage, version in ((0, 10), (0, 10), (0, 10), (0, 20), (1, 10)):
+        archive.holds = lambda each, *_, stage=stage: each != stage  # type: ignore[method-assign]
+        await collector.collect(CollectCheckpoint(version, Term(1), (one, one), (holders.hash,) * 2))
+    assert asked == [(0, FIRST_RATE), (0, FIRST_RATE / 2), (0, FIRST_RATE / 4), (0, FIRST_RATE), (1, FIRST_RATE)]
+
+
 async def test_it_is_said_that_bytes_come_from_a_holder(tmp_path: Path) -> None:
     class Network:
         async def fetch(self, who: Actor, request: bytes, max_bytes: int, least_rate: float) -> Transfer:

@@ -182,6 +182,24 @@ async def test_a_donor_that_only_drips_is_given_up(pair: Pair) -> None:
             await transfer.read()
 
 
+async def test_an_answer_in_tiny_frames_is_given_up(pair: Pair) -> None:
+    """Each frame costs the receiver as much time as 10 kB, so the least rate alone does not bound the cost."""
+    a, b = await pair.start()
+
+    async def crumbs(size: int) -> AsyncGenerator[bytes, None]:
+        while True:
+            yield bytes(size)
+
+    async def handler(_requester: Actor, request: bytes) -> Transfer:
+        return Transfer(1 << 18, crumbs(int(request)))
+
+    b.bulk.serve(handler)
+    async with asyncio.timeout(DEADLINE_S):
+        assert len(await (await a.bulk.fetch(b.me, b"512")).read()) == 1 << 18
+        with pytest.raises(BulkError, match="frames, which are too small"):
+            await (await a.bulk.fetch(b.me, b"128")).read()
+
+
 async def test_time_in_which_nobody_reads_is_not_the_donors(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = await pair.start()
 

@@ -470,7 +470,9 @@ async def test_forgetting_closes_both_ways_and_it_may_come_back(pair: Pair) -> N
     await pair.two.next_of(pair.two.messages)
     b.send(a.me, m.Released(PASS, 2, ()))
     await pair.one.next_of(pair.one.messages)
+    assert a._inbox.last_heard(b.me) is not None
     a.forget(b.me)
+    assert a._inbox.last_heard(b.me) is None
     await pair.two.next_of(pair.two.broken)
     b.send(a.me, m.Released(PASS, 3, ()))
     assert await pair.one.next_of(pair.one.messages) == (b.me, m.Released(PASS, 3, ()))

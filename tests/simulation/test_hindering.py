@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -20,10 +21,13 @@ from swarm.events import (
     SumsMisreported,
 )
 from swarm.protocol.coordinator.passes.preparation import Preparation
-from swarm.protocol.ids import StageIndex
-from swarm.protocol.messages import Prepared, Status
+from swarm.protocol.ids import Actor, StageIndex
+from swarm.protocol.messages import Dismiss, Message, Prepared, Status
 from swarm.simulation.faults import false_words
 from swarm.simulation.faults.lie import HINDERING, Lie
+from swarm.simulation.kernel.network import SimNetwork
+from swarm.simulation.kernel.timeline import Process
+from swarm.simulation.kernel.violation import Violation
 from swarm.simulation.runs.plan import Plan, small_settings
 from swarm.simulation.runs.runner import Run, run_seed
 from swarm.simulation.runs.scenario import plan_of
@@ -54,6 +58,30 @@ def denying(audit_every: int, monkeypatch: pytest.MonkeyPatch, steps: int = 40) 
     events = events_in(run)
     run.finish()
     return Counter(type(event) for _, event in events)
+
+
+def test_the_last_of_a_stage_that_says_it_leaves_and_stays_keeps_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first pass, its state can be computed again, so another peer takes up the stage."""
+    leaver: list[Actor] = []
+    send = SimNetwork.send
+
+    def say(network: SimNetwork, source: Process, to: Actor, message: Message) -> None:
+        if isinstance(message, Dismiss) and to in leaver:
+            return
+        if isinstance(message, Status) and message.stage == 1 and network._world.now > 0.5:
+            leaver[:] = leaver or [source.actor]
+            if source.actor in leaver:
+                message = replace(message, leaving=True)
+        send(network, source, to, message)
+
+    monkeypatch.setattr(SimNetwork, "send", say)
+    settings = small_settings(stages=2, microbatches=4, steps=6, replicas=2)
+    run = Run(Plan("calm", 1, settings, 0, (1.0,) * 3, ()))
+    events = events_in(run)
+    with suppress(Violation):  # the checks expect of an honest peer that it has the last state
+        run.finish()
+    assert leaver and any(isinstance(event, PeerMoved) for _, event in events)
+    assert [event.step for _, event in events if isinstance(event, StepDecided)] == [0, 1, 2, 3, 4, 5]
 
 
 def _old_rule(self: Preparation, stage: int, without: frozenset) -> Prepared | None:

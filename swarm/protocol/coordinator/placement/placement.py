@@ -35,6 +35,9 @@ RECALLED_BEATS = 4
 heartbeats for their first new report.
 """
 
+_OVERSTAYED_BEATS = 3
+"""Heartbeats after `leave_s` at which a leaving member that is still there no longer keeps its stage."""
+
 
 class Placement:
     """Gives stages and versions to members. Call `place` at any time. Between passes, call `survey` until it is
@@ -172,7 +175,7 @@ class Placement:
                     found.deserted.append(stage)
             elif not staying:
                 found.wait(f"the last replica of stage {stage} is leaving")
-                if not crew and not history.restorable:
+                if not crew and (not history.restorable or all(self._overstays(m, now) for m in (*holders, *coming))):
                     self._recruiting.recruit(stage, now)
             elif all(m.idle for m in staying) and not self._members.crew(stage):
                 if history.version == history.end(self._settings):
@@ -203,6 +206,11 @@ class Placement:
             found.wait(f"stage {stage} has {crew} of {self._settings.replicas} replicas")
         found.rosters.append([m.actor for m in (*at_work, *promotion)])
         found.promotion.update(m.actor for m in promotion)
+
+    def _overstays(self, member: Member, now: float) -> bool:
+        """Return True if a member says that it leaves, but has stayed much longer than any member may take for it."""
+        longest_s = self._settings.leave_s + _OVERSTAYED_BEATS * self._settings.heartbeat_s
+        return member.leaving_since is not None and now - member.leaving_since > longest_s
 
     def _wait_for_paused(self, stage: int, paused: list[Member], needy: list[Member], found: Survey) -> bool:
         """Only paused members hold a stage, so wait for them. Return True if another peer should take up the stage
