@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable
 
 from peers.runtime.checkpoint_request import CheckpointRequest
@@ -55,8 +56,8 @@ class Collector:
         self._coming = coming
         self._unfetched = unfetched
         self._clock = clock
-        self._least_rates: dict[int, float] = {}
-        """The required rate of each stage, if it is not FIRST_RATE."""
+        self._least_rates: defaultdict[int, float] = defaultdict(lambda: FIRST_RATE)
+        """The required rate of each stage."""
         self._rest_s = 0.0
         self._next_at = -math.inf
         """No fetch begins earlier."""
@@ -98,7 +99,7 @@ class Collector:
         NotStored.
         """
         stage, slow = request.stage, False
-        least_rate = self._least_rates.get(stage, FIRST_RATE)
+        least_rate = self._least_rates[stage]
         for holder in holders:
             try:
                 rate = await self._fetch(holder, request, file_hash, least_rate)
@@ -108,10 +109,10 @@ class Collector:
                 raise
             except (OSError, ValueError, TimeoutError) as error:
                 slow = slow or isinstance(error, TooSlow)
-                what = f"{holder} stage {request.stage} version {request.version}"
+                what = f"{holder} stage {stage} version {request.version}"
                 self._emit(CheckpointRefused(what, f"not archived: {str(error) or 'no answer in time'}"))
         if slow:
-            self._least_rates[stage] = min(self._least_rates.get(stage, FIRST_RATE), max(LEAST_RATE, least_rate / 2))
+            self._least_rates[stage] = min(self._least_rates[stage], max(LEAST_RATE, least_rate / 2))
         return False
 
     def _rest(self, error: NotStored) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import errno
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import uvloop
 from authority import Authority
 from hivemind.proto import p2pd_pb2
 
+from swarm.net import send_buffers, thresholds
 from swarm.net.handshake import Channel, Role
 from swarm.net.host import Host
 from swarm.net.identity import peer_id_bytes
@@ -109,6 +112,19 @@ class _Recording(NetworkObserver):
     def undelivered(self, actor: Actor, messages: tuple[m.Message, ...]) -> None:
         if self._undelivered is not None:
             self._undelivered(actor, messages)
+
+
+@pytest.fixture
+def socket_failures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The errors of the next two looks at a daemon's sockets, that are still to come: no free descriptor, forbidden."""
+    failures = [errno.EMFILE, errno.EPERM]
+
+    def fail(*_: object) -> Iterator[socket.socket]:
+        raise OSError(failures.pop(0), "no")
+
+    for user in (send_buffers, thresholds):
+        monkeypatch.setattr(user, "tcp_sockets", fail)
+    return failures
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import socket
 import subprocess
@@ -14,7 +13,6 @@ from typing import IO
 
 import pytest
 
-from swarm.net import send_buffers
 from swarm.net.child_sockets import tcp_sockets
 from swarm.net.host import Host
 from swarm.net.send_buffers import NOTSENT_LOWAT, UNSENT, SendBuffers
@@ -77,19 +75,11 @@ async def test_all_connections_of_a_host_are_limited(make_host: Callable[..., Aw
                 await asyncio.sleep(0.05)
 
 
-async def test_it_ends_where_it_is_forbidden_and_goes_on_without_free_descriptors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    failures = [errno.EMFILE, errno.EPERM]
-
-    def fail(*_: object) -> Iterator[socket.socket]:
-        raise OSError(failures.pop(0), "no")
-
-    monkeypatch.setattr(send_buffers, "tcp_sockets", fail)
+async def test_it_ends_where_it_is_forbidden_and_goes_on_without_free_descriptors(socket_failures: list[int]) -> None:
     buffers = SendBuffers(os.getpid())
     async with asyncio.timeout(DEADLINE_S):
         await buffers.watch(every_s=0.0)
-    assert not failures and buffers.refused == "no"
+    assert not socket_failures and buffers.refused == "no"
 
 
 def _limits(pid: int) -> list[int]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import functools
 import os
-import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,7 +18,6 @@ from peers.chaos.internet import Namespaces
 from peers.chaos.namespace import enter, why_not
 from peers.chaos.pipe import Shape
 from peers.chaos.scenario import HostPlan, NetworkPlan
-from swarm.net import thresholds
 from swarm.net.host import Host
 from swarm.net.thresholds import Thresholds
 
@@ -94,18 +91,10 @@ async def test_a_peer_that_is_unknown_or_has_lost_nothing_has_none(
     assert one.thresholds.of(two.peer_id) is None and one.thresholds.of("nobody") is None
 
 
-async def test_it_ends_where_it_is_forbidden_and_goes_on_without_free_descriptors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    failures = [errno.EMFILE, errno.EPERM]
-
-    def fail(*_: object) -> Iterator[socket.socket]:
-        raise OSError(failures.pop(0), "no")
-
+async def test_it_ends_where_it_is_forbidden_and_goes_on_without_free_descriptors(socket_failures: list[int]) -> None:
     async def peers() -> list[PeerInfo]:
         return []
 
-    monkeypatch.setattr(thresholds, "tcp_sockets", fail)
     async with asyncio.timeout(10):
         await Thresholds(os.getpid(), peers).watch(every_s=0.0)
-    assert not failures
+    assert not socket_failures
