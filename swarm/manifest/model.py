@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from swarm.manifest.section import Positive, Section
+from swarm.manifest.section import Positive, Section, within
 
 _SUBSPACE = "U = the first k channels; F = uniform lanes of splitmix64; version 1"
 """Names the algorithm with which swarm/models/subspace.py makes U and F. Change this text whenever their values
@@ -60,8 +60,9 @@ class ModelSection(Section):
     kv_heads: Positive = Field(default=2, le=1 << 12)
     ffn_dim: Positive = Field(default=512, le=1 << 20)
     context: Positive = Field(default=256, le=1 << 20)
-    rope_theta: float = Field(default=10_000.0, gt=0, le=1e12)
-    norm_eps: float = Field(default=1e-5, gt=0, le=1)
+    rope_theta: Annotated[float, within(1, 1e12)] = 10_000.0
+    norm_eps: Annotated[float, within(1e-20, 1)] = 1e-5
+    """With a much smaller one, the gradient of a token whose activations are all 0 is NaN in fp32."""
     cuts: tuple[int, ...] = (2, 4, 6)
     """First layer of stages 1 … S−1; stage 0 also embeds, the last stage also holds the final norm and the head."""
     tie_embeddings: bool = False

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from swarm.manifest.model import TOKEN_MEANS_GRID_BITS, ModelSection
-from swarm.manifest.section import PEER_ID, RUN_NAME, Count, Fraction, Positive, Section
+from swarm.manifest.section import PEER_ID, RUN_NAME, Count, Fraction, Positive, Section, either, within
 
 
 class BatchSection(Section):
@@ -39,21 +39,30 @@ class BatchSection(Section):
 
 _MOMENTUM = 0.95
 
+Decay = Annotated[float, within(0, 0.999999)]
+"""A factor by which a mean shrinks in each step. In fp32, one that is much closer to 1 is 1, and nothing shrinks."""
+
 
 class OptimizerSection(Section):
-    """Linear warm-up, cosine decay to `min_ratio`, and clipping by the global norm."""
+    """Linear warm-up, cosine decay to `min_ratio`, and clipping by the global norm.
+
+    Updates are computed in fp32: values that are 0 or infinite there are refused.
+    """
 
     kind: Literal["adamw", "muon"] = "adamw"
     """"muon": Muon updates the matrices of layers, AdamW everything else."""
-    learning_rate: float = Field(default=1e-3, gt=0)
+    learning_rate: Annotated[float, within(1e-30, 1e30)] = 1e-3
     warmup_steps: int = Field(default=10, ge=0, lt=1 << 31)
     min_ratio: Fraction = 0.1
-    beta1: float = Field(default=0.9, ge=0, lt=1)
-    beta2: float = Field(default=0.95, ge=0, lt=1)
-    eps: float = Field(default=1e-8, gt=0)
-    momentum: float = Field(default=_MOMENTUM, ge=0, lt=1)
-    weight_decay: float = Field(default=0.1, ge=0)
-    clip_norm: float = Field(default=1.0, gt=0)
+    beta1: Decay = 0.9
+    beta2: Decay = 0.95
+    eps: Annotated[float, within(1e-20, 1)] = 1e-8
+    """Gradients below 1e-22 have a square of 0 in fp32, and are divided by eps alone: a smaller eps would make their
+    updates huge, and an eps of 0 makes NaN of the parameters without a gradient.
+    """
+    momentum: Decay = _MOMENTUM
+    weight_decay: Annotated[float, within(0, 1e3)] = 0.1
+    clip_norm: Annotated[float, within(1e-30, 1e30)] = 1.0
 
     @model_validator(mode="after")
     def _momentum_is_used(self) -> Self:
@@ -161,7 +170,7 @@ class DivergenceSection(Section):
 
     skips: Count = 3
     action: Literal["stop", "go_back"] = "stop"
-    rate: float = Field(default=0.5, gt=0, lt=1)
+    rate: Annotated[float, within(1e-36, 0.999999)] = 0.5
     times: Count = 3
 
 
@@ -208,7 +217,10 @@ class AuditSection(Section):
     either. "auto": `AUTO_EVERY`, but at most one step in `AUTO_STEPS`, so that audits take less than 1 % of the time.
     """
 
-    every: Annotated[int, Field(ge=0, lt=1 << 31)] | Literal["auto"] = "auto"
+    every: Annotated[
+        Annotated[int, Field(ge=0, lt=1 << 31)] | Literal["auto"],
+        either(f'a whole number from 0 to {(1 << 31) - 1}, or "auto"'),
+    ] = "auto"
     tolerance: float = Field(default=0.01, ge=0, lt=1)
 
 

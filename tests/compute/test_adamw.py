@@ -94,3 +94,13 @@ def test_blocks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = found()
     monkeypatch.setattr("swarm.compute.adamw._BLOCK", 10)
     assert all(torch.equal(one, other) for one, other in zip(whole, found(), strict=True))
+
+
+def test_with_the_least_eps_no_gradient_moves_a_parameter_by_more_than_the_learning_rate() -> None:
+    """In fp32, the squares of the small ones are 0, so that eps alone divides them."""
+    section = OptimizerSection(learning_rate=0.01, warmup_steps=0, eps=1e-20)
+    gradient = torch.tensor([0.0, *(10.0**power for power in range(-44, 18))])
+    parameter, first, second = (torch.zeros_like(gradient) for _ in range(3))
+    step(parameter, gradient, first, second, Factors.of(section, update_of(section, 0, 10), 0.0))
+    assert (second == 0).sum() > 20 and parameter[0] == 0
+    assert parameter.abs().max() < 0.01001

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from swarm.manifest import ModelSection
 from swarm.models.kinds import build_stage, count_parameters
+from swarm.models.rms_norm import RMSNorm
 
 MODEL = ModelSection(
     vocab_size=61, dim=32, layers=4, heads=4, kv_heads=2, ffn_dim=48, context=16, cuts=(1, 3), rope_theta=100.0
@@ -171,3 +172,11 @@ def test_what_cannot_be_tied_is_refused(keys: dict[str, object], message: str):
 def test_what_stands_at_the_cuts_without_an_anchor_may_be_tied():
     assert ModelSection(**{**TIED.model_dump(), "boundary": "maxout", "boundary_dim": 8}).shares_embedding
     assert not ModelSection(**{**TIED.model_dump(), "cuts": ()}).shares_embedding
+
+
+def test_with_the_least_norm_eps_activations_of_0_have_a_finite_gradient():
+    norm = RMSNorm(MODEL.dim, MODEL.model_validate({**MODEL.model_dump(), "norm_eps": 1e-20}).norm_eps)
+    torch.nn.init.ones_(norm.weight)
+    x = torch.zeros(2, MODEL.dim, requires_grad=True)
+    norm(x).sum().backward()
+    assert x.grad is not None and x.grad.isfinite().all()
