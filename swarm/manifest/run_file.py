@@ -124,14 +124,32 @@ def _override(tree: dict[str, Any], override: str) -> None:
         raise ManifestError(f"--set {shown(repr(override))}: expected table.key=value, such as --set run.steps=100")
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
+        alone = _is_alone(text.strip())
     except (tomllib.TOMLDecodeError, RecursionError):
-        value = text  # not stripped: a prompt may end in a space
+        value, alone = text, True  # not stripped: a prompt may end in a space
     except ValueError:  # of Python's int()
         raise ManifestError(f"--set {shown(repr(override))} {_HAS_LONG_NUMBER}") from None
+    if not alone:
+        raise ManifestError(
+            f"--set {shown(repr(override))} has a comment or further lines after its value {shown(repr(value))}: leave "
+            "them out, and give each key its own --set. If they belong to a text, put all of it in quotes, such as "
+            "--set 'evaluation.prompt=\"5 # more\"'"
+        )
     table = tree.setdefault(keys[0], {})
     if not isinstance(table, dict):
         raise ManifestError(f"--set {shown(repr(override))}: {keys[0]} is not a table")
     table[keys[1]] = value
+
+
+def _is_alone(text: str) -> bool:
+    """Whether a text that begins with a TOML value ends with it. A comment would hide the ], and a further key is no
+    item of a list.
+    """
+    try:
+        tomllib.loads(f"value = [{text}]")
+    except tomllib.TOMLDecodeError:
+        return False
+    return True
 
 
 def _reject_unknown_keys(tree: Mapping[str, Any], model: type[BaseModel], where: str, prefix: str = "") -> None:

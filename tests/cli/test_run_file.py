@@ -1,6 +1,8 @@
 """RUN.toml as people and their editors write it: what is read, and the message for what is not."""
 
+import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 
 from peers.run.run_toml import render
 from swarm.manifest import DataSection, ManifestError, RunFile, RunManifest, Shard, load_run_file
+from swarm.manifest.run_file import read_run_tree
 from swarm.manifest.run_manifest import MAX_MANIFEST_BYTES
 
 TEXT = render(RunFile.model_validate({"run": {"steps": 12}}))
@@ -95,3 +98,116 @@ def test_a_long_override_is_not_repeated_in_full(override: str, tmp_path: Path) 
     with pytest.raises(ManifestError) as refused:
         load_run_file(path, [override])
     assert len(str(refused.value)) < len(str(path)) + 300
+
+
+@pytest.mark.parametrize(
+    ("key", "least", "most"),
+    [
+        ("optimizer.learning_rate", 1e-30, 1e30),
+        ("optimizer.beta1", 0.0, 0.999999),
+        ("optimizer.beta2", 0.0, 0.999999),
+        ("optimizer.eps", 1e-20, 1.0),
+        ("optimizer.weight_decay", 0.0, 1e3),
+        ("optimizer.clip_norm", 1e-30, 1e30),
+        ("divergence.rate", 1e-36, 0.999999),
+        ("model.rope_theta", 1.0, 1e12),
+        ("model.norm_eps", 1e-20, 1.0),
+    ],
+)
+def test_numbers_that_become_0_or_infinite_in_fp32_are_refused_with_their_range(key: str, least: float, most: float):
+    table, name = key.split(".")
+    for fits in (least, most):
+        assert getattr(getattr(of(f"{key}={fits}"), table), name) == fits
+    for wrong in (math.nextafter(least, -1.0), math.nextafter(most, 2e30), 1e300):
+        says = f"{key}: Input should be a number from {least:g} to {most:g} (got {wrong!r})"
+        with pytest.raises(ManifestError, match=re.escape(says)):
+            of(f"{key}={wrong!r}")
+
+
+def test_a_momentum_that_is_1_in_fp32_is_refused():
+    with pytest.raises(ManifestError, match=r"optimizer.momentum: .* from 0 to 0.999999 \(got 0.99999999\)"):
+        of("optimizer.kind=muon", "optimizer.momentum=0.99999999")
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "run.steps=5\nbatch.microbatches=7",
+        "run.steps=5\n[batch]\nmicrobatches = 7",
+        "run.steps=5 # for a test",
+        'evaluation.prompt="a" # b',
+        "model.cuts=[1, 5]\n# two cuts",
+    ],
+)
+def test_nothing_after_the_value_of_an_override_is_dropped(override: str):
+    """Once, the second of these keys kept its default without a word."""
+    with pytest.raises(ManifestError, match=r"--set .* has a comment or further lines after its value .*: leave them"):
+        of(override)
+
+
+@pytest.mark.parametrize(
+    ("written", "prompt"),
+    [
+        ("a # b", "a # b"),
+        ("# Ants", "# Ants"),
+        ('"a # b"', "a # b"),
+        ("'#'", "#"),
+        (r'"a\nb # c"', "a\nb # c"),
+        ('"""a\nb # c"""', "a\nb # c"),
+        ("a\nb", "a\nb"),
+        (' "a" \n', "a"),
+    ],
+)
+def test_texts_of_overrides_may_have_number_signs_and_lines(written: str, prompt: str):
+    assert of(f"evaluation.prompt={written}").evaluation.prompt == prompt
+
+
+def test_a_list_in_an_override_may_have_lines_and_comments():
+    assert of("model.cuts=[1, # the embedding\n5]").model.cuts == (1, 5)
+
+
+@pytest.mark.parametrize("value", ["Auto", "-1", "1.5", "[1]", "2024-01-01"])
+def test_a_key_with_a_number_or_a_word_has_one_error(value: str):
+    with pytest.raises(ManifestError) as refused:
+        of(f"audit.every={value}")
+    shown = repr(value) if value == "Auto" else value
+    says = f'RUN.toml: audit.every: Input should be a whole number from 0 to 2147483647, or "auto" (got {shown})'
+    assert str(refused.value) == says
+
+
+@pytest.mark.parametrize(
+    ("override", "got"),
+    [
+        ("run.name=2024-01-01", "2024-01-01"),
+        ("run.name=2024-01-01T07:30:00", "2024-01-01T07:30:00"),
+        ("run.name=07:30:00", "07:30:00"),
+        ("codec.forward=8", "8"),
+    ],
+)
+def test_a_text_that_toml_reads_as_something_else_needs_quotes(override: str, got: str):
+    key, _, _ = override.partition("=")
+    fix = f"put it in quotes, \"{got}\", and in a shell put '' around them, '\"{got}\"'"
+    with pytest.raises(ManifestError, match=re.escape(f"{key}: this is a text: {fix} (got {got})")):
+        of(override)
+    table, name = key.split(".")
+    if got[2:3] != ":" and "T" not in got:  # a name has no colons
+        assert getattr(getattr(of(f'{key}="{got}"'), table), name) == got
+
+
+@pytest.mark.parametrize("value", ["{}", "[[]]", "2024-01-01", "Wrong!", "1e999"])
+def test_errors_name_only_keys_that_exist(value: str):
+    """Pydantic adds the parts of a union to the key."""
+    named = set()
+    for table, keys in RunFile().model_dump().items():
+        for key in (f"{table}.{name}" for name in keys):
+            try:
+                of(f"{key}={value}")
+            except ManifestError as error:
+                named.add(key)
+                assert not re.search(rf"{key}\.(?!0: )", str(error)), "0: the first item of a list"
+    assert {"audit.every", "run.steps", "model.cuts"} <= named
+
+
+def of(*overrides: str) -> RunFile:
+    """A run file of nothing but these overrides."""
+    return read_run_tree({}, "RUN.toml", overrides)
