@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from peers.dashboard.bundle import bundle
 from peers.dashboard.history.history import History
 from peers.dashboard.query import MOST_LISTED, Query
 from peers.dashboard.topics import MOST_STEPS, Topics
+from peers.run.home import HomeError
 from swarm.private_folder import PrivateFolder
 
 SERIES = (
@@ -27,41 +29,49 @@ SERIES = (
     "peers",
     "bytes_per_s",
 )
+_API = "/api/v1/"
 _POINTS = 1_000
 _PEER_PAGES = 200
 _LINES = 200
 
 
 def report(homes: Sequence[Path], *, public: bool) -> str:
-    """The HTML text. `public`: without addresses. Raises the errors of a History."""
+    """The HTML text. `public`: without addresses. Raises HomeError if no event can be read, and the errors of a
+    History.
+    """
     with PrivateFolder("swarm-report-") as folder:
         history = History(list(homes), folder.path / "history.sqlite")
         try:
             while history.follow():
                 pass
+            if not history.now.events:
+                logs = " or ".join(str(home / "events.jsonl") for home in homes)
+                raise HomeError(
+                    f"no event in {logs} can be read: name the home of a coordinator or peer that has run, or restore "
+                    "its log from a copy"
+                )
             answers = _answers(history, Topics(homes))
         finally:
             history.close()
-    if public:
-        import json
-
+    if public:  # before `_API` precedes the names, because it would make paths of them
         answers = json.loads(without_addresses(to_json(answers)))
-    return bundle(FOLDER, answers)
+    return bundle(FOLDER, {f"{_API}{name}": answer for name, answer in answers.items()})
 
 
 def _answers(history: History, topics: Topics) -> dict[str, Any]:
+    """The answers by what the pages ask for, without `_API`."""
     whole = Query(limit=MOST_LISTED)
     named = topics.by_name()
-    found = {f"/api/v1/{name}": named[name](history, whole) for name in _WHOLE}
-    found["/api/v1/run"] |= {"live": False, "control": False}
-    found["/api/v1/timeline"] = topics.timeline(history, _steps_of_interest(found["/api/v1/faults"]))
-    found["/api/v1/log"] = topics.log(history, Query(limit=_LINES))
-    found["/api/v1/session"] = {"access": "public", "token_needed": False, "public": True}
+    found = {name: named[name](history, whole) for name in _WHOLE}
+    found["run"] |= {"live": False, "control": False}
+    found["timeline"] = topics.timeline(history, _steps_of_interest(found["faults"]))
+    found["log"] = topics.log(history, Query(limit=_LINES))
+    found["session"] = {"access": "public", "token_needed": False, "public": True}
     for name in SERIES:
-        found[f"/api/v1/series?name={name}"] = topics.series(history, Query(name=name, points=_POINTS))
-    for peer in found["/api/v1/peers"]["peers"][:_PEER_PAGES]:
+        found[f"series?name={name}"] = topics.series(history, Query(name=name, points=_POINTS))
+    for peer in found["peers"]["peers"][:_PEER_PAGES]:
         try:
-            found[f"/api/v1/peers/{peer['actor']}"] = topics.peer(history, Query(actor=peer["actor"]))
+            found[f"peers/{peer['actor']}"] = topics.peer(history, Query(actor=peer["actor"]))
         except Denied:
             continue
     return found

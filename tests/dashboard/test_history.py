@@ -180,6 +180,21 @@ def test_garbage_in_a_log_is_passed_over(home: Path, database: Path):
     history = caught_up(History([home], database))
     assert history.now.run.step == folded(LINES).run.step
     assert set(history.now.members.here) == set(folded(LINES).members.here)
+    assert history.warnings == ["7 lines of events.jsonl cannot be read, so what they say is missing here"]
+
+
+def test_unreadable_lines_count_once_however_they_are_read(home: Path, database: Path):
+    history, log = caught_up(History([home], database)), home / "events.jsonl"
+    assert not history.warnings
+    for count, more in ((1, b"no event\n"), (1, b""), (2, encoded(LINES[-1:]) + b"\xff\n"), (2, encoded(LINES[-1:]))):
+        with log.open("ab") as file:
+            file.write(more)
+        caught_up(history)
+        lines = f"{count} lines" if count > 1 else "1 line"
+        assert [text.partition(" of ")[0] for text in history.warnings] == [lines]
+    history.close()
+    again = caught_up(History([home], database))
+    assert again.warnings == history.warnings, "after a restart, which reads no line again"
 
 
 def test_a_home_whose_name_is_not_utf8_and_a_text_that_is_not(home: Path, database: Path):

@@ -59,8 +59,35 @@ def test_a_public_one_has_no_addresses(tmp_path: Path) -> None:
     with (home / "events.jsonl").open("a") as file:
         record = {"at": 1_790_001_900.0, "kind": "StreamBroken", "other": "x.1", "channel": "bulk"}
         file.write(json.dumps({**record, "reason": "203.0.113.7:4001 is gone"}) + "\n")
-    assert "203.0.113.7" in _written(home, tmp_path / "own.html")
-    assert "203.0.113.7" not in _written(home, tmp_path / "public.html", "--public")
+    own, public = _written(home, tmp_path / "own.html"), _written(home, tmp_path / "public.html", "--public")
+    assert "203.0.113.7" in own and "203.0.113.7" not in public
+    told, shown = _embedded(own), _embedded(public)
+    assert list(shown) == list(told), "the names that the pages ask for"
+    changed = {name for name, answer in told.items() if shown[name] != answer}
+    assert changed <= {"/api/v1/run", "/api/v1/log"}, "what tells of the broken stream"
+    run, loss = shown["/api/v1/run"], shown["/api/v1/series?name=loss"]
+    assert isinstance(run, dict) and run["step"] > 20 and run["tokens_per_second"] > 0
+    assert isinstance(loss, dict) and all(0 < value < 20 for value in loss["last"][-5:])
+
+
+@pytest.mark.parametrize("log", [b"", b"no event\n", b'{"at":1.0,"kind":"StepDecided","te\n', b'{"at":1.0'])
+def test_a_log_without_a_readable_event_is_refused(tmp_path: Path, log: bytes) -> None:
+    (tmp_path / "events.jsonl").write_bytes(log)
+    words = [sys.executable, "-m", "peers", "report", tmp_path, "--out", tmp_path / "run.html"]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 2 and not (tmp_path / "run.html").exists()
+    assert f"no event in {tmp_path / 'events.jsonl'} can be read: name the home of" in ended.stderr
+
+
+def test_unreadable_lines_are_counted_in_the_warnings(tmp_path: Path) -> None:
+    home = generated_home(tmp_path / "home", SMALL)
+    whole = (home / "events.jsonl").read_bytes().splitlines(keepends=True)
+    odd = [b"no event\n", b"\n", b'{"at":1790000000.0,"kind":"StepDecided","te\n']
+    (home / "events.jsonl").write_bytes(b"".join([*whole[:50], *odd, *whole[50:], b"\x00\x00\n"]))
+    for words in ((), ("--public",)):
+        run = _embedded(_written(home, tmp_path / "run.html", *words))["/api/v1/run"]
+        assert isinstance(run, dict) and run["step"] > 20
+        assert run["warnings"] == ["3 lines of events.jsonl cannot be read, so what they say is missing here"]
 
 
 def test_pages_that_break_the_rules_of_bundling_are_found(tmp_path: Path) -> None:

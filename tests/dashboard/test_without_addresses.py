@@ -41,6 +41,8 @@ def test_addresses_and_paths_are_left_out(text: str, shown: str) -> None:
         "the model writes </s> // and </div></p>",
         "https://example.org/a/b and example.org/a/b",
         "Qm/with/slashes.7 in pass 1:5, ../a/b",
+        "2026-12-01 12:34:56, 2026-12-01T12:34:56.789+00:00, 12/01/2026, 0.1.0",
+        "80 Mbit/s/peer, s1n0/2, peers/12ab.1, series?name=loss",
         "é/è, caf\u00e9s/bars/inns",
     ],
 )

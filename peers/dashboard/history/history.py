@@ -44,6 +44,8 @@ BUDGET_S = 0.2
 MOST_WAITING = 20_000
 """Number of waiting rows at which they are written."""
 MOST_LINES = 200
+_LOGS_NAMED = 3
+"""Maximum number of logs that the warning of unreadable lines names."""
 QUIET = frozenset(
     ("PeerWorked", "PassProgress", "TrafficMeasured", "ResourcesMeasured", "FrameRecovered", "LogContinued")
 )
@@ -155,7 +157,14 @@ class History:
 
     @property
     def warnings(self) -> list[str]:
-        return [self._trouble] if self._trouble else []
+        told = [self._trouble] if self._trouble else []
+        count, logs = self._logs.unreadable()
+        if count:
+            more = f" and {len(logs) - _LOGS_NAMED} other logs" if len(logs) > _LOGS_NAMED else ""
+            lines = f"{count:,} lines" if count > 1 else "1 line"
+            named = ", ".join(logs[:_LOGS_NAMED])
+            told.append(f"{lines} of {named}{more} cannot be read, so what they say is missing here")
+        return told
 
     # ------------------------------------------------------------ the past
 
@@ -283,6 +292,7 @@ class History:
         self._taken += 1
         record = record_of(line.raw, line.kind)
         if record is None:
+            line.tail.unreadable += 1
             return
         state, source = self._state, line.tail.source
         apply_record(state, record, line.at, source)

@@ -91,6 +91,7 @@ class Logs:
             tail = line.tail
             self._keep_clock(timed)
             tail.offset = line.end
+            tail.unreadable += line.skipped
             tail.nth = tail.nth + 1 if line.at == tail.at else 0
             tail.at = line.at
             if line.kind in NOISE:
@@ -132,9 +133,16 @@ class Logs:
         sizes = {path: tail.size for path, tail in self.tails.items()}
         return sum(min(tail.offset, sizes[path]) for path, tail in self.tails.items()), sum(sizes.values())
 
+    def unreadable(self) -> tuple[int, list[str]]:
+        """Number of lines that could not be read, and the files with such lines, by their paths in their homes."""
+        found = {path: tail.unreadable + tail.unreadable_after for path, tail in self.tails.items()}
+        paths = [Path(path) for path, count in found.items() if count]
+        inside = [next((path.relative_to(h) for h in self._homes if path.is_relative_to(h)), path) for path in paths]
+        return sum(found.values()), list(dict.fromkeys(map(str, inside)))
+
     def to_json(self) -> dict[str, Any]:
         return {
-            "tails": {path: [t.source, t.offset, t.head, t.at, t.nth] for path, t in self.tails.items()},
+            "tails": {path: [t.source, t.offset, t.head, t.at, t.nth, t.unreadable] for path, t in self.tails.items()},
             "heard": {source: list(heard) for source, heard in self._heard.items()},
             "clocks": {log: list(clock) for log, clock in self._clocks.items()},
         }
@@ -142,8 +150,9 @@ class Logs:
     def restore(self, raw: dict[str, Any]) -> None:
         """Restore the positions. Raises KeyError, TypeError or ValueError for data that `to_json` did not make."""
         tails = {}
-        for path, (source, offset, head, at, nth) in raw["tails"].items():
+        for path, (source, offset, head, at, nth, unreadable) in raw["tails"].items():
             tail = Tail(Path(path), str(source))
+            tail.unreadable = int(unreadable)
             tail.offset, tail.head, tail.at, tail.nth = int(offset), str(head), float(at), int(nth)
             tails[path] = tail
         self.tails = tails

@@ -29,6 +29,8 @@ class Line(NamedTuple):
     """Offset of the line's first byte in the log."""
     end: int
     raw: bytes
+    skipped: int
+    """Number of unreadable lines directly before this one."""
 
 
 class Tail:
@@ -47,6 +49,10 @@ class Tail:
         self.at = -1e18
         self.nth = 0
         """Time of the last line taken, and the number of earlier lines with the same time."""
+        self.unreadable = 0
+        """Number of unreadable lines before `offset`."""
+        self.unreadable_after = 0
+        """Number of unreadable lines after the last readable one, which are read again with the next one."""
         self.is_finished = False
         """True if it is an older part of a log, and all its lines are taken."""
 
@@ -90,24 +96,29 @@ class Tail:
         with file:
             if self.head and _hash_of(file.read(HEAD_BYTES)) != self.head:
                 return  # the next part has this name now: `look` finds the new path of this one
-            position, rest = self.offset, b""
+            position, rest, skipped = self.offset, b"", 0
+            self.unreadable_after = 0
             file.seek(position)
             while True:
                 chunk = file.read(CHUNK_BYTES)
                 if not chunk:
+                    self.unreadable_after = skipped
                     return
                 whole, newline, after = chunk.rpartition(b"\n")
                 if not newline:
                     rest += chunk
                     if len(rest) > MOST_LINE:
-                        position, rest = self._skip(file, position + len(rest)), b""
+                        position, rest, skipped = self._skip(file, position + len(rest)), b"", skipped + 1
                         file.seek(position)
                     continue
                 for raw in (rest + whole).split(b"\n"):
                     end = position + len(raw) + 1
                     found = header(raw)
                     if found is not None:
-                        yield Line(*found, self, position, end, raw)
+                        yield Line(*found, self, position, end, raw, skipped)
+                        skipped = 0
+                    elif raw.strip():
+                        skipped += 1
                     position = end
                 rest = after
 
