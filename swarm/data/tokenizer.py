@@ -132,6 +132,16 @@ class Tokenizer:
         inner.train_from_iterator(texts, trainer)
         return cls(inner.to_str().encode("utf-8"), "the trained tokenizer")
 
+    @property
+    def vocabulary_sha256(self) -> str:
+        """Hash of all tokens with their ids, hex: equal for the same tokenizer from another file or of another release.
+
+        A model that was trained with these tokens can read the ids, whatever else the file says: which token ends a
+        text, how it is formatted, or settings for padding.
+        """
+        tokens = sorted(self._inner.get_vocab(with_added_tokens=True).items(), key=lambda item: item[::-1])
+        return hashlib.sha256(json.dumps(tokens).encode()).hexdigest()
+
     def prompt(self, text: str) -> list[int]:
         """Token ids of a text that a model continues. An empty one begins after the end of another text.
 

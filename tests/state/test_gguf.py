@@ -318,6 +318,7 @@ def test_a_byte_level_tokenizer_is_built_from_the_metadata(tokenizer_path: Path,
     assert (built.vocab_size, built.end_of_text) == (ours.vocab_size, ours.end_of_text)
     assert built.decode(built.encode([TEXT])[0]) == TEXT
     digits = Tokenizer(byte_level_bpe(metadata_of(tokenizer_path, "smollm"), tmp_path))
+    assert digits.raw != ours.raw and digits.vocabulary_sha256 == ours.vocabulary_sha256, "of the same tokens"
     assert digits.decode(digits.encode([TEXT])[0]) == TEXT
 
 

@@ -26,6 +26,8 @@ class PretrainedModel:
     """All tensors of `section`, by name."""
     tokenizer: bytes
     """The content of tokenizer.json."""
+    vocabulary: str
+    """`Tokenizer.vocabulary_sha256` of it."""
     notes: tuple[str, ...] = ()
     """Remarks for the user about how the model was read."""
 
@@ -113,7 +115,7 @@ def assemble(
             where,
             f"its tokenizer has {known} tokens, but its embedding {section.vocab_size}: name the right --tokenizer",
         )
-    return PretrainedModel(section, tensors, tokenizer, tuple(notes))
+    return PretrainedModel(section, tensors, tokenizer, built.vocabulary_sha256, tuple(notes))
 
 
 def _same(head: LazyTensor, embedding: LazyTensor | None) -> bool:
