@@ -34,10 +34,11 @@ class Tokenizer:
     """Converts text to token ids and back.
 
     `raw`: the tokenizer.json; `sha256`: its hash, hex; `end_of_text`: the id between documents; `begin`: the ids before
-    a text, such as that of `<s>`, if the model was trained with them. Otherwise empty.
+    a text, such as that of `<s>`, if the model was trained with them. Otherwise empty. `special_tokens`: whether the
+    name of a special token within a text, such as `<|im_start|>`, becomes this token.
     """
 
-    def __init__(self, raw: bytes, origin: str = "tokenizer.json") -> None:
+    def __init__(self, raw: bytes, origin: str = "tokenizer.json", special_tokens: bool = False) -> None:
         """Parse a tokenizer.json. Raises CorpusError naming `origin`."""
         try:
             inner = tokenizers.Tokenizer.from_str(raw.decode("utf-8"))
@@ -49,8 +50,12 @@ class Tokenizer:
         inner.no_padding()
         if getattr(inner.model, "dropout", None):  # the same text would have other tokens each time
             inner.model.dropout = None
-        # The text of a special token within a document must not be encoded as this token.
-        inner.encode_special_tokens = True
+        # Unless the user trusts the texts, the name of a special token within one must not be encoded as this token.
+        inner.encode_special_tokens = not special_tokens
+        self.special_tokens = special_tokens
+        names = [each.content for each in inner.get_added_tokens_decoder().values() if each.special]
+        self._specials = re.compile("|".join(re.escape(name) for name in names if len(name.strip()) > 1) or "(?!)")
+        """Matches the names of special tokens."""
         for told in end_of_text.specials(raw, origin):
             _check_number(inner, told.token, told.number, origin)
         vocabulary = inner.get_vocab(with_added_tokens=True)
@@ -88,23 +93,24 @@ class Tokenizer:
         """The tokens that end and begin texts, by id. A text must not contain them."""
 
     @classmethod
-    def load(cls, path: Path) -> Tokenizer:
+    def load(cls, path: Path, special_tokens: bool = False) -> Tokenizer:
         """Read a tokenizer.json. Raises OSError, CorpusError."""
-        return cls(read_whole(path), str(path))
+        return cls(read_whole(path), str(path), special_tokens)
 
     @classmethod
-    def of_model(cls, path: Path, end: str | None = None) -> Tokenizer:
+    def of_model(cls, path: Path, end: str | None = None, special_tokens: bool = False) -> Tokenizer:
         """Read a model's tokenizer.json. The token that ends a text is `end`, or named by other files in its folder.
 
         Raises OSError; CorpusError, also if it is not known which of several tokens ends a text.
         """
         raw = read_whole(path)
         if end is not None:
-            return cls(end_of_text.mark(raw, end_of_text.named(end, raw, str(path)).number), str(path))
+            raw = end_of_text.mark(raw, end_of_text.named(end, raw, str(path)).number)
+            return cls(raw, str(path), special_tokens)
         told = end_of_text.told_beside(path, raw)
         if told is not None and end_of_text.marked(json.loads(raw)) is None:
             raw = end_of_text.mark(raw, told.number)
-        found = cls(raw, str(path))
+        found = cls(raw, str(path), special_tokens)
         if found.guesses:
             raise CorpusError(
                 f"{path} has {', '.join(found.guesses)}, and no file says which of them ends a text: put the model's "
@@ -155,12 +161,21 @@ class Tokenizer:
         return () if self.begin == (self.end_of_text,) else self.begin
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, without special tokens. Raises CorpusError for a text that cannot be encoded."""
+        """Token ids of each text. Without `special_tokens`, none of them is special. Raises CorpusError for a text that
+        cannot be encoded.
+        """
         encoded = self._encode(texts)
+        if self.special_tokens:
+            return encoded
         for at, ids in enumerate(encoded):
             if not self._marks.keys().isdisjoint(ids):
                 encoded[at] = self._without_marks(texts[at])
         return encoded
+
+    def special_in(self, text: str) -> str | None:
+        """The first name of a special token in a text that `encode` takes for plain characters; None if none is."""
+        found = None if self.special_tokens else self._specials.search(text)
+        return None if found is None else found[0]
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         try:
@@ -188,8 +203,8 @@ class Tokenizer:
         return self._inner.decode(list(ids), skip_special_tokens=True)
 
     def decode_all(self, texts: Sequence[Sequence[int]]) -> list[str]:
-        """The texts of several lists of token ids, as `decode` makes them."""
-        return self._inner.decode_batch([list(ids) for ids in texts], skip_special_tokens=True)
+        """The texts of several lists of token ids that `encode` has made."""
+        return self._inner.decode_batch([list(ids) for ids in texts], skip_special_tokens=not self.special_tokens)
 
 
 def read_whole(path: Path) -> bytes:
