@@ -33,9 +33,10 @@ _MAX_TOKENS = 1 << 24
 class Tokenizer:
     """Converts text to token ids and back.
 
-    `raw`: the tokenizer.json; `sha256`: its hash, hex; `end_of_text`: the id between documents; `begin`: the ids before
-    a text, such as that of `<s>`, if the model was trained with them. Otherwise empty. `special_tokens`: whether the
-    name of a special token within a text, such as `<|im_start|>`, becomes this token.
+    `raw`: the tokenizer.json; `sha256`: its hash, hex; `end_of_text`: the id between documents; `ends`: all ids at
+    which the model stops, `end_of_text` first; `begin`: the ids before a text, such as that of `<s>`, if the model was
+    trained with them, otherwise empty; `special_tokens`: whether the name of a special token within a text, such as
+    `<|im_start|>`, becomes this token.
     """
 
     def __init__(self, raw: bytes, origin: str = "tokenizer.json", special_tokens: bool = False) -> None:
@@ -59,7 +60,8 @@ class Tokenizer:
         for told in end_of_text.specials(raw, origin):
             _check_number(inner, told.token, told.number, origin)
         vocabulary = inner.get_vocab(with_added_tokens=True)
-        end = end_of_text.marked(json.loads(raw))
+        tree = json.loads(raw)
+        end = end_of_text.marked(tree)
         ends = [name for name in _KNOWN_ENDS if name in vocabulary]
         if end is None and not ends:
             raise CorpusError(
@@ -76,18 +78,19 @@ class Tokenizer:
         self.sha256 = hashlib.sha256(raw).hexdigest()
         self.vocab_size = highest + 1
         self.end_of_text = vocabulary[ends[0]] if end is None else end
+        self.ends = (self.end_of_text, *end_of_text.also_marked(tree))
         self.begin = _beginning(inner)
         if self.begin and (first := max(self.begin)) > highest:
             raise CorpusError(f"{origin} begins texts with token {first}, but has tokens up to {highest}: correct it")
         self.guesses = () if end is not None or len(ends) < 2 else tuple(ends)
         """Tokens that may end a text, if it is not known which of them does. Otherwise empty."""
-        model = json.loads(raw)["model"]
+        model = tree["model"]
         named = model.get("unk_token")
         self.unknown: int | None = vocabulary.get(named) if isinstance(named, str) else _number(model.get("unk_id"))
         """The id of the unknown token, which replaces text without a token; None if there is none."""
         self._marks = {
             number: name
-            for number in (self.end_of_text, *self.begin)
+            for number in (*self.ends, *self.begin)
             if number != self.unknown and (name := inner.id_to_token(number)) is not None and len(name.strip()) > 1
         }
         """The tokens that end and begin texts, by id. A text must not contain them."""
@@ -109,7 +112,7 @@ class Tokenizer:
             return cls(raw, str(path), special_tokens)
         told = end_of_text.told_beside(path, raw)
         if told is not None and end_of_text.marked(json.loads(raw)) is None:
-            raw = end_of_text.mark(raw, told.number)
+            raw = end_of_text.mark(raw, told.number, told.others)
         found = cls(raw, str(path), special_tokens)
         if found.guesses:
             raise CorpusError(

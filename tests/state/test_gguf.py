@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
@@ -183,6 +184,21 @@ def test_a_model_is_taken_up_exactly(
     assert found.tensors.keys() == values.keys()
     for name, tensor in found.tensors.items():
         assert np.array_equal(tensor.load().numpy(), values[name]), name
+
+
+def test_the_end_of_a_turn_ends_a_text_of_the_model_too(
+    values: dict[str, np.ndarray], tokenizer_path: Path, tmp_path: Path
+) -> None:
+    inner = tokenizers.Tokenizer.from_file(str(tokenizer_path))
+    inner.add_special_tokens(["<|eot|>"])
+    turn = inner.token_to_id("<|eot|>")
+    inner.save(str(tmp_path / "tokenizer.json"))
+    path = tmp_path / "model.gguf"
+    ends = {"tokenizer.ggml.eos_token_id": 0, "tokenizer.ggml.eot_token_id": turn}
+    path.write_bytes(gguf({**METADATA, **ends}, model_tensors(values)))
+    found = open_pretrained(path, tmp_path / "tokenizer.json")
+    assert Tokenizer(found.tokenizer).ends == (0, turn)
+    assert f"'<|eot|>' (token {turn})" in found.notes[1]
 
 
 def test_the_user_may_name_the_end_of_text(values: dict[str, np.ndarray], tokenizer_path: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from swarm.data.end_of_text import EndOfText, mark
+from swarm.data.end_of_text import EndOfText, mark, specials
 from swarm.data.tokenizer import Tokenizer, read_whole
 from swarm.manifest import ModelSection, explain
 from swarm.models.kinds import parameter_shapes
@@ -73,8 +73,12 @@ def assemble(
             "imported"
         )
     if end is not None:
-        tokenizer = mark(tokenizer, end.number)
         notes.append(f"a text ends with {end.token!r} (token {end.number}), as {end.told_by} says")
+        if end.others:
+            others = [each for each in specials(tokenizer, str(where)) if each.number in end.others]
+            told = ", ".join(f"{each.token!r} (token {each.number})" for each in others)
+            notes.append(f"`generate` stops at other end tokens too: {told}")
+        tokenizer = mark(tokenizer, end.number, end.others)
     try:
         section = ModelSection(**{"cuts": (), "tie_embeddings": tied, **shape})  # type: ignore[arg-type]
     except ValueError as error:
