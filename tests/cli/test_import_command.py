@@ -21,6 +21,8 @@ from swarm.models.kinds import build_stage
 from swarm.state.archive import Archive
 from swarm.state.import_record import RECORD_FILE, write_record
 from swarm.state.whole import whole_parameters
+from tests.state.test_gguf import METADATA, gguf, metadata_of, model_tensors
+from tests.state.test_gguf import MODEL as GGUF_MODEL
 
 MODEL = ModelSection(vocab_size=400, dim=32, layers=3, heads=4, kv_heads=2, ffn_dim=48, context=64, cuts=())
 WORDS = [f"document {i} has words {i * 7}" for i in range(400)]
@@ -186,6 +188,26 @@ def test_the_tokens_are_compared_not_the_file(given: str, source: Path, tokenize
     prepare(out, tmp_path, path, *(("--end-of-text", "<|eot|>") if given == "--end-of-text" else ()))
     assert (out / "data" / "tokenizer.json").read_bytes() != tokenizer
     assert run("coordinate", out / "RUN.toml", "--dry-run") == 0
+
+
+def test_a_corpus_with_the_tokens_of_a_gguf_file_is_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = {name: p.detach().numpy() for name, p in build_stage(GGUF_MODEL, 0, seed=5).named_parameters()}
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(Tokenizer.train(WORDS, 300).raw)
+    ends = {"tokenizer.ggml.eos_token_id": 0, "tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.add_bos_token": True}
+    told = {**METADATA, **metadata_of(path, "gpt-2"), **ends}
+    (tmp_path / "model.gguf").write_bytes(gguf(told, model_tensors(values)))
+    out = tmp_path / "run"
+    assert run("import", tmp_path / "model.gguf", "--out", out) == 0
+    prepare(out, tmp_path)
+    assert run("coordinate", out / "RUN.toml", "--dry-run") == 0
+    own = ("--vocab-size", "290", "--out", out / "data", "--heldout", "0.5", "--force")
+    assert run("prepare", "--input", tmp_path / "text.jsonl", *own) == 0
+    capsys.readouterr()
+    assert run("coordinate", out / "RUN.toml", "--dry-run") == 2
+    assert "has other tokens than" in capsys.readouterr().err
 
 
 def test_other_parameters_than_those_of_the_run_are_refused(
