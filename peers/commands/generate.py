@@ -41,6 +41,15 @@ def command(
             help="Seed of the random choice of tokens, if the temperature is above 0.",
         ),
     ] = 0,
+    special_tokens: Annotated[
+        bool | None,
+        typer.Option(
+            "--special-tokens/--no-special-tokens",
+            help="Whether names of special tokens in PROMPT, such as <|im_start|>, become these tokens. "
+            "Default: as in the texts of the run.",
+            show_default=False,
+        ),
+    ] = None,
     version: Version = None,
     as_json: Json = False,
 ) -> None:
@@ -72,7 +81,8 @@ def command(
         manifest, model, path = exported.manifest, exported.parameters, exported.tokenizer
     if manifest.data.kind != "text":
         raise ManifestError(f"{manifest.data.name} holds {manifest.data.kind}, not text")
-    text = generate(model, manifest, Tokenizer.load(path), prompt, tokens, temperature, seed, version=version)
+    tokenizer = Tokenizer.load(path, manifest.data.special_tokens if special_tokens is None else special_tokens)
+    text = generate(model, manifest, tokenizer, prompt, tokens, temperature, seed, version=version)
     if as_json:
         print(json.dumps({"version": version, "prompt": prompt, "text": text, "refused": refused.texts}))
     else:

@@ -92,7 +92,7 @@ def command(
             sha256 = write_initial(side.new / "parameters", found.tensors)
         except StateError as error:
             raise StateError(source, str(error)) from None
-        write_record(side.new / "parameters", model, sha256)
+        write_record(side.new / "parameters", model, sha256, found.vocabulary)
         with atomic_file(side.new / "tokenizer.json") as file:
             write_whole(file, found.tokenizer)
         run = RunFile(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -61,6 +62,14 @@ def command(
             help="The token of --tokenizer that ends a text. Default: from the model's files beside it.",
         ),
     ] = None,
+    special_tokens: Annotated[
+        bool,
+        typer.Option(
+            "--special-tokens",
+            help="Encode names of special tokens of --tokenizer within texts, such as <|im_start|>, as these tokens. "
+            "Only for texts that you trust.",
+        ),
+    ] = False,
     images: Annotated[
         str | None,
         typer.Option(
@@ -93,7 +102,8 @@ def command(
     from swarm.data import digits, open_source, prepare, prepare_images, read_images, wikipedia_leads
 
     reading = {"--field": field, "--exclude": exclude}
-    text = {**reading, "--vocab-size": vocab_size, "--input": inputs, "--tokenizer": tokenizer}
+    of_model = {"--end-of-text": end, "--special-tokens": special_tokens}
+    text = {**reading, **of_model, "--vocab-size": vocab_size, "--input": inputs, "--tokenizer": tokenizer}
     told = {"--name": name, "--licence": licence}
     if images is not None:
         _refuse(f"--images {images}: images have no text options", text)
@@ -102,7 +112,7 @@ def command(
     elif not inputs:
         _refuse("without --input, the text is the one of the installation", {**reading, **told})
     if tokenizer is None:
-        _refuse("a tokenizer that is trained here ends texts in its own way", {"--end-of-text": end})
+        _refuse("a tokenizer that is trained here has no special tokens but its own end of text", of_model)
     else:
         _refuse(f"--tokenizer {tokenizer} is used as it is", {"--vocab-size": vocab_size})
 
@@ -126,12 +136,15 @@ def command(
             vocab_size=vocab_size or 4096,
             tokenizer=tokenizer,
             end=end,
+            special_tokens=special_tokens,
             heldout_fraction=0.02 if heldout is None else heldout,
             force=force,
             on_sight=sights.append,
             on_progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
         )
     _report(section, out, as_json, sights[0], source.passed_over)
+    if tokenizer is not None and sights[0].named_special:  # one that is trained here has no option for it
+        _warn_of_names(sights[0])
 
 
 def _refuse(why: str, options: Mapping[str, object]) -> None:
@@ -172,6 +185,15 @@ def _show_losses(sight: Sight) -> None:
         )
     if sight.unknown >= _MUCH or sight.lost >= _MUCH:
         print("  is this the right tokenizer for this text? Without --tokenizer, `prepare` trains one for this text")
+
+
+def _warn_of_names(sight: Sight) -> None:
+    print(
+        f"warning: {sight.named_special:,} of {sight.documents:,} documents contain names of special tokens, such as "
+        f"{printable(sight.special_name)!r}. They are encoded as plain characters. For chats or other texts that mean "
+        "the tokens, prepare again with --special-tokens, if you trust the text",
+        file=sys.stderr,
+    )
 
 
 def _percent(fraction: float) -> str:

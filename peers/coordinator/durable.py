@@ -60,7 +60,9 @@ class Durable:
         """
         several = len(members_of(manifest)) > 1
         reader = CorpusReader(options.corpus, manifest)
-        tokenizer = Tokenizer.load(options.corpus / TOKENIZER_FILE) if manifest.data.kind == "text" else None
+        tokenizer = None
+        if manifest.data.kind == "text":
+            tokenizer = Tokenizer.load(options.corpus / TOKENIZER_FILE, manifest.data.special_tokens)
         changed = changes(home.archive, manifest)
         check_archive(home.archive, manifest.hash, changed)
         record = (GroupRecord if several else DecisionRecord)(home.decisions, manifest.hash, changed)

@@ -29,8 +29,8 @@ def resolve_run(path: Path, overrides: Iterable[str] = ()) -> ResolvedRun:
     """Read RUN.toml at `path`; directories in it are relative to it.
 
     Raises ManifestError, CorpusError, StateError, codecs.UnknownCodec. Imported parameters are fully checked against
-    their hash, which takes seconds per gigabyte. Imported parameters without a record of their [model] are reported on
-    stderr.
+    their hash, which takes seconds per gigabyte, and the corpus must have their tokens. Imported parameters without a
+    record of their [model] are reported on stderr.
     """
     from swarm.data import read_corpus
 
@@ -43,13 +43,15 @@ def resolve_run(path: Path, overrides: Iterable[str] = ()) -> ResolvedRun:
         return ResolvedRun(manifest, corpus)
 
     from peers.run.first_version import first_digests
-    from swarm.state.import_record import check_record
+    from swarm.state.import_record import check_record, check_vocabulary
     from swarm.state.initial import InitialParameters
 
     directory = path.parent / run.initial.directory
-    recorded = check_record(directory, run.model, run.initial.sha256)
+    record = check_record(directory, run.model, run.initial.sha256)
+    if record is not None:
+        check_vocabulary(record, directory, corpus, section)
     initial = InitialParameters(directory, run.model, run.initial.sha256)
-    if not recorded:
+    if record is None:
         print(
             f"warning: {printable(str(directory))} has no record of the [model] that it was imported with, because an "
             "earlier release wrote it: if you have edited [model] since, import the model again and compare",

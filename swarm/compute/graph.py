@@ -76,6 +76,7 @@ def working_module(manifest: RunManifest, stage: int, mode: Mode) -> StageModule
     """A stage on the meta device, whose parameters have the dtypes in which it computes."""
     module = build_stage(manifest.model, stage, device="meta", seed=None)
     WorkingWeights(module, Precision(mode.precision))
+    module.make_room(manifest.batch.sequence_length)
     return module
 
 

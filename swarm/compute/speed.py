@@ -137,6 +137,7 @@ class _Layer:
         }
         model = model.model_copy(update={**shape, **plain})
         self._module = build_stage(model, 1, device=device, seed=None if device == "meta" else 0)
+        self._module.make_room(length)
         self._arithmetic = arithmetic
         self._precision = arithmetic.precision
         if arithmetic.compiled and device != "meta":

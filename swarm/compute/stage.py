@@ -88,8 +88,6 @@ class Stage:
         if options.compiled:
             self._module.compile_layers()
         self.parameters = self._weights.masters
-        self._fixed = [*self._weights.leaves.values(), *self._module.buffers()]
-        """Tensors that exist independently of graphs."""
         self._split = SplitBackward() if options.splits else None
         if self._split is not None:
             self._split.attach(self._module)
@@ -312,7 +310,9 @@ class Stage:
         return lambda: done
 
     def _build(self, manifest: RunManifest, seed: int | None) -> StageModule:
-        return build_stage(manifest.model, self._index, device=self._device, seed=seed)
+        module = build_stage(manifest.model, self._index, device=self._device, seed=seed)
+        module.make_room(manifest.batch.sequence_length)
+        return module
 
     def _run(self, body: ForwardBody, run: Callable[[Tensor, Tensor], Tensor] | None = None) -> Graph:
         """Compute a forward with its graph. `run` None: run the module."""
@@ -326,9 +326,10 @@ class Stage:
 
     def _held_by(self, run: Callable[[], Graph]) -> tuple[Graph, int]:
         """The graph from `run`, and its bytes of memory."""
+        fixed = [*self._weights.leaves.values(), *self._module.buffers()]  # a long prompt may have extended a buffer
         if not self._module.recomputes_layers:
-            return saved_bytes(run, lambda graph: graph.output, self._fixed)
-        live = LiveBytes(beyond=self._fixed)  # checkpointed layer inputs are not visible as saved tensors
+            return saved_bytes(run, lambda graph: graph.output, fixed)
+        live = LiveBytes(beyond=fixed)  # checkpointed layer inputs are not visible as saved tensors
         with live:
             graph = run()
         return graph, live.now

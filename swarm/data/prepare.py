@@ -51,6 +51,10 @@ class Sight:
     """The most frequent of these characters."""
     first_line: str
     """The start of the first training text, decoded from its ids."""
+    named_special: int
+    """Number of documents with the name of a special token, such as `<|im_start|>`, that is encoded as characters."""
+    special_name: str
+    """The first of these names; empty if there is none."""
 
 
 def prepare(
@@ -60,6 +64,7 @@ def prepare(
     vocab_size: int = 4096,
     tokenizer: Path | None = None,
     end: str | None = None,
+    special_tokens: bool = False,
     heldout_fraction: float = 0.02,
     shard_tokens: int = SHARD_TOKENS,
     force: bool = False,
@@ -69,15 +74,16 @@ def prepare(
     """Convert `source` to a corpus in `out_dir`; returns its description.
 
     `tokenizer`: a tokenizer.json to use; None: train one. `end`: the token that ends a text, if the files in the folder
-    of `tokenizer` do not name it. A document belongs to the held-out split if its hash is below `heldout_fraction`, so
-    equal documents are always on the same side. Another corpus in `out_dir` is replaced only with `force`. Raises
-    CorpusError, OSError.
+    of `tokenizer` do not name it. `special_tokens`: whether the names of its special tokens within texts become these
+    tokens; otherwise they are plain characters. A document belongs to the held-out split if its hash is below
+    `heldout_fraction`, so equal documents are always on the same side. Another corpus in `out_dir` is replaced only
+    with `force`. Raises CorpusError, OSError.
     """
     check_fraction(heldout_fraction)
     with corpus_folder(out_dir, source.name, force) as side:
         total: int | None = None
         if tokenizer is not None:
-            used = Tokenizer.of_model(tokenizer, end)
+            used = Tokenizer.of_model(tokenizer, end, special_tokens)
         else:
             texts = _TrainingTexts(source, heldout_fraction, on_progress)
             used = Tokenizer.train(texts, vocab_size)
@@ -131,6 +137,7 @@ def _encode(
     first_line = ""
     read = 0
     lost: Counter[str] = Counter()
+    name, special_name, named_special = "", "", 0
     try:
         for batch in _batches(_portions(source.documents(), heldout_fraction)):
             encoded = tokenizer.encode([portion.text for portion in batch])
@@ -146,7 +153,12 @@ def _encode(
                     lost += Counter(text) - Counter(again)
                 if not (held or first_line):
                     first_line = next((line for line in again.splitlines() if line.strip()), "")
+                name = name or tokenizer.special_in(text) or ""
+                special_name = special_name or name
                 done += is_last
+                if is_last:
+                    named_special += bool(name)
+                    name = ""
             on_progress("encoding", done, total)
         train, heldout = writers[False].close(), writers[True].close()
     finally:
@@ -161,11 +173,13 @@ def _encode(
     seen = counts[False] + counts[True]
     unknown = 0 if tokenizer.unknown is None else int(seen[tokenizer.unknown])
     characters = tuple(character for character, _ in lost.most_common(_LOST_SHOWN))
-    on_sight(Sight(done, unknown / int(seen.sum()), lost.total() / max(read, 1), characters, first_line))
+    fractions = unknown / int(seen.sum()), lost.total() / max(read, 1)
+    on_sight(Sight(done, *fractions, characters, first_line, named_special, special_name))
     return DataSection(
         name=source.name,
         licence=source.licence,
         tokenizer_sha256=tokenizer.sha256,
+        special_tokens=tokenizer.special_tokens,
         vocab_size=tokenizer.vocab_size,
         dtype=dtype,
         train=train,

@@ -33,11 +33,13 @@ _MAX_TOKENS = 1 << 24
 class Tokenizer:
     """Converts text to token ids and back.
 
-    `raw`: the tokenizer.json; `sha256`: its hash, hex; `end_of_text`: the id between documents; `begin`: the ids before
-    a text, such as that of `<s>`, if the model was trained with them. Otherwise empty.
+    `raw`: the tokenizer.json; `sha256`: its hash, hex; `end_of_text`: the id between documents; `ends`: all ids at
+    which the model stops, `end_of_text` first; `begin`: the ids before a text, such as that of `<s>`, if the model was
+    trained with them, otherwise empty; `special_tokens`: whether the name of a special token within a text, such as
+    `<|im_start|>`, becomes this token.
     """
 
-    def __init__(self, raw: bytes, origin: str = "tokenizer.json") -> None:
+    def __init__(self, raw: bytes, origin: str = "tokenizer.json", special_tokens: bool = False) -> None:
         """Parse a tokenizer.json. Raises CorpusError naming `origin`."""
         try:
             inner = tokenizers.Tokenizer.from_str(raw.decode("utf-8"))
@@ -49,12 +51,17 @@ class Tokenizer:
         inner.no_padding()
         if getattr(inner.model, "dropout", None):  # the same text would have other tokens each time
             inner.model.dropout = None
-        # The text of a special token within a document must not be encoded as this token.
-        inner.encode_special_tokens = True
+        # Unless the user trusts the texts, the name of a special token within one must not be encoded as this token.
+        inner.encode_special_tokens = not special_tokens
+        self.special_tokens = special_tokens
+        names = [each.content for each in inner.get_added_tokens_decoder().values() if each.special]
+        self._specials = re.compile("|".join(re.escape(name) for name in names if len(name.strip()) > 1) or "(?!)")
+        """Matches the names of special tokens."""
         for told in end_of_text.specials(raw, origin):
             _check_number(inner, told.token, told.number, origin)
         vocabulary = inner.get_vocab(with_added_tokens=True)
-        end = end_of_text.marked(json.loads(raw))
+        tree = json.loads(raw)
+        end = end_of_text.marked(tree)
         ends = [name for name in _KNOWN_ENDS if name in vocabulary]
         if end is None and not ends:
             raise CorpusError(
@@ -71,40 +78,42 @@ class Tokenizer:
         self.sha256 = hashlib.sha256(raw).hexdigest()
         self.vocab_size = highest + 1
         self.end_of_text = vocabulary[ends[0]] if end is None else end
+        self.ends = (self.end_of_text, *end_of_text.also_marked(tree))
         self.begin = _beginning(inner)
         if self.begin and (first := max(self.begin)) > highest:
             raise CorpusError(f"{origin} begins texts with token {first}, but has tokens up to {highest}: correct it")
         self.guesses = () if end is not None or len(ends) < 2 else tuple(ends)
         """Tokens that may end a text, if it is not known which of them does. Otherwise empty."""
-        model = json.loads(raw)["model"]
+        model = tree["model"]
         named = model.get("unk_token")
         self.unknown: int | None = vocabulary.get(named) if isinstance(named, str) else _number(model.get("unk_id"))
         """The id of the unknown token, which replaces text without a token; None if there is none."""
         self._marks = {
             number: name
-            for number in (self.end_of_text, *self.begin)
+            for number in (*self.ends, *self.begin)
             if number != self.unknown and (name := inner.id_to_token(number)) is not None and len(name.strip()) > 1
         }
         """The tokens that end and begin texts, by id. A text must not contain them."""
 
     @classmethod
-    def load(cls, path: Path) -> Tokenizer:
+    def load(cls, path: Path, special_tokens: bool = False) -> Tokenizer:
         """Read a tokenizer.json. Raises OSError, CorpusError."""
-        return cls(read_whole(path), str(path))
+        return cls(read_whole(path), str(path), special_tokens)
 
     @classmethod
-    def of_model(cls, path: Path, end: str | None = None) -> Tokenizer:
+    def of_model(cls, path: Path, end: str | None = None, special_tokens: bool = False) -> Tokenizer:
         """Read a model's tokenizer.json. The token that ends a text is `end`, or named by other files in its folder.
 
         Raises OSError; CorpusError, also if it is not known which of several tokens ends a text.
         """
         raw = read_whole(path)
         if end is not None:
-            return cls(end_of_text.mark(raw, end_of_text.named(end, raw, str(path)).number), str(path))
+            raw = end_of_text.mark(raw, end_of_text.named(end, raw, str(path)).number)
+            return cls(raw, str(path), special_tokens)
         told = end_of_text.told_beside(path, raw)
         if told is not None and end_of_text.marked(json.loads(raw)) is None:
-            raw = end_of_text.mark(raw, told.number)
-        found = cls(raw, str(path))
+            raw = end_of_text.mark(raw, told.number, told.others)
+        found = cls(raw, str(path), special_tokens)
         if found.guesses:
             raise CorpusError(
                 f"{path} has {', '.join(found.guesses)}, and no file says which of them ends a text: put the model's "
@@ -132,6 +141,16 @@ class Tokenizer:
         inner.train_from_iterator(texts, trainer)
         return cls(inner.to_str().encode("utf-8"), "the trained tokenizer")
 
+    @property
+    def vocabulary_sha256(self) -> str:
+        """Hash of all tokens with their ids, hex: equal for the same tokenizer from another file or of another release.
+
+        A model that was trained with these tokens can read the ids, whatever else the file says: which token ends a
+        text, how it is formatted, or settings for padding.
+        """
+        tokens = sorted(self._inner.get_vocab(with_added_tokens=True).items(), key=lambda item: item[::-1])
+        return hashlib.sha256(json.dumps(tokens).encode()).hexdigest()
+
     def prompt(self, text: str) -> list[int]:
         """Token ids of a text that a model continues. An empty one begins after the end of another text.
 
@@ -145,12 +164,21 @@ class Tokenizer:
         return () if self.begin == (self.end_of_text,) else self.begin
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, without special tokens. Raises CorpusError for a text that cannot be encoded."""
+        """Token ids of each text. Without `special_tokens`, none of them is special. Raises CorpusError for a text that
+        cannot be encoded.
+        """
         encoded = self._encode(texts)
+        if self.special_tokens:
+            return encoded
         for at, ids in enumerate(encoded):
             if not self._marks.keys().isdisjoint(ids):
                 encoded[at] = self._without_marks(texts[at])
         return encoded
+
+    def special_in(self, text: str) -> str | None:
+        """The first name of a special token in a text that `encode` takes for plain characters; None if none is."""
+        found = None if self.special_tokens else self._specials.search(text)
+        return None if found is None else found[0]
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         try:
@@ -178,8 +206,8 @@ class Tokenizer:
         return self._inner.decode(list(ids), skip_special_tokens=True)
 
     def decode_all(self, texts: Sequence[Sequence[int]]) -> list[str]:
-        """The texts of several lists of token ids, as `decode` makes them."""
-        return self._inner.decode_batch([list(ids) for ids in texts], skip_special_tokens=True)
+        """The texts of several lists of token ids that `encode` has made."""
+        return self._inner.decode_batch([list(ids) for ids in texts], skip_special_tokens=not self.special_tokens)
 
 
 def read_whole(path: Path) -> bytes:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from swarm.manifest.section import Count, MaybeSha256, Section, Sha256
 
@@ -25,6 +25,8 @@ class DataSection(Section):
     kind: Literal["text", "images"] = "text"
     tokenizer_sha256: MaybeSha256 = ""
     """Hash of the tokenizer; empty for images."""
+    special_tokens: bool = False
+    """Whether the names of special tokens within texts were encoded as these tokens, not as plain characters."""
     vocab_size: Count
     pixels: int = Field(default=0, ge=0)
     """Number of pixels of an image; in the token ids, its class follows them. 0 for text."""
@@ -51,6 +53,12 @@ class DataSection(Section):
         if text == bool(self.pixels) or text == bool(self.classes):
             raise ValueError(f"data.kind = {self.kind!r}: images need data.pixels and data.classes, text has neither")
         return self
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, tree: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `special_tokens` out unless it is true: corpora without it keep their bytes, and runs their hash."""
+        found: dict[str, Any] = tree(self)
+        return {key: value for key, value in found.items() if key != "special_tokens" or value}
 
 
 class InitialSection(Section):

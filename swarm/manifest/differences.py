@@ -8,7 +8,7 @@ from swarm.manifest.run_manifest import RunManifest
 
 _SHOWN = 6
 _VALUE_SHOWN = 40
-_TOKENS = ("data.tokenizer_sha256", "data.train", "data.heldout")
+_TOKENS = ("data.tokenizer_sha256", "data.special_tokens", "data.train", "data.heldout")
 _FOLLOWS = ("data.unigram_entropy", "data.bytes_per_token", "subspace_id", "initial.digests")
 """Keys that nobody sets: they follow from others."""
 

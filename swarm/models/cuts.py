@@ -112,6 +112,7 @@ class _Stage:
 
     def __init__(self, model: ModelSection, stage: int, sequences: int, length: int) -> None:
         self._module = module = build_stage(model, stage, seed=0)
+        module.make_room(length)
         self._tokens = torch.zeros((sequences, length), dtype=torch.int64)
         shape = (sequences, length, model.boundary_width)
         self._x = self._tokens if module.first else torch.randn(shape, requires_grad=True)

@@ -42,7 +42,6 @@ def build_stage(
     kind = KINDS[model.kind]
     with torch.device(device), _NoInitialValues():
         module = kind.stage(model, stage)
-    module.reset_buffers()
     if seed is not None:
         with torch.no_grad():
             for name, parameter in module.named_parameters():

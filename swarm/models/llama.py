@@ -76,8 +76,9 @@ class LlamaStage(StageModule):
             self.model.norm = RMSNorm(model.dim, model.norm_eps)
             if not model.tie_embeddings:
                 self.lm_head = Linear(model.dim, model.vocab_size)
-        self.register_buffer("_cos", torch.empty(model.context, self._head_dim), persistent=False)
-        self.register_buffer("_sin", torch.empty(model.context, self._head_dim), persistent=False)
+        # The rotary tables of all positions of a long context would be as large as the parameters of some models.
+        self.register_buffer("_cos", torch.empty(0, self._head_dim), persistent=False)
+        self.register_buffer("_sin", torch.empty(0, self._head_dim), persistent=False)
 
     def forward(self, x: Tensor, tokens: Tensor | None = None) -> Tensor:
         """Compute the frame for the next stage from the frame of the previous one; in the last stage, the logits (B, T,
@@ -103,8 +104,7 @@ class LlamaStage(StageModule):
         frozen = self._anchor(tokens)
         if self.first and frozen is not None and self._section.residual == "dense":
             residual = frozen + residual
-        length = residual.shape[1]
-        cos, sin = self._cos[:length], self._sin[:length]
+        cos, sin = self.rotary(residual.shape[1])
         residual, anchored = self.model.boundaries.before(residual, frozen, tokens)
         for layer in self.model.layers.values():
             if not layer.constrained:
@@ -137,15 +137,25 @@ class LlamaStage(StageModule):
         only_head = self.last and not self.first and self._section.tie_embeddings
         return [*([embedding] if only_head else []), *super().matrices()]
 
-    def reset_buffers(self) -> None:
-        """Fill the rotary tables. They are computed on the CPU, so that they have the same bits on every device."""
-        if self._cos.is_meta:
+    def make_room(self, length: int) -> None:
+        """Extend the rotary tables. Their values are computed on the CPU, so that they have the same bits on every
+        device, and a position has the same bits in a table of any length.
+        """
+        length = min(length, self._context)
+        if length <= self._sin.shape[0]:
             return
-        frequency = self._theta ** -(torch.arange(0, self._head_dim, 2, dtype=torch.float32) / self._head_dim)
-        angle = torch.outer(torch.arange(self._context, dtype=torch.float32), frequency)
-        angle = torch.cat((angle, angle), dim=-1)  # (context, head_dim): rotate-half pairs i with i + head_dim / 2
-        self._cos.copy_(angle.cos())
-        self._sin.copy_(angle.sin())
+        cpu = "meta" if self._cos.is_meta else "cpu"  # on meta, nothing is computed
+        with torch.inference_mode(False), torch.no_grad():  # a training step may be the next to use them
+            pair = torch.arange(0, self._head_dim, 2, dtype=torch.float32, device=cpu) / self._head_dim
+            angle = torch.arange(length, dtype=torch.float32, device=cpu)[:, None] * self._theta**-pair
+            angle = torch.cat((angle, angle), dim=-1)  # (length, head_dim): rotate-half pairs i with i + head_dim / 2
+            self._cos, self._sin = angle.cos().to(self._cos), angle.sin().to(self._sin)
+
+    def rotary(self, length: int) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of each angle at the first `length` positions, (length, head_dim) fp32."""
+        if length > self._sin.shape[0]:  # twice as much, because a text that is generated grows token by token
+            self.make_room(max(length, 2 * self._sin.shape[0]))
+        return self._cos[:length], self._sin[:length]
 
 
 class _Trunk(nn.Module):

@@ -72,5 +72,8 @@ class StageModule(nn.Module, abc.ABC):
         kinds = (nn.Linear, nn.Conv2d)
         return [f"{name}.weight" for name, module in self.named_modules() if isinstance(module, kinds)]
 
-    def reset_buffers(self) -> None:
-        """Fill the buffers that are neither trained nor stored, on the module's device."""
+    def make_room(self, length: int) -> None:
+        """Extend buffers that depend on the lengths of sequences, such as tables of positions, up to `length`.
+
+        `forward` does this too, but then it would be measured with the first microbatch.
+        """

@@ -82,15 +82,16 @@ def export_hf(
     parameters = fold(whole_parameters(source, manifest, version), manifest.model)
     end = tokenizer.end_of_text
     begin = tokenizer.begin[0] if tokenizer.begin else end
+    ends = list(tokenizer.ends) if len(tokenizer.ends) > 1 else end
     with side_folder(out_dir, _SIDE_FOLDER) as side:
         _replaceable(out_dir, force)  # what came meanwhile, or was moved back
         written = write_parts(side.new / MODEL_FILE, file_parts(parameters, {"format": "pt"}))
         with atomic_file(side.new / TOKENIZER_FILE) as file:
             write_whole(file, unmarked(tokenizer.raw))
-        ids = {"bos_token_id": begin, "eos_token_id": end, "pad_token_id": end}
+        ids = {"bos_token_id": begin, "eos_token_id": ends, "pad_token_id": end}
         _write_json(side.new / "tokenizer_config.json", _tokenizer_config(tokenizer, manifest))
         _write_json(side.new / "generation_config.json", ids)
-        _write_json(side.new / CONFIG_FILE, _config(manifest, begin, end))
+        _write_json(side.new / CONFIG_FILE, _config(manifest, begin, ends))
         side.publish(_HF_FILES, _replaceable(out_dir, force))
     return written
 
@@ -155,7 +156,7 @@ def _tokenizer(path: Path, manifest: RunManifest) -> Tokenizer:
     return Tokenizer(raw, str(path))
 
 
-def _config(manifest: RunManifest, begin_of_text: int, end_of_text: int) -> dict[str, object]:
+def _config(manifest: RunManifest, begin_of_text: int, ends: int | list[int]) -> dict[str, object]:
     model = manifest.model
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -177,7 +178,7 @@ def _config(manifest: RunManifest, begin_of_text: int, end_of_text: int) -> dict
         "attention_dropout": 0.0,
         "tie_word_embeddings": model.tie_embeddings,
         "bos_token_id": begin_of_text,
-        "eos_token_id": end_of_text,
+        "eos_token_id": ends,
         "torch_dtype": "float32",
     }
 

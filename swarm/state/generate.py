@@ -23,7 +23,7 @@ def generate(
     seed: int = 0,
     version: int | None = None,
 ) -> str:
-    """Continue `prompt` by at most `tokens` tokens; stops at the end-of-text token.
+    """Continue `prompt` by at most `tokens` tokens; stops at an end token.
 
     At the cuts, activations are encoded and decoded with the run's codec, because the model was trained with it. If the
     run chooses codecs automatically, they stay unchanged.
@@ -48,7 +48,7 @@ def generate(
         )
     new = continue_ids(model, ids, tokens, manifest.model.context, tokenizer.vocab_size, temperature, seed)
     for token in new:
-        if token == tokenizer.end_of_text:
+        if token in tokenizer.ends:
             break
         ids.append(token)
     return tokenizer.decode(ids)

@@ -21,6 +21,8 @@ from swarm.models.kinds import build_stage
 from swarm.state.archive import Archive
 from swarm.state.import_record import RECORD_FILE, write_record
 from swarm.state.whole import whole_parameters
+from tests.state.test_gguf import METADATA, gguf, metadata_of, model_tensors
+from tests.state.test_gguf import MODEL as GGUF_MODEL
 
 MODEL = ModelSection(vocab_size=400, dim=32, layers=3, heads=4, kv_heads=2, ffn_dim=48, context=64, cuts=())
 WORDS = [f"document {i} has words {i * 7}" for i in range(400)]
@@ -105,7 +107,8 @@ def test_another_model_than_the_imported_one_is_refused_by_its_key(
     if sets[0].startswith("model.layers"):  # nothing else could serve
         return
     changed = load_run_file(out / "RUN.toml", sets)
-    write_record(out / "parameters", changed.model, changed.initial.sha256)
+    vocabulary = json.loads(record.read_text())["vocabulary"]
+    write_record(out / "parameters", changed.model, changed.initial.sha256, vocabulary)
     assert run("coordinate", out / "RUN.toml", "--dry-run", *given) == 0, "if it is meant"
 
 
@@ -140,6 +143,71 @@ def test_an_import_without_a_record_is_used_with_a_warning_and_a_damaged_one_is_
     record.unlink()
     assert run("coordinate", out / "RUN.toml", "--dry-run", "--set=model.rope_theta=500000.0") == 0
     assert "has no record of the [model]" in capsys.readouterr().err
+
+
+def test_a_corpus_with_the_ids_of_another_tokenizer_is_refused(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The likely slip: `prepare` without --tokenizer trains one."""
+    out = tmp_path / "run"
+    assert run("import", source, "--out", out) == 0
+    prepare(out, tmp_path)
+    text, data = tmp_path / "text.jsonl", out / "data"
+    own = ("prepare", "--input", text, "--out", data, "--heldout", "0.5", "--force")
+    assert run(*own, "--vocab-size", "290") == 0
+    capsys.readouterr()
+    for command in (("reference", out / "RUN.toml"), ("coordinate", out / "RUN.toml", "--dry-run")):
+        assert run(*command) == 2
+        said = capsys.readouterr().err
+        imported = out / "tokenizer.json"
+        assert f"{data / 'tokenizer.json'} has other tokens than {imported}, with which" in said
+        assert f"`swarm-peer prepare --input TEXT --tokenizer {imported} --out {data} --force`" in said
+    record = out / "parameters" / RECORD_FILE
+    told = json.loads(record.read_text())
+    del told["vocabulary"]
+    record.write_text(json.dumps(told))
+    assert run("coordinate", out / "RUN.toml", "--dry-run") == 0, "an earlier release did not record the tokens"
+
+
+@pytest.mark.parametrize("given", ["tokenizer.json of the import", "tokenizer.json of the model", "--end-of-text"])
+def test_the_tokens_are_compared_not_the_file(given: str, source: Path, tokenizer: bytes, tmp_path: Path) -> None:
+    """Other programs write the same tokenizer in another way, and the end of text may be another one."""
+    tree = json.loads(tokenizer)
+    (end,) = tree["added_tokens"]
+    tree["added_tokens"].append({**end, "id": max(tree["model"]["vocab"].values()) + 1, "content": "<|eot|>"})
+    (source / "tokenizer.json").write_text(json.dumps(tree, indent=2))
+    write_config(source, eos_token_id=end["id"])
+    out = tmp_path / "run"
+    assert run("import", source, "--out", out) == 0
+    path = (source if given.endswith("of the model") else out) / "tokenizer.json"
+    if given.endswith("of the model"):
+        (source / "config.json").unlink()
+        tree["padding"] = {"strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None}
+        tree["padding"] |= {"pad_id": 0, "pad_type_id": 0, "pad_token": end["content"]}
+        path.write_text(json.dumps(tree))
+    prepare(out, tmp_path, path, *(("--end-of-text", "<|eot|>") if given == "--end-of-text" else ()))
+    assert (out / "data" / "tokenizer.json").read_bytes() != tokenizer
+    assert run("coordinate", out / "RUN.toml", "--dry-run") == 0
+
+
+def test_a_corpus_with_the_tokens_of_a_gguf_file_is_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = {name: p.detach().numpy() for name, p in build_stage(GGUF_MODEL, 0, seed=5).named_parameters()}
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(Tokenizer.train(WORDS, 300).raw)
+    ends = {"tokenizer.ggml.eos_token_id": 0, "tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.add_bos_token": True}
+    told = {**METADATA, **metadata_of(path, "gpt-2"), **ends}
+    (tmp_path / "model.gguf").write_bytes(gguf(told, model_tensors(values)))
+    out = tmp_path / "run"
+    assert run("import", tmp_path / "model.gguf", "--out", out) == 0
+    prepare(out, tmp_path)
+    assert run("coordinate", out / "RUN.toml", "--dry-run") == 0
+    own = ("--vocab-size", "290", "--out", out / "data", "--heldout", "0.5", "--force")
+    assert run("prepare", "--input", tmp_path / "text.jsonl", *own) == 0
+    capsys.readouterr()
+    assert run("coordinate", out / "RUN.toml", "--dry-run") == 2
+    assert "has other tokens than" in capsys.readouterr().err
 
 
 def test_other_parameters_than_those_of_the_run_are_refused(
@@ -370,12 +438,13 @@ def test_a_model_of_transformers_goes_in_and_comes_out_with_the_same_logits(
     assert (back.lm_head.weight is back.model.embed_tokens.weight) == tied
 
 
-def prepare(out: Path, tmp_path: Path) -> None:
-    """The corpus of a run, with its own tokenizer."""
+def prepare(out: Path, tmp_path: Path, tokenizer: Path | None = None, *more: str) -> None:
+    """The corpus of a run, with its own tokenizer or another one."""
     text = tmp_path / "text.jsonl"
     text.write_text("\n".join(json.dumps({"text": words}) for words in WORDS))
-    arguments = ("--input", text, "--tokenizer", out / "tokenizer.json", "--out", out / "data", "--heldout", "0.5")
-    assert run("prepare", *arguments) == 0
+    used = tokenizer or out / "tokenizer.json"
+    arguments = ("--input", text, "--tokenizer", used, "--out", out / "data", "--heldout", "0.5")
+    assert run("prepare", *arguments, *more) == 0
 
 
 def archived(out: Path, home: Path) -> Archive:

@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
-from swarm.data import CorpusError, Tokenizer
+from swarm.data import CorpusError, Tokenizer, end_of_text
 
 SPECIALS = ("<s>", "</s>", "<|endoftext|>", "<｜end▁of▁sentence｜>")
 
@@ -50,6 +50,36 @@ def test_the_files_beside_it_say(files: dict[str, dict[str, Any]], end: int, tmp
     plain = Tokenizer.load(tmp_path / "tokenizer.json")
     assert plain.encode(["the river </s> runs"]) == found.encode(["the river </s> runs"])
     tokenizers.Tokenizer.from_file(str(copy))
+
+
+@pytest.mark.parametrize(
+    ("files", "ends"),
+    [
+        ({"config": {"eos_token_id": 1}, "generation_config": {"eos_token_id": [1, 3]}}, (1, 3)),
+        ({"config": {"eos_token_id": [2, 1, 77]}, "generation_config": {"eos_token_id": 1}}, (2, 1)),
+        (
+            {
+                "config": {"eos_token_id": 1},
+                "generation_config": {"eos_token_id": [1, 3]},
+                "tokenizer_config": {"eos_token": SPECIALS[3]},
+            },
+            (3, 1),
+        ),
+        ({"config": {"eos_token_id": 1}, "tokenizer_config": {"eos_token": SPECIALS[3]}}, (1,)),
+    ],
+)
+def test_a_model_stops_at_each_end_token_that_a_file_lists(
+    files: dict[str, dict[str, Any]], ends: tuple[int, ...], tmp_path: Path
+) -> None:
+    """The one that tokenizer_config.json names ends texts, if it is among them."""
+    found = Tokenizer.of_model(write(tmp_path, **files))
+    assert found.end_of_text == ends[0] and (found.ends[0], set(found.ends)) == (ends[0], set(ends))
+    assert Tokenizer(found.raw).ends == found.ends, "the one file says it from now on"
+    tree = json.loads(end_of_text.unmarked(found.raw))
+    assert tree == json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    (tmp_path / "tokenizer.json").write_bytes(found.raw)
+    assert Tokenizer.of_model(tmp_path / "tokenizer.json").raw == found.raw
+    assert Tokenizer.of_model(tmp_path / "tokenizer.json", "<s>").ends == (0,), "the user names the only one"
 
 
 def test_nothing_is_guessed_where_several_may_be_it(tmp_path: Path) -> None:

@@ -85,6 +85,49 @@ def test_logits_equal_a_model_written_out_by_hand():
     torch.testing.assert_close(run(WHOLE, x)[0].double(), expected, atol=1e-6, rtol=1e-4)
 
 
+def test_rotary_tables_are_as_long_as_the_sequences_not_as_the_context():
+    """All positions of a long context would take a gigabyte in each stage, which no plan of memory counted."""
+    model = WHOLE.model_copy(update={"context": 1 << 20})
+    module = build_stage(model, 0, seed=3)
+    assert not any(buffer.numel() for buffer in module.buffers())
+    with torch.inference_mode():
+        short = module(tokens(1, 5))
+        assert [buffer.shape[0] for buffer in module.buffers()] == [5, 5]
+        for length in range(6, 11):  # as a text is generated
+            module(tokens(1, length))
+        assert [buffer.shape[0] for buffer in module.buffers()] == [10, 10], "not anew for each token"
+        assert torch.equal(module(tokens(1, 5)), short)
+    module.make_room(100)
+    assert [buffer.shape[0] for buffer in module.buffers()] == [100, 100]
+    assert not any("_cos" in name or "_sin" in name for name in module.state_dict())
+    limited = build_stage(WHOLE, 0, seed=3)
+    limited.make_room(1 << 40)
+    assert [buffer.shape[0] for buffer in limited.buffers()] == [WHOLE.context] * 2
+
+
+@pytest.mark.parametrize("head_dim", [2, 6, 10, 64, 128])
+def test_a_position_has_the_same_bits_in_a_table_of_any_length(head_dim: int):
+    """Or the digests of runs with other contexts, or after a longer prompt, would differ."""
+    model = WHOLE.model_copy(update={"dim": head_dim, "heads": 1, "kv_heads": 1, "context": 4099})
+    pairs = 100.0 ** -(torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+    angle = torch.outer(torch.arange(4099, dtype=torch.float32), pairs).repeat(1, 2)
+    for length in (*range(1, 20), 127, 128, 129, 1000, 4096, 4099):
+        cos, sin = build_stage(model, 0, seed=None).rotary(length)
+        assert torch.equal(cos, angle.cos()[:length]) and torch.equal(sin, angle.sin()[:length])
+
+
+def test_tables_that_a_prompt_has_extended_serve_training():
+    """A prompt is computed in inference mode, whose tensors autograd refuses to keep."""
+    module = build_stage(WHOLE, 0, seed=3)
+    with torch.inference_mode():
+        module(tokens(1, 16))
+    module.train_loss(tokens(1, 16), None, tokens(1, 16)).backward()
+    plain = build_stage(WHOLE, 0, seed=3)
+    plain.train_loss(tokens(1, 16), None, tokens(1, 16)).backward()
+    pairs = zip(module.parameters(), plain.parameters(), strict=True)
+    assert all(torch.equal(mine.grad, other.grad) for mine, other in pairs)
+
+
 def test_a_token_does_not_see_the_ones_after_it():
     x = tokens(1, 16)
     changed = x.clone()

@@ -119,7 +119,7 @@ def test_in_a_subspace_they_leave_nothing_that_the_boundary_cannot_carry() -> No
         for refinement in mine.model.boundaries.refinements.values():
             x = x + torch.nn.functional.pad(refinement(x), (0, 32 - K))
         for layer in plain.model.layers.values():
-            x = layer(x, None, plain._cos[:12], plain._sin[:12])
+            x = layer(x, None, *plain.rotary(12))
         if stage < 2:
             x = x - rows
             assert rows.abs().max() > 0.05 or stage == 0, "or nothing was put to the test"

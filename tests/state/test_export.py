@@ -14,6 +14,7 @@ import torch
 from tokenizers import processors
 
 from swarm import atomic
+from swarm.data.end_of_text import mark
 from swarm.data.tokenizer import Tokenizer
 from swarm.manifest import CodecSection, ModelSection, RunManifest
 from swarm.models.kinds import build_stage, parameter_shapes
@@ -69,6 +70,26 @@ def test_transformers_begins_a_prompt_as_the_run_did(
     assert (theirs.bos_token, theirs.eos_token) == ("<s>", "<|endoftext|>")
     for name in ("config.json", "generation_config.json"):
         assert json.loads((tmp_path / "out" / name).read_text())["bos_token_id"] == number
+
+
+@pytest.mark.hf
+def test_transformers_stops_at_each_end_token(
+    manifest: RunManifest, states: States, tokenizer_path: Path, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    inner = tokenizers.Tokenizer.from_file(str(tokenizer_path))
+    inner.add_special_tokens(["<|eot_id|>"])
+    end, also = inner.token_to_id("<|eot_id|>"), inner.token_to_id("<|endoftext|>")
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(mark(inner.to_str().encode(), end, (also,)))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    data = manifest.data.model_copy(update={"tokenizer_sha256": digest, "vocab_size": end + 1})
+    export_hf(states, manifest.model_copy(update={"data": data}), path, tmp_path / "out")
+    theirs = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    assert theirs.generation_config.eos_token_id == theirs.config.eos_token_id == [end, also]
+    assert theirs.generation_config.pad_token_id == end
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out").eos_token == "<|eot_id|>"
+    assert Tokenizer.of_model(tmp_path / "out" / "tokenizer.json").ends == (end, also)
 
 
 def test_hf_folder_is_complete_and_untied(

@@ -1,11 +1,14 @@
 """Generation: deterministic, in the model's own words only."""
 
+import json
+
 import pytest
 import tokenizers
 import torch
 from tokenizers import processors
 
 from swarm import codecs
+from swarm.data.end_of_text import mark
 from swarm.data.tokenizer import Tokenizer
 from swarm.manifest import CodecSection, ModelSection, RunManifest
 from swarm.models.kinds import build_stage
@@ -58,6 +61,20 @@ def test_a_prompt_begins_as_the_texts_of_the_model_do(
     ids = [*begin, *tokenizer.encode(["The "])[0]]
     new = continue_ids(model, ids, 6, manifest.model.context, tokenizer.vocab_size, 0.0, 0)
     assert generate(states, manifest, beginning, "The ", 6) == tokenizer.decode([*ids, *new])
+
+
+def test_it_stops_at_each_end_token(manifest: RunManifest, states: States, tokenizer: Tokenizer) -> None:
+    model = WholeModel(whole_parameters(states, manifest), manifest.model, codecs.get(manifest.codec.forward))
+    ids = tokenizer.prompt("The ")
+    first, *_ = continue_ids(model, ids, 1, manifest.model.context, tokenizer.vocab_size, 0.0, 0)
+    assert first != tokenizer.end_of_text
+    tree = json.loads(tokenizer.raw)
+    (end,) = tree["added_tokens"]
+    name = next(token for token, number in tree["model"]["vocab"].items() if number == first)
+    also = {**end, "id": first, "content": name, "special": False}
+    raw = json.dumps({**tree, "added_tokens": [end, also]}).encode()
+    assert generate(states, manifest, Tokenizer(raw), "The ", 6) != "The "
+    assert generate(states, manifest, Tokenizer(mark(raw, end["id"], (first,))), "The ", 6) == "The "
 
 
 def test_next_to_no_temperature_takes_the_likeliest(

@@ -1,11 +1,13 @@
 """GGUF files, written here by the format's specification: every value as the formulas say, every lie refused."""
 
 import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
@@ -185,6 +187,84 @@ def test_a_model_is_taken_up_exactly(
         assert np.array_equal(tensor.load().numpy(), values[name]), name
 
 
+def test_the_end_of_a_turn_ends_a_text_of_the_model_too(
+    values: dict[str, np.ndarray], tokenizer_path: Path, tmp_path: Path
+) -> None:
+    inner = tokenizers.Tokenizer.from_file(str(tokenizer_path))
+    inner.add_special_tokens(["<|eot|>"])
+    turn = inner.token_to_id("<|eot|>")
+    inner.save(str(tmp_path / "tokenizer.json"))
+    path = tmp_path / "model.gguf"
+    ends = {"tokenizer.ggml.eos_token_id": 0, "tokenizer.ggml.eot_token_id": turn}
+    path.write_bytes(gguf({**METADATA, **ends}, model_tensors(values)))
+    found = open_pretrained(path, tmp_path / "tokenizer.json")
+    assert Tokenizer(found.tokenizer).ends == (0, turn)
+    assert f"'<|eot|>' (token {turn})" in found.notes[1]
+
+
+@pytest.mark.parametrize(("kind", "form"), [(0, "B"), (2, "H"), (6, "f"), (7, "?"), (12, "d")])
+def test_numbers_in_the_head_stay_in_the_file(kind: int, form: str, tmp_path: Path) -> None:
+    """As Python objects, they took 20 times the size of the file."""
+    width = struct.calcsize(form)
+    count = (8 << 20) // width
+    values = np.arange(count).astype(form)
+    path = tmp_path / "x.gguf"
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 3) + b"odd"
+    path.write_bytes(head + struct.pack("<IIQ", 9, kind, count) + values.tobytes())
+    tracemalloc.start()
+    try:
+        found = read_gguf(path).metadata["odd"]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
+    assert np.array_equal(found.values, values) and len(found) == count
+    assert repr(found) == f"[{', '.join(map(str, values[:8].tolist()))}, …]"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"llama.rope.dimension_count": [8]},
+        {"llama.attention.head_count_kv": [2, 2]},
+        {"llama.attention.head_count": [4]},
+        {"llama.attention.layer_norm_rms_epsilon": [1]},
+        {"llama.expert_count": [0]},
+        {"llama.rope.scaling.factor": [1, 1]},
+        {"general.architecture": [1, 2]},
+        {"general.alignment": [32]},
+        {"split.count": [1, 1]},
+        {"tokenizer.ggml.eos_token_id": [0, 0]},
+    ],
+    ids=lambda changed: min(changed),
+)
+def test_a_list_in_place_of_one_number_is_refused(
+    changed: dict[str, Any], values: dict[str, np.ndarray], tokenizer_path: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf({**METADATA, **changed}, model_tensors(values)))
+    with pytest.raises(StateError, match=r"model\.gguf: "):
+        open_pretrained(path, tokenizer_path)
+
+
+def test_a_tokenizer_is_built_from_a_file(values: dict[str, np.ndarray], tokenizer_path: Path, tmp_path: Path) -> None:
+    told = metadata_of(tokenizer_path, "gpt-2")
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf({**METADATA, **told, "tokenizer.ggml.eos_token_id": 0}, model_tensors(values)))
+    assert Tokenizer(open_pretrained(path).tokenizer).encode([TEXT]) == Tokenizer.load(tokenizer_path).encode([TEXT])
+    path.write_bytes(gguf({**METADATA, **told, "tokenizer.ggml.token_type": [1, 3]}, model_tensors(values)))
+    with pytest.raises(StateError, match="token_type is not a list of"):
+        open_pretrained(path)
+
+
+def test_a_head_of_very_many_entries_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    for tensors, entries in ((1 << 17, 0), (0, 1 << 17)):
+        path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, tensors, entries) + bytes(24 << 17))
+        with pytest.raises(StateError, match="announces 131072 entries; at most 65536 are supported"):
+            read_gguf(path)
+
+
 def test_the_user_may_name_the_end_of_text(values: dict[str, np.ndarray], tokenizer_path: Path, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(gguf({**METADATA, "tokenizer.ggml.eos_token_id": 7}, model_tensors(values)))
@@ -318,6 +398,7 @@ def test_a_byte_level_tokenizer_is_built_from_the_metadata(tokenizer_path: Path,
     assert (built.vocab_size, built.end_of_text) == (ours.vocab_size, ours.end_of_text)
     assert built.decode(built.encode([TEXT])[0]) == TEXT
     digits = Tokenizer(byte_level_bpe(metadata_of(tokenizer_path, "smollm"), tmp_path))
+    assert digits.raw != ours.raw and digits.vocabulary_sha256 == ours.vocabulary_sha256, "of the same tokens"
     assert digits.decode(digits.encode([TEXT])[0]) == TEXT
 
 

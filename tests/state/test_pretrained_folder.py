@@ -317,6 +317,24 @@ def test_the_user_names_the_end_of_text_where_no_file_does(folder: Path) -> None
         open_pretrained(folder, end="<end>")
 
 
+def test_several_end_tokens_are_kept_and_told(folder: Path) -> None:
+    tree = json.loads((folder / "tokenizer.json").read_text())
+    (known,) = tree["added_tokens"]
+    tree["added_tokens"].append({**known, "id": 280, "content": "<|eot_id|>"})
+    (folder / "tokenizer.json").write_text(json.dumps(tree))
+    told = {"generation_config": {"eos_token_id": [0, 280]}, "tokenizer_config": {"eos_token": "<|eot_id|>"}}
+    for name, content in told.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": 0}))
+    found = open_pretrained(folder)
+    assert found.notes == (
+        "a text ends with '<|eot_id|>' (token 280), as generation_config.json says",
+        "`generate` stops at other end tokens too: '<|endoftext|>' (token 0)",
+    )
+    assert Tokenizer(found.tokenizer).ends == (280, 0)
+
+
 def test_a_tokenizer_is_needed_that_fits(folder: Path, tokenizer_path: Path, tmp_path: Path) -> None:
     (folder / "tokenizer.json").unlink()
     with pytest.raises(StateError, match=r"with --tokenizer$"):

@@ -6,7 +6,7 @@ tokenizer.json.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
 from swarm.data.tokenizer import is_of_library
 from swarm.state.error import StateError
+from swarm.state.pretrained.gguf import GgufNumbers
 
 _CONTROL, _USER_DEFINED = 3, 4
 _ADVICE = "name the model's tokenizer.json with --tokenizer"
@@ -46,7 +47,7 @@ def byte_level_bpe(metadata: Mapping[str, Any], path: Path) -> bytes:
         )
     tokens, merges = (_texts(metadata, f"tokenizer.ggml.{key}", path) for key in ("tokens", "merges"))
     kinds = metadata.get("tokenizer.ggml.token_type", [1] * len(tokens))
-    if not isinstance(kinds, list) or len(kinds) != len(tokens):
+    if not isinstance(kinds, list | GgufNumbers) or len(kinds) != len(tokens):
         raise StateError(path, f"tokenizer.ggml.token_type is not a list of {len(tokens)} numbers: {_ADVICE}")
     vocabulary = {token: number for number, token in enumerate(tokens)}
     if len(vocabulary) != len(tokens):
@@ -83,7 +84,7 @@ def _letters() -> dict[int, str]:
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
 
 
-def _added(tokens: list[str], kinds: list[int], kind: int) -> list[AddedToken]:
+def _added(tokens: list[str], kinds: Iterable[object], kind: int) -> list[AddedToken]:
     special = kind == _CONTROL
     return [AddedToken(t, special=special, normalized=False) for t, k in zip(tokens, kinds, strict=True) if k == kind]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,33 @@ _VERSIONS = (2, 3)
 _NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
 _MAX_DIMS = 4
+_MAX_ENTRIES = 1 << 16
+"""Largest number of tensors and of metadata entries. In memory, each takes many times its bytes in the file."""
+_MAX_TEXTS = 1 << 24
+"""Largest number of texts in a list; the same limit as for the tokens of a tokenizer."""
+_SHOWN = 8
 _DEFAULT_ALIGNMENT = 32
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class GgufNumbers:
+    """A list of numbers in the metadata, which stays in the file: as Python objects, it would take 20 times the memory.
+
+    It equals nothing but itself, so it can be compared with the single value that a key should have.
+    """
+
+    values: np.ndarray
+    """Mapped from the file."""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[int | float | bool]:
+        return iter(self.values.tolist())
+
+    def __repr__(self) -> str:
+        more = ", …" if len(self) > _SHOWN else ""
+        return f"[{', '.join(map(str, self.values[:_SHOWN].tolist()))}{more}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +72,7 @@ class GgufTensor:
 @dataclass(frozen=True, slots=True)
 class Gguf:
     metadata: dict[str, Any]
+    """The values by key: numbers, truth values, texts, lists of texts, and GgufNumbers."""
     tensors: dict[str, GgufTensor]
 
 
@@ -62,7 +90,7 @@ def read_gguf(path: Path) -> Gguf:
         raise StateError(
             path, f"is GGUF of version {version}; supported: {', '.join(map(str, _VERSIONS))}: convert the model again"
         )
-    count, entries = cursor.count(24), cursor.count(12)
+    count, entries = cursor.count(24, _MAX_ENTRIES), cursor.count(12, _MAX_ENTRIES)
     metadata: dict[str, Any] = {}
     for _ in range(entries):
         key = cursor.text()
@@ -130,11 +158,15 @@ class _Cursor:
     def number(self, form: str) -> Any:
         return struct.unpack(form, self.take(struct.calcsize(form)).tobytes())[0]
 
-    def count(self, least_bytes: int) -> int:
-        """Read a number of items, each of which needs at least `least_bytes` bytes of the rest of the file."""
+    def count(self, least_bytes: int, most: int | None = None) -> int:
+        """Read a number of items, each of which needs at least `least_bytes` bytes of the rest of the file. `most`: how
+        many are supported.
+        """
         count = int(self.number("<Q"))
         if count * least_bytes > len(self.data) - self.position:
             raise StateError(self.path, f"its head announces {count} entries, more than the file has room for")
+        if most is not None and count > most:
+            raise StateError(self.path, f"its head announces {count} entries; at most {most} are supported")
         return count
 
     def text(self) -> str:
@@ -153,10 +185,10 @@ class _Cursor:
             raise StateError(self.path, f"its head contains a value of unknown type {kind}")
         inner = self.number("<I")
         if inner == _STRING:
-            return [self.text() for _ in range(self.count(8))]
+            return [self.text() for _ in range(self.count(8, _MAX_TEXTS))]
         if inner not in _NUMBERS:
             raise StateError(self.path, f"its head contains a list of unknown type {inner}")
         form = _NUMBERS[inner]
         width = struct.calcsize(form)
         raw = self.take(self.count(width) * width)
-        return np.frombuffer(raw.tobytes(), dtype=form).tolist()
+        return GgufNumbers(raw.view(np.ndarray).view(form))

@@ -74,9 +74,11 @@ def _end(file: Gguf, raw: bytes, path: Path) -> EndOfText | None:
     told = file.metadata.get("tokenizer.ggml.eos_token_id")
     if told is None:
         return None
-    for special in specials(raw, str(path)):
-        if special.number == told:
-            return EndOfText(special.token, special.number, "tokenizer.ggml.eos_token_id")
+    turn = file.metadata.get("tokenizer.ggml.eot_token_id")
+    known = {special.number: special.token for special in specials(raw, str(path))}
+    if type(told) is int and told in known:
+        others = (turn,) if type(turn) is int and turn in known and turn != told else ()
+        return EndOfText(known[told], told, "tokenizer.ggml.eos_token_id", others)
     raise StateError(path, f"tokenizer.ggml.eos_token_id = {told!r:.80}, which is not a special token of its tokenizer")
 
 

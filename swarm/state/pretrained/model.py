@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from swarm.data.end_of_text import EndOfText, mark
+from swarm.data.end_of_text import EndOfText, mark, specials
 from swarm.data.tokenizer import Tokenizer, read_whole
 from swarm.manifest import ModelSection, explain
 from swarm.models.kinds import parameter_shapes
@@ -26,6 +26,8 @@ class PretrainedModel:
     """All tensors of `section`, by name."""
     tokenizer: bytes
     """The content of tokenizer.json."""
+    vocabulary: str
+    """`Tokenizer.vocabulary_sha256` of it."""
     notes: tuple[str, ...] = ()
     """Remarks for the user about how the model was read."""
 
@@ -71,8 +73,12 @@ def assemble(
             "imported"
         )
     if end is not None:
-        tokenizer = mark(tokenizer, end.number)
         notes.append(f"a text ends with {end.token!r} (token {end.number}), as {end.told_by} says")
+        if end.others:
+            others = [each for each in specials(tokenizer, str(where)) if each.number in end.others]
+            told = ", ".join(f"{each.token!r} (token {each.number})" for each in others)
+            notes.append(f"`generate` stops at other end tokens too: {told}")
+        tokenizer = mark(tokenizer, end.number, end.others)
     try:
         section = ModelSection(**{"cuts": (), "tie_embeddings": tied, **shape})  # type: ignore[arg-type]
     except ValueError as error:
@@ -113,7 +119,7 @@ def assemble(
             where,
             f"its tokenizer has {known} tokens, but its embedding {section.vocab_size}: name the right --tokenizer",
         )
-    return PretrainedModel(section, tensors, tokenizer, tuple(notes))
+    return PretrainedModel(section, tensors, tokenizer, built.vocabulary_sha256, tuple(notes))
 
 
 def _same(head: LazyTensor, embedding: LazyTensor | None) -> bool:
