@@ -74,3 +74,17 @@ def test_a_loss_that_is_not_a_number_is_left_out_as_its_alert_expects() -> None:
     diverged = e.StepDecided(1, 0, 1.0, float("nan"), 1.0, 800, [], [])
     text = served(Story().open(0).wait(10).tell(diverged))
     assert "\nswarm_peer_step 1.0\n" in text and "\nswarm_peer_loss " not in text
+
+
+def test_no_example_shows_a_secret_to_all_users_of_the_machine() -> None:
+    """All users can read command lines, and all processes of a service its environment."""
+    unit, container = ((DEPLOY / name).read_text(encoding="utf-8") for name in ("swarm-peer.service", "Dockerfile"))
+    name, path = re.findall(r"(?m)^LoadCredential=([a-z]+):(/\S+)$", unit)[0]
+    assert f" join @${{CREDENTIALS_DIRECTORY}}/{name} " in unit and path in unit.splitlines()[0]
+    mounted = re.findall(r'-v "\S+:(/\S+):ro"', container)
+    assert len(mounted) == 1 and f" join @{mounted[0]} " in container
+    for file in (*DEPLOY.iterdir(), DEPLOY.parent / "README.md", *(DEPLOY.parent / "docs").glob("*.md")):
+        if file.is_file() and file.suffix not in (".json", ".py"):
+            text = file.read_text(encoding="utf-8")
+            shown = re.findall(r"(?m)^.*(?:INVITE=|\$\{?INVITE|(?:-H|--header)[ =]\S*Authorization).*$", text)
+            assert not shown, f"{file}: {shown}"
