@@ -50,6 +50,22 @@ def test_they_are_the_same_for_random_steps(seed: int, monkeypatch: pytest.Monke
     store.close()
 
 
+def test_they_are_the_same_for_times_on_the_edges_of_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, the rounding of a division and of a product differ."""
+    store, start, end = Store(None), 0.3, 1_000.7
+    edges = {points: [start + number * (end - start) / points for number in range(points)] for points in (7, 49, 300)}
+    times = {near for each in edges.values() for at in each for near in (math.nextafter(at, 0.0), at)}
+    for step, at in enumerate(sorted(times)):
+        store.add(STEP, (step, f"1:{step}", at - 1, at, *[float(step)] * 7, 1, 0, 0))
+    store.commit()
+    for points in edges:
+        monkeypatch.setattr(series, "DENSE", math.inf)
+        whole = series.series(store, "loss", start, end, points)
+        monkeypatch.setattr(series, "DENSE", -math.inf)
+        assert series.series(store, "loss", start, end, points) == whole
+    store.close()
+
+
 def test_a_page_of_curves_reads_the_steps_once_and_a_new_step_is_seen() -> None:
     store = filled(random.Random(1), 2000)
     asked: list[str] = []
