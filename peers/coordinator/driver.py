@@ -11,7 +11,7 @@ from peers.coordinator.collector import Collector
 from peers.coordinator.feeder import Feeder
 from peers.coordinator.group_record import GroupRecord
 from peers.coordinator.record import DecisionRecord, RecordError
-from peers.runtime.core_loop import Core, CoreLoop, cancel
+from peers.runtime.core_loop import Core, CoreLoop, MachineFailed, cancel
 from peers.runtime.fault import Fault
 from swarm.events import CheckpointArchived, EventLog, Sampled
 from swarm.manifest import RunManifest
@@ -195,7 +195,7 @@ class CoordinatorDriver:
         try:
             await asyncio.get_running_loop().run_in_executor(self._writer, write)
         except RecordError as error:
-            self.loop.fail(str(error))
+            self.loop.fail(str(error), MachineFailed)
             return False
         return True
 

@@ -4,23 +4,29 @@ Once a heartbeat, each coordinator asks every other coordinator for the part of 
 sent only if there is new content. The first line identifies a log. If the first line or the end of the copied part
 differs (because a home was restored from an older copy), the copy is set aside and a new one is begun. Copies contain
 whole lines only.
+
+A copy that cannot go on (`Copy.why_stopped`) is logged once for each reason.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarm.events import WholeLog, mend_torn_tail
+from swarm.events import Event, LogCopyStopped, WholeLog, mend_torn_tail
+from swarm.events.wording import amount
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import MAX_LOG_BYTES, LogChunk, LogWant, Message
 
-MAX_COPY = 2 << 30
-"""Largest size of a copy in bytes; then no more is requested."""
+MAX_COPY = 64_000_000_000
+"""Largest size of a copy in bytes; then no more is requested. 10,000 peers write as much in about ten days."""
+LEAST_FREE = 1_000_000_000
+"""While less than this many bytes of the disk are free, no more is requested: the process's own files need the rest."""
 MAX_ASIDE = 8
 """Largest number of copies of one coordinator's earlier logs; then no more is requested."""
 MAX_LINE = 8 << 20
@@ -31,7 +37,7 @@ _BEFORE = 256
 
 class Mirror:
     """The mirror of one coordinator. `log`: its own log. `folder`: contains the copies, named after the ids of their
-    coordinators.
+    coordinators. `report` logs an event.
     """
 
     def __init__(
@@ -40,11 +46,14 @@ class Mirror:
         folder: Path,
         others: Sequence[Actor],
         send: Callable[[Actor, Message], None],
+        report: Callable[[Event], None],
         reachable: Callable[[Actor], bool] = lambda actor: True,
     ) -> None:
         self._log = log
         self._copies = {other: Copy(folder / f"{other.peer}.jsonl") for other in others}
         self._send = send
+        self._report = report
+        self._reported: set[tuple[Actor, str]] = set()
         self._reachable = reachable
 
     async def run(self, every_s: float) -> None:
@@ -55,8 +64,10 @@ class Mirror:
     def ask(self) -> None:
         """Ask each reachable coordinator for the part of its log that the copy lacks."""
         for other, copy in self._copies.items():
-            if self._reachable(other) and not copy.full:
-                with suppress(OSError):  # an unreadable copy is no reason to stop
+            with suppress(OSError):  # an unreadable copy is no reason to stop
+                if why := copy.why_stopped():
+                    self._report_once(other, why)
+                elif self._reachable(other):
                     self._send(other, copy.want())
 
     def heard(self, sender: Actor, message: LogWant | LogChunk) -> None:
@@ -72,19 +83,36 @@ class Mirror:
         except OSError:
             pass  # the disk is full, or the log is gone; the chunk is requested again
 
+    def _report_once(self, other: Actor, why: str) -> None:
+        if (other, why) not in self._reported:
+            self._reported.add((other, why))
+            self._report(LogCopyStopped(str(other), why))
+
 
 @dataclass
 class Copy:
     """The copy of another coordinator's log."""
 
     path: Path
-    full: bool = False
+    _restarted: bool = False
+    """True if the other coordinator has begun its log anew too often."""
     _begun: bytes = b""
     """The beginning of a line that is longer than one chunk."""
 
     def __post_init__(self) -> None:
         with suppress(OSError):
             mend_torn_tail(self.path)
+
+    def why_stopped(self) -> str:
+        """The reason why nothing more may be requested; empty if there is none. Raises OSError."""
+        if self._restarted:
+            return f"the log has begun anew more than {MAX_ASIDE} times"
+        if self._size > MAX_COPY:
+            return f"it has reached {amount(MAX_COPY)}"
+        there = next(folder for folder in self.path.parents if folder.exists())
+        if shutil.disk_usage(there).free < LEAST_FREE:
+            return f"less than {amount(LEAST_FREE)} of the disk is free"
+        return ""
 
     def want(self) -> LogWant:
         size = self._size
@@ -104,7 +132,6 @@ class Copy:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("ab") as file:
                 file.write(whole + newline)
-        self.full = self._size > MAX_COPY
 
     @property
     def _size(self) -> int:
@@ -120,7 +147,7 @@ class Copy:
             if not aside.exists():
                 self.path.rename(aside)
                 return True
-        self.full = True
+        self._restarted = True
         return False
 
 

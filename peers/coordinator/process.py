@@ -146,7 +146,7 @@ class CoordinatorProcess:
         self._rivals = Rivals(home, me.peer, card, fellows, self._has_begun, self.driver.loop.give_up, log.append)
         network.on_rival(self._rivals.heard)
         self.mirror = Mirror(
-            home.events, home.mirrors, others, network.send, lambda other: network.why_lost(other) is None
+            home.events, home.mirrors, others, network.send, log.append, lambda other: network.why_lost(other) is None
         )
         self._prober = Prober(network.bulk)
         self._allowance = TransferAllowance(log.append)

@@ -35,9 +35,8 @@ from peers.dashboard.passes import Passes
 from peers.dashboard.place import Place
 from peers.dashboard.query import Query
 from peers.dashboard.reader import Reader
-from peers.dashboard.scalars import write_scalars
+from peers.dashboard.scalars import Scalars
 from peers.dashboard.stream import Hub
-from peers.dashboard.tensorboard import TensorBoard
 from peers.dashboard.tokens import TokenFiles
 from peers.dashboard.topics import Topics
 from peers.run.home import Home
@@ -177,17 +176,21 @@ def _parts(options: DashboardOptions, database: Path, connections: Connections, 
         return any(each.occupant() is not None for each in occupied)
 
     def circumstances() -> str:
-        facts.update(live=live(), cut_off=_cut_off(home))
-        return f"{facts['live']} {facts['cut_off']} {control.there} {exports.revision}"
+        unwritten = "" if scalars is None else scalars.trouble
+        facts.update(live=live(), cut_off=_cut_off(home), unwritten=unwritten)
+        return f"{facts['live']} {facts['cut_off']} {unwritten} {control.there} {exports.revision}"
 
     def about_run(answer: dict[str, Any]) -> dict[str, Any]:
         reading = [] if reader.caught_up else ["the logs are still being read, so this is an earlier state"]
         told = {"live": facts["live"], "control": facts["live"] and control.there}
         if facts["live"] and facts["cut_off"]:
             reading.append(f"{facts['cut_off']}, so this is the state at that time")
+        if facts["unwritten"]:
+            reading.append(facts["unwritten"])
         return told | {"warnings": [*answer["warnings"], *reading]}
 
-    facts: dict[str, Any] = {"live": False, "cut_off": ""}
+    facts: dict[str, Any] = {"live": False, "cut_off": "", "unwritten": ""}
+    scalars = None if options.tensorboard is None else Scalars(options.tensorboard)
     reader = Reader(lambda: History(list(options.homes), database), circumstances)
     answers = Answers(
         reader,
@@ -205,8 +208,8 @@ def _parts(options: DashboardOptions, database: Path, connections: Connections, 
         await reader.open()
         manifest = reader.ask(lambda _: topics.facts, own=True)  # load it now, so that no viewer waits
         jobs: list[Coroutine[Any, Any, Any]] = [reader.follow(), hub.run(), exports.run(), connections.run(), manifest]
-        if options.tensorboard is not None:
-            jobs.append(write_scalars(reader, TensorBoard(options.tensorboard)))
+        if scalars is not None:
+            jobs.append(scalars.run(reader))
         tasks = [asyncio.create_task(_or_end(job)) for job in jobs]
         try:
             yield

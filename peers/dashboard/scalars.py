@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from peers.dashboard.history.history import History
+from peers.dashboard.history.history import LONGEST_RETRY_S, RETRY_S, History
 from peers.dashboard.reader import Reader
 from peers.dashboard.tensorboard import TensorBoard
 
@@ -14,8 +17,37 @@ _EVERY_S = 5.0
 _AT_ONCE = 2_000
 
 
-async def write_scalars(reader: Reader, board: TensorBoard) -> None:
-    """Write until cancelled. Raises OSError."""
+class Scalars:
+    """Keeps a folder's file for TensorBoard. If the file cannot be written, it is opened again later."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._retry_s = RETRY_S
+        self.trouble = ""
+        """Why nothing is written now; empty if it is."""
+
+    async def run(self, reader: Reader) -> None:
+        """Write until cancelled."""
+        while True:
+            try:
+                # reads the whole file, which takes seconds after a long run
+                board = await asyncio.to_thread(TensorBoard, self._folder)
+                try:
+                    await write_scalars(reader, board, self._written)
+                finally:
+                    with suppress(OSError):  # it writes what is left, which opening it again cuts off if it is torn
+                        board.close()
+            except OSError as error:
+                self.trouble = f"nothing is written for TensorBoard: {error.strerror or error}. It is tried again later"
+            await asyncio.sleep(self._retry_s)
+            self._retry_s = min(2 * self._retry_s, LONGEST_RETRY_S)
+
+    def _written(self) -> None:
+        self._retry_s, self.trouble = RETRY_S, ""
+
+
+async def write_scalars(reader: Reader, board: TensorBoard, written: Callable[[], None] = lambda: None) -> None:
+    """Write until cancelled. `written` is called whenever everything so far is in the file. Raises OSError."""
     done, evaluated = board.last.get(_ALWAYS, -1), board.last.get(_HELDOUT, -1)
     while True:
         done_at = board.last_at.get(_ALWAYS, math.inf)
@@ -41,6 +73,7 @@ async def write_scalars(reader: Reader, board: TensorBoard) -> None:
             if loss is not None:
                 board.add(at, version, {_HELDOUT: loss})
         board.flush()
+        written()
         if len(steps) < _AT_ONCE:
             await asyncio.sleep(_EVERY_S)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,13 @@ class TensorBoard:
             os.truncate(self.path, whole)
         self._file = self.path.open("ab")
         if not whole:
-            self._append(_double(1, 0.0) + _text(3, "brain.Event:2"))
-            self._file.flush()
+            try:
+                self._append(_double(1, 0.0) + _text(3, "brain.Event:2"))
+                self._file.flush()
+            except OSError:
+                with suppress(OSError):
+                    self._file.close()
+                raise
 
     def add(self, at: float, step: int, values: Mapping[str, float]) -> None:
         """Append values for one step. `values`: by tag, such as `loss`. Raises OSError."""

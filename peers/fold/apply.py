@@ -142,6 +142,7 @@ IGNORED = NOISE | frozenset(
         "FrameRefused",
         "StreamBroken",
         "MessagesDropped",
+        "LogCopyStopped",
         "ClockDiffers",
         "StillDialling",
         "CoordinatorAway",

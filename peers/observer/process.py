@@ -6,6 +6,7 @@ The copies stay, so the dashboard of the home also shows the run after its end.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 
 from peers.coordinator.mirror import Copy
@@ -13,8 +14,15 @@ from peers.observer.visit import Visit, visiting
 from peers.run.archived_run import describe_archive
 from peers.run.home import Home, OpenHome
 from peers.runtime.core_loop import INTERRUPTED, ProcessFailed
-from peers.runtime.observer_request import MAX_ANSWER_BYTES, ObserverRequest, ObserverRequestError, decode_part
+from peers.runtime.observer_request import (
+    MAX_ANSWER_BYTES,
+    STATUS,
+    ObserverRequest,
+    ObserverRequestError,
+    decode_part,
+)
 from peers.runtime.signals import leaving_signals
+from swarm.events.wording import printable
 from swarm.net.invite import Invite
 
 POLL_S = 1.0
@@ -58,6 +66,7 @@ class Follower:
         self._observing = home.observing
         self._copies = {peer: Copy(home.mirrors / f"{peer}.jsonl") for peer in visit.coordinators}
         self._told = ""
+        self._unanswered = ""
 
     async def run(self) -> None:
         """Run until cancelled. Raises RunFailed when this observer is refused for good; OSError."""
@@ -66,15 +75,20 @@ class Follower:
                 await self._visit.with_any(self.copy_from)
             except (ConnectionError, TimeoutError, ObserverRequestError) as error:
                 clock = time.strftime("%Y-%m-%d %H:%M:%S")
-                self._tell(self._told or f"no coordinator has answered since {clock} ({str(error) or 'no answer'})")
+                self._unanswered = (
+                    self._unanswered or f"no coordinator has answered since {clock} ({str(error) or 'no answer'})"
+                )
             else:
-                self._tell("")
+                self._unanswered = ""
+            self._tell(self._unanswered or self._stopped())
             await asyncio.sleep(POLL_S)
 
     async def copy_from(self, peer: str) -> None:
         """Copy everything new in all logs from one coordinator. Raises ConnectionError, TimeoutError, OSError."""
+        if all(copy.why_stopped() for copy in self._copies.values()):  # it must be noticed if nobody answers
+            await self._visit.ask_one(peer, ObserverRequest(STATUS).encode())
         for of, copy in self._copies.items():
-            while not copy.full:
+            while not copy.why_stopped():
                 request = ObserverRequest.part(of, copy.want()).encode()
                 part = decode_part(await self._visit.ask_one(peer, request, MAX_ANSWER_BYTES))
                 before = copy.want()
@@ -84,8 +98,17 @@ class Follower:
                 if copy.want() == before:
                     break  # the part does not continue the copy; it is requested again later
 
+    def _stopped(self) -> str:
+        """Why a copy does not grow any more; empty if all may grow. Raises OSError."""
+        for of, copy in self._copies.items():
+            if why := copy.why_stopped():
+                return f"the copy of the log of coordinator …{of[-6:]} does not grow: {why}"
+        return ""
+
     def _tell(self, text: str) -> None:
-        """Make the dashboard show a text on every page."""
+        """Make the dashboard show a text on every page, and print it once."""
         if text != self._told:
             self._told = text
+            if text:
+                print(printable(text), file=sys.stderr, flush=True)
             self._observing.write_text(text, encoding="utf-8")

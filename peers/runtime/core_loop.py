@@ -25,6 +25,12 @@ class ProcessFailed(RuntimeError):
     exit_code = 1
 
 
+class MachineFailed(ProcessFailed):
+    """This process cannot continue until its user has mended something on this machine, such as a full disk."""
+
+    exit_code = 2
+
+
 class RunFailed(ProcessFailed):
     """The run itself cannot continue: restarting this process would not help."""
 
@@ -87,15 +93,14 @@ class CoreLoop(Generic[Input, Action]):
         self.stop_reason = reason
         self._inputs.put_nowait(Tick())  # type: ignore[arg-type]  # wakes `run`
 
-    def fail(self, reason: str) -> None:
-        """Stop with ProcessFailed: an essential part has ended."""
-        self._failure = ProcessFailed
+    def fail(self, reason: str, failure: type[ProcessFailed] = ProcessFailed) -> None:
+        """Stop with this failure: an essential part has ended."""
+        self._failure = failure
         self.stop(reason)
 
     def give_up(self, reason: str) -> None:
         """Stop with RunFailed, as the core has ordered."""
-        self._failure = RunFailed
-        self.stop(reason)
+        self.fail(reason, RunFailed)
 
     def watch(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
         """Watch a background task: an error in it ends the process, so that no failure goes unnoticed."""

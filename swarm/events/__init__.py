@@ -38,7 +38,14 @@ from swarm.events.faults import (
     StageDoubted,
     StepAborted,
 )
-from swarm.events.group import DecisionRecorded, LeaderFollowed, LeadershipLost, LeadershipTaken, MajorityMissing
+from swarm.events.group import (
+    DecisionRecorded,
+    LeaderFollowed,
+    LeadershipLost,
+    LeadershipTaken,
+    LogCopyStopped,
+    MajorityMissing,
+)
 from swarm.events.log import EventListener, EventLog, Rotation, mend_torn_tail, read_log
 from swarm.events.membership import (
     CoordinatorCopied,
@@ -153,6 +160,7 @@ __all__ = [
     "LeadershipLost",
     "LeadershipTaken",
     "LogContinued",
+    "LogCopyStopped",
     "LogTail",
     "LoopBlocked",
     "MachineMeasured",

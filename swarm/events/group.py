@@ -64,6 +64,19 @@ class MajorityMissing(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LogCopyStopped(Event):
+    """This coordinator no longer copies the log of another one. Its dashboard then lacks what only that log has."""
+
+    severity: ClassVar[Severity] = "warning"
+
+    other: str
+    reason: str
+
+    def sentence(self) -> str:
+        return f"the copy of the log of coordinator {self.other} does not grow: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionRecorded(Event):
     """A coordinator that does not lead has written the decision to its disk.
 

@@ -86,7 +86,7 @@ def test_a_record_that_cannot_be_written_ends_the_coordinator_with_its_reason(tm
         driver.attach(SimpleNamespace(bulk=None))  # type: ignore[arg-type]
         return await driver.run()
 
-    assert exit_code(process()) == 1
+    assert exit_code(process()) == 2, "an error that the user can fix"
     log.close()
     (event,) = (event for _, event in read_log(tmp_path / "events.jsonl"))
     assert event == ProcessStopped("decisions.sqlite cannot be used now: database or disk is full")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from peers.coordinator.mirror import MAX_ASIDE, Mirror
-from swarm.events import EventLog, RunPaused
+from swarm.events import Event, EventLog, LogCopyStopped, RunPaused
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import MAX_LOG_BYTES, LogChunk, LogWant, Message
 
@@ -23,11 +23,12 @@ class Pair:
         self.folder = folder
         self.lost = False
         self.sent: list[Message] = []
+        self.reported: list[Event] = []
         self.start()
 
     def start(self) -> None:
         self.mirrors = {
-            me: Mirror(self.logs[me], self.logs[me].parent / "mirrors", [other], self._sender(me))
+            me: Mirror(self.logs[me], self.logs[me].parent / "mirrors", [other], self._sender(me), self.reported.append)
             for me, other in ((ONE, TWO), (TWO, ONE))
         }
 
@@ -142,6 +143,37 @@ def test_who_begins_anew_again_and_again_fills_no_disk(pair: Pair) -> None:
         pair.write(ONE, "a", at=float(number))
         pair.beat(2)
     assert len(list(pair.copy(ONE).parent.iterdir())) == MAX_ASIDE + 1
+    assert pair.reported == [LogCopyStopped(str(ONE), f"the log has begun anew more than {MAX_ASIDE} times")]
+
+
+def test_a_copy_that_has_reached_its_largest_size_is_reported_once_and_not_asked_for(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peers.coordinator.mirror.MAX_COPY", 1000)
+    pair.write(ONE, "x" * 1200)
+    pair.beat()
+    assert not pair.reported
+    pair.write(ONE, "later")
+    pair.beat(3)
+    assert pair.reported == [LogCopyStopped(str(ONE), "it has reached 1.0 kB")]
+    assert len(pair.copy(ONE).read_bytes().splitlines()) == 1
+
+
+def test_a_copy_waits_while_the_disk_has_little_room_and_then_goes_on(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.write(ONE, "a")
+    with monkeypatch.context() as patched:
+        patched.setattr("peers.coordinator.mirror.LEAST_FREE", 1 << 60)
+        pair.beat(3)
+        assert not pair.copy(ONE).exists()
+        assert {(event.other, event.reason.rpartition(" of ")[2]) for event in pair.reported} == {
+            (str(ONE), "the disk is free"),
+            (str(TWO), "the disk is free"),
+        }
+        assert len(pair.reported) == 2
+    pair.beat()
+    assert pair.copy(ONE).read_bytes() == pair.logs[ONE].read_bytes()
 
 
 def test_strangers_are_told_nothing_and_write_nothing(pair: Pair) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import struct
 import time
@@ -10,7 +11,7 @@ import pytest
 from served_dashboard import SMALL, dashboard, generated_home
 
 from peers.dashboard.history.history import History
-from peers.dashboard.scalars import write_scalars
+from peers.dashboard.scalars import Scalars, write_scalars
 from peers.dashboard.tensorboard import NAME, TensorBoard, _fields, _masked, read_scalars
 from swarm import events as e
 
@@ -130,3 +131,59 @@ def test_what_a_rollback_has_undone_is_replaced(tmp_path, repeated: int, monkeyp
         heldout |= {step: values["heldout_loss"]} if "heldout_loss" in values else {}
     assert losses == dict.fromkeys(range(3), 9.0) | dict.fromkeys(range(3, 8), 4.0)
     assert heldout == {3: 8.0, 5: 2.0}
+
+
+class _Asking:
+    """Answers all questions about a history at once."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    async def ask(self, question, *, own):
+        return question(self._history)
+
+
+async def test_a_full_disk_is_told_and_what_is_missing_is_written_when_there_is_room(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peers.dashboard.scalars._EVERY_S", 0.01)
+    monkeypatch.setattr("peers.dashboard.scalars.RETRY_S", 0.01)
+    monkeypatch.setattr("peers.dashboard.scalars.LONGEST_RETRY_S", 0.02)
+    failed = []
+
+    def full(board: TensorBoard) -> None:
+        failed.append(board)
+        board._file.flush()
+        with board.path.open("r+b") as file:
+            file.truncate(board.path.stat().st_size - 3)  # the last record is torn
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    home = generated_home(tmp_path / "home", SMALL)
+    history, scalars = History([home], tmp_path / "history.sqlite"), Scalars(tmp_path / "board")
+    while history.follow():
+        pass
+    with monkeypatch.context() as patched:
+        patched.setattr(TensorBoard, "flush", full)
+        writing = asyncio.create_task(scalars.run(_Asking(history)))
+        async with asyncio.timeout(30):
+            while len(failed) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    assert "No space left on device" in scalars.trouble and not writing.done()
+    async with asyncio.timeout(30):
+        while scalars.trouble:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+    history.close()
+    decided = [json.loads(line) for line in (home / "events.jsonl").read_text().splitlines()]
+    losses = {line["step"]: line["loss"] for line in decided if line["kind"] == "StepDecided"}
+    written = [step for _, step, values, _ in read_scalars(tmp_path / "board" / NAME) if "loss" in values]
+    assert written == sorted(losses)
+
+
+def test_a_dashboard_serves_also_if_it_cannot_write_for_tensorboard(tmp_path) -> None:
+    home, board = generated_home(tmp_path / "home", SMALL), tmp_path / "board"
+    board.write_text("a file, where a folder should be")
+    with dashboard(home, "--tensorboard", board) as shown:
+        run = shown.wait("/api/v1/run", lambda run: run["step"] and any("TensorBoard" in w for w in run["warnings"]))
+        assert str(board) not in str(run["warnings"]) and shown.process.poll() is None

@@ -77,6 +77,8 @@ class Store:
         self._work: list[tuple[Any, ...]] = []
         self._rows: list[tuple[str, tuple[Any, ...]]] = []
         self.inode = None if path is None else path.stat().st_ino
+        self.kept: tuple[Any, Any] | None = None
+        """The last result that took long, with what it depends on (history/series.py)."""
 
     # ------------------------------------------------------------ reading
 
@@ -86,6 +88,11 @@ class Store:
     def value(self, query: str, values: tuple[Any, ...] = ()) -> Any:
         row = self._base.execute(query, values).fetchone()
         return None if row is None else row[0]
+
+    @property
+    def changes(self) -> int:
+        """A number that grows with every row that this process writes."""
+        return self._base.total_changes
 
     def name(self, number: int) -> str:
         return _loaded(self.value("SELECT name FROM names WHERE id = ?", (number,)) or "")
