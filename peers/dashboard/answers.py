@@ -20,8 +20,8 @@ _MOST_BYTES = 16 << 20
 MOST_KEPT = 2_000
 """Answers that are kept. A small answer takes a kilobyte or two beyond its bytes, for its question above all."""
 _SETTLED_S = 120.0
-"""Seconds after which an answer about the past no longer changes. Until then, the logs of other machines, which are
-merged into it, may add to it.
+"""Seconds after which an answer about the past no longer changes, unless a log is added or all are read again. Until
+then, the logs of other machines, which are merged into it, may add to it.
 """
 
 _Key = tuple[str, Query, Access, str]
@@ -92,4 +92,4 @@ class Answers:
     def _tag(self, query: Query) -> str:
         at = query.at
         settled = at is not None and self._reader.caught_up and at < self._reader.last_at - _SETTLED_S
-        return "settled" if settled else self._reader.position
+        return f"settled {self._reader.edition}" if settled else self._reader.position

@@ -449,6 +449,38 @@ def test_a_log_that_goes_on_in_new_parts_is_not_read_twice(home: Path, database:
     assert rows(fresh)[0] == rows(again)[0] and same(fresh.now, again.now)
 
 
+def test_a_past_moment_is_read_on_in_a_new_part_of_the_log(home: Path, database: Path) -> None:
+    (home / "events.jsonl").unlink()
+    times = [NOON, NOON + 1, NOON + 86_400, NOON + 86_410]
+    ticks = iter([*times, NOON + 86_420])
+    log = EventLog(home / "events.jsonl", lambda: next(ticks), Rotation(1 << 20, daily=True))
+    log.append(ProcessStarted("coordinator", "C.0", "run", "1", None))
+    log.append(StateChanged("training", "x" * tail_module.HEAD_BYTES))
+    history = caught_up(History([home], database))
+    assert history.at(times[0] + 0.5).run.word == "starting"
+    edition = history.edition
+    log.append(StateChanged("paused", "the day after"))
+    assert len(parts_of(home / "events.jsonl")) == 1
+    log.append(StateChanged("waiting", "the day after"))
+    log.append(StateChanged("finished", "the day after"))
+    caught_up(history)
+    assert history.edition != edition
+    seen = [history.at(moment + 0.5).run.word for moment in times[1:]]
+    assert seen == ["training", "paused", "waiting"]
+
+
+def test_a_past_moment_includes_a_log_that_is_found_later(home: Path, database: Path) -> None:
+    history = caught_up(History([home], database))
+    early, late = (LINES[len(LINES) * share // 4]["at"] for share in (2, 3))
+    history.at(early)
+    trouble = {"at": early - 1, "kind": "OutOfMemory", "actor": LINES[0]["actor"], "what": "a seat's own log"}
+    start = {"at": early - 2, "kind": "ProcessStarted", "role": "peer", "actor": "A.1", "run": "ab", "version": "1"}
+    (home / "seats" / "b").mkdir(parents=True)
+    (home / "seats" / "b" / "events.jsonl").write_bytes(encoded([start, trouble]))
+    caught_up(history)
+    assert "a seat's own log" in [fault.reason for fault in history.at(late).faults.items]
+
+
 def test_a_clock_that_is_set_back_a_day_hides_nothing(home: Path, database: Path) -> None:
     """The parts of the log were ordered by time, and earlier times counted as told already, so that the dashboard stood
     still for a day.

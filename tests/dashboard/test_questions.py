@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 from pathlib import Path
@@ -73,6 +74,33 @@ def test_the_newest_answers_are_kept_and_no_more(tmp_path: Path) -> None:
         await reader.close()
 
     asyncio.run(scene())
+
+
+def test_an_answer_about_the_past_is_made_again_when_the_logs_are_read_again(tmp_path: Path) -> None:
+    log, made = tmp_path / "events.jsonl", []
+
+    def write(reason: str) -> None:
+        events = [{"at": at, "kind": "StateChanged", "state": "paused", "reason": reason * 200} for at in (1e9, 2e9)]
+        log.write_text("".join(json.dumps(event) + "\n" for event in events))
+
+    def run(history: History, query: Query) -> dict[str, Any]:
+        made.append(history.at(query.at or 0.0).run.reason[:1])
+        return {}
+
+    async def scene() -> None:
+        reader = Reader(lambda: History([tmp_path], tmp_path / "history.sqlite"), lambda: "")
+        await reader.open()
+        answers, question = Answers(reader, {"run": run}, {}), Query(at=1.5e9)
+        for reason in "ab":
+            write(reason)
+            while not reader.caught_up or reader.last_at != 2e9 or reader._held.now.run.reason[0] != reason:
+                await reader._in_thread(reader._look)
+            for _ in range(2):
+                await answers.body("run", question, Access.READ)
+        await reader.close()
+
+    asyncio.run(scene())
+    assert made == ["a", "b"], "once for each reading"
 
 
 def test_questions_that_wait_do_not_delay_the_end(tmp_path: Path) -> None:

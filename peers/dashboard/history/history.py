@@ -143,6 +143,13 @@ class History:
         return f"{self._life}-{self._taken}"
 
     @property
+    def edition(self) -> str:
+        """A text that changes whenever what was read about the past may have changed: all logs were read again, or a
+        log or a part of one was added.
+        """
+        return f"{self._life}-{len(self._logs.tails)}"
+
+    @property
     def progress(self) -> float:
         """The fraction of the logs' bytes that have been read; 1 if there are no logs."""
         read, size = self._logs.progress()
@@ -164,7 +171,12 @@ class History:
         if moment >= self._state.run.last_at:
             return self._state
         past = self._past
-        made = past is None or past.moment > moment or self._is_snapshot_between(past.moment, moment)
+        made = (
+            past is None
+            or past.moment > moment
+            or self._is_snapshot_between(past.moment, moment)
+            or past.logs.have_changed()  # otherwise a log's new part, or another log, would never be read
+        )
         if past is None or made:
             self._past = past = None  # two past states at once would need too much memory
             self._past = past = self._from_snapshot(moment)
