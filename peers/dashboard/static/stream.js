@@ -12,6 +12,8 @@ const { signal, effect } = tools;
 export const connection = signal("off");
 /** Counts what has arrived: who shows an answer that has no topic of its own asks anew when this has changed. */
 export const pulse = signal(0);
+/** The server's clock less the reader's, in seconds. */
+export const skew = signal(0);
 
 const wanted = new Map(); // topic → how many components want it
 const received = new Map(); // topic → signal of the newest data, null before the first
@@ -84,6 +86,9 @@ function open() {
   });
   source.addEventListener("snapshot", (event) => take(event, false));
   source.addEventListener("change", (event) => take(event, true));
+  source.addEventListener("ping", (event) => {
+    skew.value = JSON.parse(event.data).at - Date.now() / 1000;
+  });
   source.addEventListener("error", failed);
 }
 

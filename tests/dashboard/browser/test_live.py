@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,18 @@ def test_a_decided_step_appears_without_a_reload(page: Any, log: WatchedLog, ser
     page.get_by_text(step_text(log), exact=True).wait_for()
     page.locator(".tile", has_text="Training loss").get_by_text("1.234").wait_for()
     assert page.evaluate("window.untouched")
+
+
+def test_a_state_grows_older_while_nothing_is_logged(page: Any, tmp_path: Path) -> None:
+    """A coordinator that waits for peers may write nothing for hours."""
+    log = WatchedLog(tmp_path)
+    log.append("StateChanged", state="waiting", reason="stage 0 has no peer")
+    log.grow_older(7200)
+    with (tmp_path / "lock").open("w") as lock, dashboard(tmp_path) as served:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as the coordinator of a run that lives holds it
+        served.wait("/api/v1/run", lambda run: run["live"])
+        page.goto(served.address)
+        page.locator(".headline").get_by_text("for 2 h 00 min").wait_for()
 
 
 def test_a_hidden_page_closes_its_stream_and_catches_up(page: Any, log: WatchedLog, served: Dashboard) -> None:
