@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,6 +107,28 @@ def test_the_stream_is_dialled_again_after_a_restart(page: Any, log: WatchedLog)
     with dashboard(log.path.parent, "--address", f"127.0.0.1:{port}"):
         page.get_by_text(step_text(log), exact=True).wait_for(timeout=30_000)
         page.get_by_text("Connection lost, retrying").wait_for(state="detached")
+
+
+def test_a_silent_connection_is_told_and_dialled_again(page: Any, log: WatchedLog) -> None:
+    """As when the network drops everything: no connection is closed, and nothing comes."""
+    page.add_init_script(KEEP_SOURCES)
+    page.clock.install()
+    with dashboard(log.path.parent) as served:
+        page.goto(served.address)
+        page.get_by_text(step_text(log), exact=True).wait_for()
+        page.wait_for_timeout(300)  # until the parts of the page have all said what they want
+        dialled = page.evaluate("window.sources.length")
+        os.kill(served.process.pid, signal.SIGSTOP)
+        try:
+            for attempt in (1, 2):  # it stays lost until something comes
+                page.clock.fast_forward(46_000)
+                page.get_by_text("Connection lost, retrying").wait_for()
+                assert page.evaluate("window.sources.length") == dialled + attempt and page.evaluate(OPEN) == 1
+        finally:
+            os.kill(served.process.pid, signal.SIGCONT)
+        page.get_by_text("Connection lost, retrying").wait_for(state="detached")
+        log.decide()
+        page.get_by_text(step_text(log), exact=True).wait_for()
 
 
 def test_pages_share_one_stream(page: Any, log: WatchedLog, served: Dashboard) -> None:
