@@ -15,6 +15,7 @@ from peers.dashboard.query import Query
 from peers.dashboard.trace import chrome_trace
 from peers.fold import RunFacts, RunState, views
 from peers.fold.facts import facts_apart
+from peers.run.home import Home
 
 NAMES = (
     "run",
@@ -98,9 +99,9 @@ class Topics:
         return views.people_view(_state(history, query), self.facts, offset=query.offset, limit=query.limit)
 
     def checkpoints(self, history: History, query: Query) -> dict[str, Any]:
-        """All checkpoints. `here`: True if the files can be downloaded."""
+        """All checkpoints. `here`: True if the files can be downloaded, which is possible from the first home only."""
         answer = views.checkpoints_view(_state(history, query))
-        here = {version for home in self._homes for version in listed(home / "archive")}
+        here = set(listed(Home(self._homes[0]).archive))
         rows = [{**row, "here": row["version"] in here} for row in answer["checkpoints"]]
         return {**answer, "checkpoints": rows}
 

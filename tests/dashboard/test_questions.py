@@ -103,6 +103,38 @@ def test_an_answer_about_the_past_is_made_again_when_the_logs_are_read_again(tmp
     assert made == ["a", "b"], "once for each reading"
 
 
+def test_what_the_archive_holds_is_looked_up_again_for_a_past_moment_too(tmp_path: Path) -> None:
+    """The archive drops old versions. Only the first home's files can be downloaded."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for home, version in ((first, 3), (second, 4)):
+        (home / "archive" / f"{version:08d}").mkdir(parents=True)
+        (home / "archive" / f"{version:08d}" / "manifest.json").touch()
+    events = [{"at": 1e9, "kind": "CheckpointArchived", "version": version, "digests": ["a"]} for version in (3, 4)]
+    (first / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+
+    async def scene() -> None:
+        reader = Reader(lambda: History([first, second], tmp_path / "history.sqlite"), lambda: "")
+        await reader.open()
+        answers = Answers(reader, Topics([first, second]).by_name(), {"checkpoints": lambda _: {"exports": []}})
+
+        async def look() -> dict[int, bool]:
+            await reader._in_thread(reader._look)
+            assert reader.caught_up and reader.last_at == 2e9
+            body = await answers.body("checkpoints", Query(at=1.1e9), Access.READ)
+            return {row["version"]: row["here"] for row in json.loads(body.raw)["checkpoints"]}
+
+        with (first / "events.jsonl").open("a") as log:
+            log.write(json.dumps({"at": 2e9, "kind": "StateChanged", "state": "training", "reason": ""}) + "\n")
+        assert await look() == {3: True, 4: False}
+        (first / "archive" / "00000003" / "manifest.json").unlink()
+        with (first / "events.jsonl").open("a") as log:
+            log.write(json.dumps({"at": 2e9, "kind": "StateChanged", "state": "paused", "reason": ""}) + "\n")
+        assert await look() == {3: False, 4: False}
+        await reader.close()
+
+    asyncio.run(scene())
+
+
 def test_questions_that_wait_do_not_delay_the_end(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text(
         "".join(f'{{"at":{1000 + number},"kind":"RunPaused","reason":"x"}}\n' for number in range(50))
