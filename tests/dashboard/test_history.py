@@ -337,6 +337,36 @@ def test_over_its_limit_the_oldest_go_first(home: Path, database: Path):
     assert rows(history)[:3] == before[:3]  # a row a step, evaluation and fault stays
 
 
+def test_many_faults_leave_room_for_other_marks_and_for_early_ones(home: Path, database: Path) -> None:
+    """A run of a week in which a peer is slow in each step, and two are lost on the first day."""
+    lines = [{"at": NOON, "kind": "ProcessStarted", "role": "coordinator", "actor": "C.0", "run": "ab", "version": "1"}]
+
+    def tell(hours: float, kind: str, **fields: Any) -> None:
+        lines.append({"at": NOON + 3600 * hours, "kind": kind, **fields})
+
+    tell(0, "CoordinatorStarted", term=1, decided=-1)
+    tell(0, "PeerSeen", actor="A.1")
+    for step in range(600):
+        hours = 30 + 0.2 * step
+        if step % 10 == 0:
+            tell(hours, "Evaluated", version=step, loss=3.0, targets=5)
+        cost = {"microbatches": 1, "seconds": 2.0, "usual_s": 1.0, "tokens": 5, "reason": "it was slow"}
+        early = hours if step > 1 else 5.0 + step
+        tell(early, "FaultCosted", pass_id=f"1:{step}", step=step, actors=["A.1"], **cost)
+    lines.sort(key=lambda line: line["at"])
+    (home / "events.jsonl").write_bytes(encoded(lines))
+    history = caught_up(History([home], database))
+    marks = history.marks(*history.span, 400)
+    kinds = [mark["kind"] for mark in marks]
+    faults = [(mark["at"] - NOON) / 3600 for mark in marks if mark["kind"] == "fault"]
+    assert kinds.count("evaluation") == 60 and kinds.count("restart") == 1 and 200 < len(faults) <= 339
+    assert faults[:2] == [5.0, 6.0], "lonely ones stay"
+    assert max(later - before for before, later in itertools.pairwise(faults[2:])) < 1.0
+    assert [mark["at"] for mark in marks] == sorted(mark["at"] for mark in marks)
+    assert all(mark["id"] is not None and "it was slow" in mark["text"] for mark in marks if mark["kind"] == "fault")
+    assert len(history.marks(*history.span, 10)) <= 10 and len(history.marks(0, 1e18, 1000)) == 661
+
+
 @pytest.mark.parametrize("chunk", [1, 100, 3000])
 def test_lines_are_whole_however_they_are_read(home: Path, database: Path, monkeypatch: pytest.MonkeyPatch, chunk: int):
     monkeypatch.setattr(tail_module, "CHUNK_BYTES", chunk)

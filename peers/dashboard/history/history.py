@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from peers.dashboard.heap import trim
-from peers.dashboard.history import series, timeline
+from peers.dashboard.history import marks, series, timeline
 from peers.dashboard.history.logs import Logs
 from peers.dashboard.history.store import Store
 from peers.dashboard.history.tail import Line, line_at, record_of
 from peers.fold import RunState, apply_record
-from peers.fold.faults import FaultRecord
+from peers.fold.faults import MOST_FAULTS, FaultRecord
 from peers.fold.reading import Malformed, Record, step_of
 from peers.fold.snapshot import load
 from peers.fold.trouble import TROUBLE_KINDS, in_words
@@ -102,6 +102,8 @@ class History:
         before = self._taken
         for line in self._logs.take():
             self._take(line)
+            if self._state.faults.number - self._faults_written > MOST_FAULTS // 2:
+                self._write_faults()  # the state holds the newest ones only
             if self._taken % 64 == 63:
                 if time.monotonic() > until:
                     more = True
@@ -199,22 +201,8 @@ class History:
         return timeline.timeline(self._store, self._paths, first, last, offset, limit)
 
     def marks(self, start: float, end: float, most: int) -> list[dict[str, Any]]:
-        """Notable events in a span of time. If there are too many, faults are kept longest."""
-        found = [
-            {"at": at, "kind": kind, "text": text, "id": None}
-            for at, kind, text in self._store.rows(
-                "SELECT at, kind, text FROM marks WHERE at BETWEEN ? AND ? ORDER BY at DESC LIMIT ?", (start, end, most)
-            )
-        ]
-        faults = []
-        for number, raw in self._store.rows(
-            "SELECT id, fault FROM faults WHERE at BETWEEN ? AND ? ORDER BY at DESC LIMIT ?", (start, end, most)
-        ):
-            row = fault_row(load(FaultRecord, json.loads(raw)))
-            text = f"{row['name'] + ' ' if row['name'] else ''}{row['word']}: {row['reason']}"
-            faults.append({"at": row["at"], "kind": "fault", "text": text, "id": number})
-        kept = faults[:most] + found[: max(0, most - len(faults))]
-        return sorted(kept, key=lambda mark: mark["at"])
+        """Notable events in a span of time, oldest first. If there are too many, each kind is thinned out evenly."""
+        return marks.marks(self._store, start, end, most)
 
     def faults(self, offset: int = 0, limit: int = 200) -> list[dict[str, Any]]:
         """All faults so far, newest first."""
@@ -360,6 +348,8 @@ class History:
         self._past = None
         self._told: dict[int, FaultRecord] = {}
         """For each fault, the version of its entry that was written last."""
+        self._faults_written = 0
+        """Number of the faults that there were when they were written last."""
         self._snapshot_events = 0
         self._snapshot_after = 0.0
         self._commits = 0
@@ -490,6 +480,7 @@ class History:
                 self._store.add("INSERT OR REPLACE INTO faults VALUES (?, ?, ?, ?)", values)
             kept[fault.id] = told
         self._told = kept
+        self._faults_written = self._state.faults.number
 
     def _snapshot(self) -> None:
         """Take a snapshot, if following has taken long enough since the last one."""
