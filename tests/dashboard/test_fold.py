@@ -333,6 +333,23 @@ def test_in_a_finished_run_that_goes_on_a_lost_peer_is_lost_and_one_that_left_ha
     assert words == {"a.1": "left", "b.1": "left", "c.1": "left", "d.1": "left", "e.1": "lost"}
 
 
+def test_a_run_that_is_extended_forgets_the_links_of_processes_that_have_ended() -> None:
+    """After the end of a run, the links stay as they were then, until the run goes on."""
+    story = Story().steps(0, 0)
+    for start in (1, 2, 3):
+        for sender, receiver in (("a", "c"), ("c", "a")):
+            link = {"other": f"{receiver}.{start}", "rate": 1e6, "sent": {"forward": 1000}}
+            story.tell(e.PeerWorked(f"{sender}.{start}", 0, f"1:{start}", {"forward": 1.0}, [], links=[link]))
+        story.tell(e.RunFinished(start, "all steps are decided")).tell(e.PeerLost(f"c.{start}", 1, "the run is over"))
+        story.tell(e.ProcessStarted("coordinator", "k.0", "f" * 64, "0.1.0"), e.CoordinatorStarted(1, start))
+        for actor, stage in (("a", 0), ("c", 1)):
+            story.tell(e.PeerSeen(f"{actor}.{start + 1}"), e.PeerJoined(f"{actor}.{start + 1}", stage, "it came"))
+        assert views.links_view(story.state)["total"] == story.state.links.number == 2
+        story.open(start + 1)
+        assert views.links_view(story.state)["total"] == story.state.links.number == 0
+    assert views.run_view(story.state)["bytes"]["sent"] == 6000, "the totals stay"
+
+
 @pytest.mark.parametrize("back", [e.RolledBack(2, 3, "it diverged"), e.CoordinatorStarted(2, 2)])
 def test_the_results_of_a_void_version_are_forgotten(back: e.Event) -> None:
     story = Story().steps(0, 5)
