@@ -20,8 +20,8 @@ _MOST_BYTES = 16 << 20
 MOST_KEPT = 2_000
 """Answers that are kept. A small answer takes a kilobyte or two beyond its bytes, for its question above all."""
 _SETTLED_S = 120.0
-"""Seconds after which an answer about the past no longer changes. Until then, the logs of other machines, which are
-merged into it, may add to it.
+"""Seconds after which an answer about the past no longer changes, unless a log is added or all are read again. Until
+then, the logs of other machines, which are merged into it, may add to it.
 """
 
 _Key = tuple[str, Query, Access, str]
@@ -47,7 +47,7 @@ class Answers:
 
     async def body(self, topic: str, query: Query, access: Access) -> Body:
         """The answer as bytes. Raises Denied."""
-        key = (topic, query, access, self._tag(query))
+        key = (topic, query, access, self._tag(topic, query))
         if (kept := self._kept.pop(key, None)) is not None:
             self._kept[key] = kept
             return kept
@@ -89,7 +89,8 @@ class Answers:
             oldest = next(iter(self._kept))
             self._kept_bytes -= self._kept.pop(oldest).size
 
-    def _tag(self, query: Query) -> str:
+    def _tag(self, topic: str, query: Query) -> str:
         at = query.at
-        settled = at is not None and self._reader.caught_up and at < self._reader.last_at - _SETTLED_S
-        return "settled" if settled else self._reader.position
+        logged = topic not in self._additions  # the other facts may change, whatever moment is asked about
+        settled = logged and at is not None and self._reader.caught_up and at < self._reader.last_at - _SETTLED_S
+        return f"settled {self._reader.edition}" if settled else self._reader.position

@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ _BACKLOG = 128
 _CHANCE_TO_FINISH_S = 2
 _MOST_HEAD = 16_384
 _LONGEST_REASON = 200
+_TICK_S = 10.0
+"""Seconds after which the numbers that depend on the time are computed again, if nothing was logged."""
 STREAMED_SAMPLES = 3
 """As many as the Run page shows."""
 
@@ -169,16 +172,20 @@ def listen(place: Place) -> socket.socket:
 
 def _parts(options: DashboardOptions, database: Path, connections: Connections, gate: Gate) -> Parts:
     home = Home(options.homes[0])
-    control, exports, topics = Control(home), Exports(home), Topics(options.homes)
+    control, exports, topics = Control(home), Exports(home), Topics(options.homes, lambda: goes_on())
     occupied = [Home(path) for path in options.homes]
 
     def live() -> bool:
         return any(each.occupant() is not None for each in occupied)
 
+    def goes_on() -> bool:
+        return bool(facts["live"] and not facts["cut_off"] and reader.caught_up)
+
     def circumstances() -> str:
         unwritten = "" if scalars is None else scalars.trouble
         facts.update(live=live(), cut_off=_cut_off(home), unwritten=unwritten)
-        return f"{facts['live']} {facts['cut_off']} {unwritten} {control.there} {exports.revision}"
+        tick = int(time.time() / _TICK_S) if goes_on() else 0  # in a standstill, the goodput changes without events
+        return f"{facts['live']} {facts['cut_off']} {unwritten} {control.there} {exports.revision} {tick}"
 
     def about_run(answer: dict[str, Any]) -> dict[str, Any]:
         reading = [] if reader.caught_up else ["the logs are still being read, so this is an earlier state"]

@@ -41,6 +41,8 @@ class Reader:
         self._ends = False
         self.position = ""
         """Identifies the state of the history and the circumstances; it changes whenever something is new."""
+        self.edition = ""
+        """Identifies what is known of the past, as `History.edition`."""
         self.last_at = 0.0
         """Unix seconds of the last event."""
         self.caught_up = False
@@ -107,6 +109,7 @@ class Reader:
         began = time.thread_time()
         self.caught_up = not self._held.follow()
         self.last_at = self._held.now.run.last_at
+        self.edition = self._held.edition
         position = f"{self._held.position} {self._circumstances()}"
         if position != self.position:
             self.position = position

@@ -87,7 +87,8 @@ class Run(_Answer):
     ideal_tokens_per_second: float | None
     efficiency: float | None
     goodput: dict[str, float | None] = Field(
-        description="Goodput over the last minute and hour, by seconds, and over `all` of the run"
+        description="Goodput over the last minute and hour until now, by seconds, and over `all` of the run. What is "
+        "done of the open step counts."
     )
     bytes: Sent
     peers: int

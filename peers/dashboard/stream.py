@@ -190,12 +190,12 @@ class _Viewer:
             hub._topics[name].viewers += 1
         try:
             await hub._bring_up_to_date(self._seen)
-            yield self._packed(b"retry: 3000\n\n")
+            yield self._packed(b"retry: 3000\n\n" + _ping())
             while self._may_go_on():
                 message, change = self._message()
                 if not message:
                     await self._wait()
-                    message = b": ping\n\n" if not self._behind() else b""
+                    message = b"" if self._behind() and hub._clock() >= self._not_before else _ping()
                 if message and self._may_go_on():
                     sent = self._packed(message)
                     if change:
@@ -220,7 +220,7 @@ class _Viewer:
         pause = self._not_before - self._hub._clock()
         if pause > 0:
             await asyncio.sleep(min(pause, _PING_EVERY_S))
-            if self._behind():
+            if self._behind() or pause > _PING_EVERY_S:
                 return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PING_EVERY_S):
@@ -263,6 +263,11 @@ class _Viewer:
             return message
         packed: bytes = self._packer.compress(message) + self._packer.flush(zlib.Z_SYNC_FLUSH)
         return packed
+
+
+def _ping() -> bytes:
+    """An event that tells the page that the connection still works, and this server's time."""
+    return b'event: ping\ndata: {"at":%.1f}\n\n' % time.time()
 
 
 class _Stream(EventSourceResponse):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from peers.dashboard.query import Query
 from peers.dashboard.trace import chrome_trace
 from peers.fold import RunFacts, RunState, views
 from peers.fold.facts import facts_apart
+from peers.run.home import Home
 
 NAMES = (
     "run",
@@ -38,10 +39,14 @@ LOOK_S = 2.0
 
 
 class Topics:
-    """The topics of one dashboard. `homes`: the manifest and the archive are read from the first coordinator's home."""
+    """The topics of one dashboard. `homes`: the manifest and the archive are read from the first coordinator's home.
+    `goes_on`: returns True while a process writes the logs and all of them have been read, so that what they lack has
+    not happened.
+    """
 
-    def __init__(self, homes: Sequence[Path]) -> None:
+    def __init__(self, homes: Sequence[Path], goes_on: Callable[[], bool] = lambda: False) -> None:
         self._homes = homes
+        self._goes_on = goes_on
         self._facts: RunFacts | None = None
         self._look_at = 0.0
         """Monotonic seconds at which the manifest is looked for again."""
@@ -57,7 +62,9 @@ class Topics:
         return self._facts
 
     def run(self, history: History, query: Query) -> dict[str, Any]:
-        return views.run_view(_state(history, query), self.facts, warnings=history.warnings)
+        now = max(time.time(), history.span[1]) if self._goes_on() else history.span[1]
+        at = now if query.at is None else min(now, query.at)
+        return views.run_view(_state(history, query), self.facts, at, warnings=history.warnings)
 
     def pipeline(self, history: History, query: Query) -> dict[str, Any]:
         return views.pipeline_view(_state(history, query), self.facts, offset=query.offset, limit=query.limit)
@@ -92,9 +99,9 @@ class Topics:
         return views.people_view(_state(history, query), self.facts, offset=query.offset, limit=query.limit)
 
     def checkpoints(self, history: History, query: Query) -> dict[str, Any]:
-        """All checkpoints. `here`: True if the files can be downloaded."""
+        """All checkpoints. `here`: True if the files can be downloaded, which is possible from the first home only."""
         answer = views.checkpoints_view(_state(history, query))
-        here = {version for home in self._homes for version in listed(home / "archive")}
+        here = set(listed(Home(self._homes[0]).archive))
         rows = [{**row, "here": row["version"] in here} for row in answer["checkpoints"]]
         return {**answer, "checkpoints": rows}
 

@@ -67,7 +67,9 @@ class Faults:
     waiting_since: float | None = None
     waiting_for: str = ""
     back: int = 0
-    """Id of the open restart or failover. It ends with the next training pass. 0: there is none."""
+    """Id of the open restart or failover. It ends with the next pass, when the run stops on purpose, or when the next
+    restart or failover begins. 0: there is none.
+    """
     led: str = ""
     """The coordinator that led before."""
     usual: list[float] = field(default_factory=list)
@@ -128,28 +130,30 @@ class Faults:
             self.waiting_since = at
         self.waiting_for = reason
 
-    def deliberate(self) -> None:
+    def deliberate(self, at: float) -> None:
         """Record that the run waits on purpose: a pause was ordered, or the run is over. So no incident causes the
         wait.
         """
         self.waiting_since = None
+        self._end_absence(at)
 
     def resumed(self, state: RunState, kind: str, at: float) -> None:
         """Record that a pass has opened."""
         since, self.waiting_since = self.waiting_since, None
-        back, self.back = self.get(self.back), 0
-        if back is not None:
-            back.recovered_at = at
-            self.charge(back, max(0.0, at - back.at), self._tokens(at - back.at))
-        elif since is not None and at > since and not (state.run.told and self.pending):
+        if self._end_absence(at):
+            return
+        if since is not None and at > since and not (state.run.told and self.pending):
             # otherwise a loss came before this wait; that loss began earlier, and its cost is reported with the step
             reason, step = self.waiting_for, state.run.step + 1
             fault = self.add(state, FaultRecord(0, since, "waiting", "", None, step, "", reason, recovered_at=at))
             self.charge(fault, at - since, self._tokens(at - since))
 
     def coordinator_back(self, state: RunState, actor: str, at: float, last_at: float, died: bool) -> None:
-        """The leading or only coordinator has started again. `died`: True if it had not reported that it stops."""
+        """The leading or only coordinator has started again. `last_at`: the time of its last event before. `died`: True
+        if it had not reported that it stops.
+        """
         self.waiting_since = None
+        self._end_absence(last_at)
         if died and state.run.step >= 0 and not state.run.finished:
             reason = f"the coordinator died, and was away for {max(0.0, at - last_at):.0f} s"
             self.back = self.add(state, FaultRecord(0, last_at, "restart", "", None, state.run.step + 1, "", reason)).id
@@ -160,8 +164,18 @@ class Faults:
             return
         old = state.run.coordinators.get(led)
         since = min(at, old.last_at) if old is not None else at
+        self._end_absence(since)
         reason = f"coordinator {led} no longer leads: {actor} leads"
         self.back = self.add(state, FaultRecord(0, since, "failover", "", None, state.run.step + 1, "", reason)).id
+
+    def _end_absence(self, at: float) -> bool:
+        """End the open restart or failover, and charge it. False: there is none."""
+        back, self.back = self.get(self.back), 0
+        if back is None:
+            return False
+        back.recovered_at = max(back.at, at)
+        self.charge(back, back.recovered_at - back.at, self._tokens(at - back.at))
+        return True
 
     def _tokens(self, seconds: float) -> int:
         return int(statistics.median(self.usual) * max(0.0, seconds)) if self.usual else 0

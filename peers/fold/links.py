@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,11 @@ class Links:
         reports.
         """
         self.number -= len(self.pairs.pop(actor, ()))
+
+    def keep(self, present: Container[str]) -> None:
+        """Forget the links of all processes but these. After the end of a run its links stay, until it goes on."""
+        for actor in [actor for actor in self.pairs if actor not in present]:
+            self.forget(actor)
 
 
 def told(state: RunState, sender: str, links: list[Any]) -> dict[str, int]:

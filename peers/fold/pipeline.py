@@ -123,6 +123,7 @@ def pass_opened(state: RunState, record: Record, at: float, source: str) -> None
     if kind == "train":
         pipeline.microbatches = microbatches or pipeline.microbatches
         state.work.opened(pass_id, step, at)
+        state.links.keep(state.members.here)
         for stage in pipeline.stages:
             _takes_part(state, stage.roster)
         if all(stage.number < 0 for stage in pipeline.stages):  # an older log, which reports no tables

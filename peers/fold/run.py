@@ -184,7 +184,7 @@ def state_changed(state: RunState, record: Record, at: float, source: str) -> No
     if source == run.source:
         run.doing = f"{word}: {reason}" if reason else word
     if word in ("paused", "finished"):
-        state.faults.deliberate()
+        state.faults.deliberate(at)
 
 
 def leadership_taken(state: RunState, record: Record, at: float, source: str) -> None:
@@ -275,7 +275,7 @@ def run_finished(state: RunState, record: Record, at: float, source: str) -> Non
     run.finished, run.finished_at = True, at
     run.seems("finished", reason, at)
     state.pipeline.decided()
-    state.faults.deliberate()
+    state.faults.deliberate(at)
     if source == run.source:
         run.doing = f"finished after step {step + 1}: {reason}"
 

@@ -17,8 +17,10 @@ from peers.fold.run import Run
 from peers.fold.samples import Results
 from peers.fold.work import Work
 
-FORMAT = 6
-"""The format of the lines. It is raised when fields change. Snapshots of another format are made again from the log."""
+FORMAT = 7
+"""The format of the lines. It is raised when fields change, or what is computed for them. Snapshots of another format
+are made again from the log.
+"""
 
 
 @dataclass(slots=True)

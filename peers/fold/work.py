@@ -11,6 +11,7 @@ from peers.fold.links import add, told
 from peers.fold.members import USAGE_KEYS, own_report
 from peers.fold.packed import Packed
 from peers.fold.reading import MOST_STAGES, Malformed, Record, a_count, a_number
+from peers.fold.window import Window
 
 if TYPE_CHECKING:
     from peers.fold.state import RunState
@@ -46,51 +47,6 @@ class Step:
 
 
 @dataclass(slots=True)
-class Window:
-    """The tokens that were processed and the tokens that could have been, in the last `most` buckets of `width`
-    seconds.
-    """
-
-    width: float
-    most: int
-    buckets: list[list[float]] = field(default_factory=list)
-    """For each bucket: its number (start ÷ width), processed and possible tokens. Oldest first."""
-
-    def add(self, start: float, end: float, done: float, possible: float) -> None:
-        """Add an amount of processed and possible tokens, spread evenly over the time from `start` to `end`."""
-        last = int(end // self.width)
-        first = max(int(start // self.width), last - self.most)
-        length = end - start
-        for number in range(first, last + 1):
-            inside = min(end, (number + 1) * self.width) - max(start, number * self.width)
-            part = inside / length if length > 0 else float(number == last)
-            bucket = self._bucket(number)
-            if bucket is not None:
-                bucket[1] += done * part
-                bucket[2] += possible * part
-
-    def goodput(self) -> float | None:
-        """The fraction of the possible tokens that were processed. None: none were possible."""
-        done = max(0.0, sum(bucket[1] for bucket in self.buckets))
-        possible = sum(bucket[2] for bucket in self.buckets)
-        return done / possible if possible > 0 else None
-
-    def _bucket(self, number: int) -> list[float] | None:
-        buckets = self.buckets
-        if not buckets or number > buckets[-1][0]:
-            buckets.append([number, 0.0, 0.0])
-            while buckets[0][0] <= number - self.most:
-                del buckets[0]
-            return buckets[-1]
-        for bucket in reversed(buckets):
-            if bucket[0] == number:
-                return bucket
-            if bucket[0] < number:
-                break
-        return None  # the bucket is before the window, or its amount is too small to matter
-
-
-@dataclass(slots=True)
 class Work:
     steps: list[Step] = field(default_factory=list)
     tokens: int = 0
@@ -122,14 +78,23 @@ class Work:
 
     def spend(self, state: RunState, at: float) -> None:
         """Account for the time until `at`, at the current rates."""
-        since, ideal = self.possible_since, ideal_rate(state)
-        self.possible_since = at if ideal is not None or since is not None else None
-        if since is None or ideal is None or at <= since or state.run.word in IDLE:
+        since, possible = self.possible_since, self.unspent(state, at)
+        if since is None:
+            self.possible_since = at if ideal_rate(state) is not None else None
             return
-        possible = ideal * (at - since)
+        self.possible_since = at
+        if not possible:
+            return
         self.possible += possible
         self.minute.add(since, at, 0.0, possible)
         self.hour.add(since, at, 0.0, possible)
+
+    def unspent(self, state: RunState, at: float) -> float:
+        """Tokens that could have been processed until `at`, at the current rates, and are not in `possible` yet."""
+        since, ideal = self.possible_since, ideal_rate(state)
+        if since is None or ideal is None or at <= since or state.run.word in IDLE:
+            return 0.0
+        return ideal * (at - since)
 
     def fill(self, state: RunState, decided: int) -> None:
         """Accept the reports up to step `decided`, whichever coordinator sent them. No other reports about these steps

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 from served_dashboard import Dashboard, dashboard, generated_home
+from watched_log import WatchedLog
 
 from peers.dashboard.openapi import OPERATIONS
 
@@ -100,6 +103,39 @@ def test_metrics_are_few_and_by_stage(shown: Dashboard) -> None:
     assert 'swarm_peer_stage_peers{stage="1"} 4.0' in text
     assert len(text.splitlines()) < 200
     assert all(peer["peer"] not in text for peer in shown.get("/api/v1/peers")["peers"])
+
+
+def goodput(shown: Dashboard, at: float | None = None) -> dict[str, float | None]:
+    found: dict[str, float | None] = shown.get("/api/v1/run" + (f"?at={at}" if at else ""))["goodput"]
+    return found
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_the_goodput_is_that_until_now_if_the_run_lives(tmp_path: Path, lives: bool) -> None:
+    """The log ends in an open step, two hours ago."""
+    WatchedLog(tmp_path).grow_older(7200)
+    with (tmp_path / "lock").open("w") as lock:
+        if lives:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # as the coordinator of a run that lives holds it
+        with dashboard(tmp_path) as shown:
+            run = shown.wait("/api/v1/run", lambda run: not run["warnings"] and run["live"] == lives)
+            first, last = (goodput(shown, run["last_at"] + later) for later in (0, 7000))
+            told = shown.ask("/metrics").body.decode()
+            assert first["60"] and first["60"] > 0.3
+            if lives:
+                assert goodput(shown)["60"] == last["60"] == 0 and 'swarm_peer_goodput{window="60"} 0.0' in told
+            else:
+                assert goodput(shown) == last == first and 'swarm_peer_goodput{window="60"} 0.0' not in told
+
+
+def test_the_goodput_falls_though_nothing_is_logged(tmp_path: Path) -> None:
+    WatchedLog(tmp_path)
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with dashboard(tmp_path) as shown:
+            before = shown.wait("/api/v1/run", lambda run: not run["warnings"] and run["live"])
+            after = shown.wait("/api/v1/run", lambda run: run["goodput"]["60"] < before["goodput"]["60"] - 0.05)
+            assert after["last_at"] == before["last_at"]
 
 
 def test_nothing_else_is_served(shown: Dashboard) -> None:

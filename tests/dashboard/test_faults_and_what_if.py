@@ -152,6 +152,59 @@ def test_a_coordinator_that_died_cost_the_time_until_the_next_step():
     assert stopped.faults == []
 
 
+def restarted(story: Story) -> Story:
+    return story.tell(e.ProcessStarted("coordinator", "k.0", "f" * 64, "0.1.0"), e.CoordinatorStarted(2, 3))
+
+
+def test_a_coordinator_that_dies_again_and_again_costs_the_whole_time() -> None:
+    story = Story().steps(0, 3)
+    for _ in range(6):
+        restarted(story.wait(600)).wait(10)
+        story.tell(e.PeerSeen("a.1"))
+    story.open(4, term=2)
+    assert [fault["kind"] for fault in story.faults] == ["restart"] * 6
+    assert [fault["seconds"] for fault in story.faults] == [610.0] * 6
+    assert all(fault["recovered_at"] == fault["at"] + 610 and fault["costed"] for fault in story.faults)
+    assert story.lost == {"seconds": 3660.0, "tokens": 732_000}
+
+
+def test_a_leader_that_dies_before_its_first_step_costs_its_time_too() -> None:
+    state = RunState()
+
+    def tell(at: float, actor: str, *events: e.Event) -> None:
+        for event in events:
+            apply(state, event, at, f"coordinator/{actor}")
+
+    for actor in ("k.0", "l.0", "m.0"):
+        tell(0.0, actor, e.ProcessStarted("coordinator", actor, "f" * 64, "0.1.0"))
+    tell(1.0, "k.0", e.LeadershipTaken("k.0", 1, 2, 3), e.CoordinatorStarted(1, -1))
+    tell(2.0, "k.0", e.PassOpened("1:0", "train", [1], 4))
+    tell(6.0, "k.0", e.StepDecided(1, 0, 1.0, 5.0, 1.0, 800, [], []))
+    tell(20.0, "l.0", e.LeadershipTaken("l.0", 2, 2, 3), e.CoordinatorStarted(2, 0))
+    tell(40.0, "m.0", e.LeadershipTaken("m.0", 3, 2, 3), e.CoordinatorStarted(3, 0))
+    tell(44.0, "m.0", e.PassOpened("3:1", "train", [1], 4))
+    found = [(row["kind"], row["at"], row["seconds"]) for row in views.faults_view(state)["faults"]]
+    assert found == [("failover", 20.0, 24.0), ("failover", 6.0, 14.0)]
+
+
+@pytest.mark.parametrize("how", ["paused", "stopped", "finished"])
+def test_a_coordinators_death_does_not_cost_the_time_of_a_later_pause(how: str) -> None:
+    story = restarted(Story().steps(0, 3).wait(30)).wait(5)
+    if how == "paused":
+        story.tell(e.StateChanged("paused", "by Ann: moving"))
+    elif how == "stopped":
+        story.tell(e.ProcessStopped("Ctrl-C"))
+    else:
+        story.tell(e.RunFinished(3, "the organiser ended it"))
+    story.wait(1000)
+    if how == "stopped":
+        restarted(story)
+    if how != "finished":
+        story.open(4, term=2)
+    (fault,) = story.faults
+    assert (fault["kind"], fault["seconds"], fault["recovered_at"]) == ("restart", 35.0, fault["at"] + 35)
+
+
 def test_a_run_that_diverges_and_a_peer_without_memory_are_faults():
     story = Story().steps(0, 4).tell(e.RunDiverged(3, "3 steps in a row were skipped", 2, 0.5))
     story.tell(e.OutOfMemory("one.1", "Forward at microbatch 2: none", 6, 3, False))

@@ -270,6 +270,60 @@ def test_the_goodput_leaves_out_the_first_step_in_every_window() -> None:
     assert views.run_view(story.state)["goodput"] == pytest.approx({"60": 1.0, "3600": 1.0, "all": 1.0})
 
 
+def goodput(story: Story, after: float = 0.0) -> dict[str, float | None]:
+    found: dict[str, float | None] = views.run_view(story.state, now=story.at + after)["goodput"]
+    return found
+
+
+def progress(step: int, done: int) -> e.PassProgress:
+    return e.PassProgress(f"1:{step}", [[done, done, 8]] * 2)
+
+
+@pytest.mark.parametrize("reports", [True, False])
+def test_the_goodput_falls_during_a_standstill(reports: bool) -> None:
+    """200 tokens/s are possible, and each step trains 800 in 4 s."""
+    story = Story().steps(0, 30).open(31).wait(1).tell(progress(31, 1))
+    before, lines = goodput(story), list(story.state.to_lines())
+    assert before["60"] == pytest.approx(1.0, rel=0.05)
+    if reports:
+        for _ in range(360):
+            story.wait(10).tell(progress(31, 1))
+        assert goodput(story)["60"] == pytest.approx(0.0, abs=0.01)
+    else:
+        found = [goodput(story, after)["60"] for after in (0, 20, 40, 3600)]
+        assert found == [pytest.approx(share, abs=0.12) for share in (1.0, 2 / 3, 1 / 3, 0.0)]
+        assert goodput(story, 3600)["3600"] < 0.1 and goodput(story, 3600)["all"] == pytest.approx(4 / 124, abs=0.01)
+        assert list(story.state.to_lines()) == lines, "a question changes nothing"
+
+
+def test_the_goodput_includes_what_is_done_of_a_long_step() -> None:
+    story = Story().tell(e.TableChanged("1:0", 0, 0, ["a.1"], [1.0], [0.04], "opens"))  # 200 s for a step
+    for step in range(3):
+        story.open(step).wait(200).decide(step)
+    story.open(3)
+    for done in range(1, 8):
+        story.wait(25).tell(progress(3, done))
+        assert goodput(story)["60"] == pytest.approx(1.0, rel=0.1)
+    story.wait(25).decide(3)
+    assert goodput(story)["60"] == pytest.approx(1.0, rel=0.1)
+
+
+@pytest.mark.parametrize("idle", ["paused", "stage 0 has no peer"])
+def test_there_is_no_goodput_while_nothing_is_possible(idle: str) -> None:
+    story = Story().steps(0, 9)
+    if idle == "paused":
+        story.tell(e.StateChanged("paused", "by Ann"))
+    else:
+        story.tell(e.PeerLost("a.1", 0, "broke"), e.TableChanged("1:9", 0, 1, [], [], [], "they left"))
+    found = goodput(story, 120)
+    assert found["60"] is None and found["3600"] == pytest.approx(1.0, rel=0.05)
+
+
+def test_the_last_minute_of_a_finished_run_is_that_before_its_end() -> None:
+    story = Story().steps(0, 9).tell(e.RunFinished(9, "all steps are decided, applied and archived"))
+    assert goodput(story, 3600)["60"] == goodput(story)["60"] == pytest.approx(1.0, rel=0.05)
+
+
 def test_in_a_finished_run_that_goes_on_a_lost_peer_is_lost_and_one_that_left_has_left() -> None:
     story = Story().steps(0, 0).tell(e.RunFinished(0, "all steps are decided, applied and archived")).wait(1)
     story.tell(e.PeerGone("a.1", "the run is over: its connection broke"), e.ProcessStopped("the run is finished"))
@@ -277,6 +331,23 @@ def test_in_a_finished_run_that_goes_on_a_lost_peer_is_lost_and_one_that_left_ha
     story.tell(e.PeerSeen("e.1"), e.PeerJoined("e.1", 0, "it came")).wait(9).tell(e.PeerLost("e.1", 0, "broke"))
     words = {row["actor"]: row["word"] for row in views.peers_view(story.state)["peers"]}
     assert words == {"a.1": "left", "b.1": "left", "c.1": "left", "d.1": "left", "e.1": "lost"}
+
+
+def test_a_run_that_is_extended_forgets_the_links_of_processes_that_have_ended() -> None:
+    """After the end of a run, the links stay as they were then, until the run goes on."""
+    story = Story().steps(0, 0)
+    for start in (1, 2, 3):
+        for sender, receiver in (("a", "c"), ("c", "a")):
+            link = {"other": f"{receiver}.{start}", "rate": 1e6, "sent": {"forward": 1000}}
+            story.tell(e.PeerWorked(f"{sender}.{start}", 0, f"1:{start}", {"forward": 1.0}, [], links=[link]))
+        story.tell(e.RunFinished(start, "all steps are decided")).tell(e.PeerLost(f"c.{start}", 1, "the run is over"))
+        story.tell(e.ProcessStarted("coordinator", "k.0", "f" * 64, "0.1.0"), e.CoordinatorStarted(1, start))
+        for actor, stage in (("a", 0), ("c", 1)):
+            story.tell(e.PeerSeen(f"{actor}.{start + 1}"), e.PeerJoined(f"{actor}.{start + 1}", stage, "it came"))
+        assert views.links_view(story.state)["total"] == story.state.links.number == 2
+        story.open(start + 1)
+        assert views.links_view(story.state)["total"] == story.state.links.number == 0
+    assert views.run_view(story.state)["bytes"]["sent"] == 6000, "the totals stay"
 
 
 @pytest.mark.parametrize("back", [e.RolledBack(2, 3, "it diverged"), e.CoordinatorStarted(2, 2)])

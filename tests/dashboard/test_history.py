@@ -352,6 +352,36 @@ def test_over_its_limit_the_oldest_go_first(home: Path, database: Path):
     assert rows(history)[:3] == before[:3]  # a row a step, evaluation and fault stays
 
 
+def test_many_faults_leave_room_for_other_marks_and_for_early_ones(home: Path, database: Path) -> None:
+    """A run of a week in which a peer is slow in each step, and two are lost on the first day."""
+    lines = [{"at": NOON, "kind": "ProcessStarted", "role": "coordinator", "actor": "C.0", "run": "ab", "version": "1"}]
+
+    def tell(hours: float, kind: str, **fields: Any) -> None:
+        lines.append({"at": NOON + 3600 * hours, "kind": kind, **fields})
+
+    tell(0, "CoordinatorStarted", term=1, decided=-1)
+    tell(0, "PeerSeen", actor="A.1")
+    for step in range(600):
+        hours = 30 + 0.2 * step
+        if step % 10 == 0:
+            tell(hours, "Evaluated", version=step, loss=3.0, targets=5)
+        cost = {"microbatches": 1, "seconds": 2.0, "usual_s": 1.0, "tokens": 5, "reason": "it was slow"}
+        early = hours if step > 1 else 5.0 + step
+        tell(early, "FaultCosted", pass_id=f"1:{step}", step=step, actors=["A.1"], **cost)
+    lines.sort(key=lambda line: line["at"])
+    (home / "events.jsonl").write_bytes(encoded(lines))
+    history = caught_up(History([home], database))
+    marks = history.marks(*history.span, 400)
+    kinds = [mark["kind"] for mark in marks]
+    faults = [(mark["at"] - NOON) / 3600 for mark in marks if mark["kind"] == "fault"]
+    assert kinds.count("evaluation") == 60 and kinds.count("restart") == 1 and 200 < len(faults) <= 339
+    assert faults[:2] == [5.0, 6.0], "lonely ones stay"
+    assert max(later - before for before, later in itertools.pairwise(faults[2:])) < 1.0
+    assert [mark["at"] for mark in marks] == sorted(mark["at"] for mark in marks)
+    assert all(mark["id"] is not None and "it was slow" in mark["text"] for mark in marks if mark["kind"] == "fault")
+    assert len(history.marks(*history.span, 10)) <= 10 and len(history.marks(0, 1e18, 1000)) == 661
+
+
 @pytest.mark.parametrize("chunk", [1, 100, 3000])
 def test_lines_are_whole_however_they_are_read(home: Path, database: Path, monkeypatch: pytest.MonkeyPatch, chunk: int):
     monkeypatch.setattr(tail_module, "CHUNK_BYTES", chunk)
@@ -462,6 +492,38 @@ def test_a_log_that_goes_on_in_new_parts_is_not_read_twice(home: Path, database:
     assert again.at(past).run.step == folded([line for line in whole if line["at"] <= past]).run.step
     fresh = caught_up(History([home], database.with_name("fresh.sqlite")))
     assert rows(fresh)[0] == rows(again)[0] and same(fresh.now, again.now)
+
+
+def test_a_past_moment_is_read_on_in_a_new_part_of_the_log(home: Path, database: Path) -> None:
+    (home / "events.jsonl").unlink()
+    times = [NOON, NOON + 1, NOON + 86_400, NOON + 86_410]
+    ticks = iter([*times, NOON + 86_420])
+    log = EventLog(home / "events.jsonl", lambda: next(ticks), Rotation(1 << 20, daily=True))
+    log.append(ProcessStarted("coordinator", "C.0", "run", "1", None))
+    log.append(StateChanged("training", "x" * tail_module.HEAD_BYTES))
+    history = caught_up(History([home], database))
+    assert history.at(times[0] + 0.5).run.word == "starting"
+    edition = history.edition
+    log.append(StateChanged("paused", "the day after"))
+    assert len(parts_of(home / "events.jsonl")) == 1
+    log.append(StateChanged("waiting", "the day after"))
+    log.append(StateChanged("finished", "the day after"))
+    caught_up(history)
+    assert history.edition != edition
+    seen = [history.at(moment + 0.5).run.word for moment in times[1:]]
+    assert seen == ["training", "paused", "waiting"]
+
+
+def test_a_past_moment_includes_a_log_that_is_found_later(home: Path, database: Path) -> None:
+    history = caught_up(History([home], database))
+    early, late = (LINES[len(LINES) * share // 4]["at"] for share in (2, 3))
+    history.at(early)
+    trouble = {"at": early - 1, "kind": "OutOfMemory", "actor": LINES[0]["actor"], "what": "a seat's own log"}
+    start = {"at": early - 2, "kind": "ProcessStarted", "role": "peer", "actor": "A.1", "run": "ab", "version": "1"}
+    (home / "seats" / "b").mkdir(parents=True)
+    (home / "seats" / "b" / "events.jsonl").write_bytes(encoded([start, trouble]))
+    caught_up(history)
+    assert "a seat's own log" in [fault.reason for fault in history.at(late).faults.items]
 
 
 def test_a_clock_that_is_set_back_a_day_hides_nothing(home: Path, database: Path) -> None:

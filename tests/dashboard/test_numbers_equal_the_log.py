@@ -76,11 +76,12 @@ def test_members(state: RunState, lines: list[dict[str, Any]]):
 
 
 def test_rates_ideal_and_goodput(state: RunState, lines: list[dict[str, Any]]):
-    """Tokens done by the tokens that the slowest stage could have done, second by second."""
+    """Tokens done by the tokens that the slowest stage could have done, second by second. The log ends in a step."""
     rates: dict[int, list[float]] = {}
     possible = done = 0.0
     since: float | None = None
     mb_tokens = 2048
+    progress: list[list[int]] = []
     for line in lines:
         if line["kind"] in ("TableChanged", "StepDecided", "StateChanged") and since is not None:
             possible += min(map(sum, rates.values())) * mb_tokens * (line["at"] - since)
@@ -90,6 +91,11 @@ def test_rates_ideal_and_goodput(state: RunState, lines: list[dict[str, Any]]):
         if line["kind"] == "StepDecided":
             done += line["tokens"] if since is not None and possible > 0 else 0
             since = since or line["at"]
+        if line["kind"] in ("PassProgress", "PassOpened", "StepDecided"):
+            progress = line["stages"] if line["kind"] == "PassProgress" else []
+    assert since is not None and progress
+    possible += min(map(sum, rates.values())) * mb_tokens * (lines[-1]["at"] - since)
+    done += sum((added + sent) * mb_tokens / 2 for added, sent, _ in progress) / len(progress)
     run = views.run_view(state, FACTS)
     assert run["ideal_tokens_per_second"] == pytest.approx(min(map(sum, rates.values())) * mb_tokens)
     assert run["goodput"]["all"] == pytest.approx(done / possible)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 from pathlib import Path
@@ -70,6 +71,65 @@ def test_the_newest_answers_are_kept_and_no_more(tmp_path: Path) -> None:
             await answers.body("marks", question, Access.READ)
         assert made == [question.first for question in (*questions, questions[0])], "only the oldest is made again"
         assert len(answers._kept) == MOST_KEPT
+        await reader.close()
+
+    asyncio.run(scene())
+
+
+def test_an_answer_about_the_past_is_made_again_when_the_logs_are_read_again(tmp_path: Path) -> None:
+    log, made = tmp_path / "events.jsonl", []
+
+    def write(reason: str) -> None:
+        events = [{"at": at, "kind": "StateChanged", "state": "paused", "reason": reason * 200} for at in (1e9, 2e9)]
+        log.write_text("".join(json.dumps(event) + "\n" for event in events))
+
+    def run(history: History, query: Query) -> dict[str, Any]:
+        made.append(history.at(query.at or 0.0).run.reason[:1])
+        return {}
+
+    async def scene() -> None:
+        reader = Reader(lambda: History([tmp_path], tmp_path / "history.sqlite"), lambda: "")
+        await reader.open()
+        answers, question = Answers(reader, {"run": run}, {}), Query(at=1.5e9)
+        for reason in "ab":
+            write(reason)
+            while not reader.caught_up or reader.last_at != 2e9 or reader._held.now.run.reason[0] != reason:
+                await reader._in_thread(reader._look)
+            for _ in range(2):
+                await answers.body("run", question, Access.READ)
+        await reader.close()
+
+    asyncio.run(scene())
+    assert made == ["a", "b"], "once for each reading"
+
+
+def test_what_the_archive_holds_is_looked_up_again_for_a_past_moment_too(tmp_path: Path) -> None:
+    """The archive drops old versions. Only the first home's files can be downloaded."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for home, version in ((first, 3), (second, 4)):
+        (home / "archive" / f"{version:08d}").mkdir(parents=True)
+        (home / "archive" / f"{version:08d}" / "manifest.json").touch()
+    events = [{"at": 1e9, "kind": "CheckpointArchived", "version": version, "digests": ["a"]} for version in (3, 4)]
+    (first / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+
+    async def scene() -> None:
+        reader = Reader(lambda: History([first, second], tmp_path / "history.sqlite"), lambda: "")
+        await reader.open()
+        answers = Answers(reader, Topics([first, second]).by_name(), {"checkpoints": lambda _: {"exports": []}})
+
+        async def look() -> dict[int, bool]:
+            await reader._in_thread(reader._look)
+            assert reader.caught_up and reader.last_at == 2e9
+            body = await answers.body("checkpoints", Query(at=1.1e9), Access.READ)
+            return {row["version"]: row["here"] for row in json.loads(body.raw)["checkpoints"]}
+
+        with (first / "events.jsonl").open("a") as log:
+            log.write(json.dumps({"at": 2e9, "kind": "StateChanged", "state": "training", "reason": ""}) + "\n")
+        assert await look() == {3: True, 4: False}
+        (first / "archive" / "00000003" / "manifest.json").unlink()
+        with (first / "events.jsonl").open("a") as log:
+            log.write(json.dumps({"at": 2e9, "kind": "StateChanged", "state": "paused", "reason": ""}) + "\n")
+        assert await look() == {3: False, 4: False}
         await reader.close()
 
     asyncio.run(scene())

@@ -42,6 +42,8 @@ class Stream:
         self.nbytes = 0
         self._text = b""
         self.last_id = ""
+        self.told_at = 0.0
+        """The server's time in the last ping."""
 
     def read(self, seconds: float = 20.0) -> tuple[str, dict[str, object]]:
         """(event, data) of the next message that is no ping."""
@@ -57,7 +59,9 @@ class Stream:
             fields = dict(line.split(b": ", 1) for line in message.split(b"\n") if not line.startswith(b":"))
             if b"id" in fields:
                 self.last_id = fields[b"id"].decode()
-            if b"data" in fields:
+            if fields.get(b"event") == b"ping":
+                self.told_at = json.loads(fields[b"data"])["at"]
+            elif b"data" in fields:
                 return fields[b"event"].decode(), json.loads(fields[b"data"])
 
     def close(self) -> None:
@@ -98,6 +102,42 @@ def test_a_snapshot_and_then_only_what_changes(shown: Dashboard, home: Path, pac
     assert message["data"]["state"]["reason"] == "lunch"
     assert "tokens" not in message["data"] and "replicas" not in message["data"]
     viewer.close()
+
+
+def test_a_stream_tells_the_servers_time(shown: Dashboard) -> None:
+    """Events may be hours apart, so the last one says nothing about the time."""
+    before = time.time()
+    viewer = Stream(shown, "topics=run")
+    viewer.read()
+    assert before - 0.1 <= viewer.told_at <= time.time() + 0.1
+    viewer.close()
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_there_are_pings_while_nothing_is_or_may_be_sent(monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
+    """A large change takes a viewer's share of many seconds. A silent page would take the connection for dead."""
+    monkeypatch.setattr(stream_module, "_PING_EVERY_S", 0.01)
+    answer = {"text": ""}
+
+    async def look(topic: str) -> tuple[dict[str, Any], float]:
+        return dict(answer), 0.0
+
+    async def scene() -> None:
+        hub = Hub(look)
+        messages = _Viewer(hub, ("run",), 0, None, Access.READ, lambda: True, "").messages()
+        assert b"event: ping" in await anext(messages) and b"snapshot" in await anext(messages)
+        if large:
+            for text in ("x" * 1_000_000, "y"):  # the second waits for minutes
+                answer["text"] = text
+                await hub._refresh("run")
+                if text != "y":
+                    assert b"event: change" in await anext(messages)
+        for _ in range(3):
+            async with asyncio.timeout(10):
+                assert (await anext(messages)).startswith(b"event: ping\n")
+        await messages.aclose()  # type: ignore[attr-defined]
+
+    asyncio.run(scene())
 
 
 def test_who_comes_back_gets_what_was_missed(shown: Dashboard, home: Path) -> None:

@@ -40,6 +40,11 @@ class WatchedLog:
         with self.path.open("a") as file:
             file.write(json.dumps({"at": time.time(), "kind": kind, **fields}) + "\n")
 
+    def grow_older(self, seconds: float) -> None:
+        """Let everything so far have happened earlier."""
+        lines = [json.loads(line) for line in self.path.read_text().splitlines()]
+        self.path.write_text("".join(json.dumps(line | {"at": line["at"] - seconds}) + "\n" for line in lines))
+
     def decide(self, loss: float = 1.25) -> int:
         """Add one more step. Returns its number, from 0."""
         self.step += 1

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from peers.dashboard.heap import trim
-from peers.dashboard.history import series, timeline
+from peers.dashboard.history import marks, series, timeline
 from peers.dashboard.history.logs import Logs
 from peers.dashboard.history.store import Store
 from peers.dashboard.history.tail import Line, line_at, record_of
 from peers.fold import RunState, apply_record
-from peers.fold.faults import FaultRecord
+from peers.fold.faults import MOST_FAULTS, FaultRecord
 from peers.fold.reading import Malformed, Record, step_of
 from peers.fold.snapshot import load
 from peers.fold.trouble import TROUBLE_KINDS, in_words
@@ -104,6 +104,8 @@ class History:
         before = self._taken
         for line in self._logs.take():
             self._take(line)
+            if self._state.faults.number - self._faults_written > MOST_FAULTS // 2:
+                self._write_faults()  # the state holds the newest ones only
             if self._taken % 64 == 63:
                 if time.monotonic() > until:
                     more = True
@@ -145,6 +147,13 @@ class History:
         return f"{self._life}-{self._taken}"
 
     @property
+    def edition(self) -> str:
+        """A text that changes whenever what was read about the past may have changed: all logs were read again, or a
+        log or a part of one was added.
+        """
+        return f"{self._life}-{len(self._logs.tails)}"
+
+    @property
     def progress(self) -> float:
         """The fraction of the logs' bytes that have been read; 1 if there are no logs."""
         read, size = self._logs.progress()
@@ -173,7 +182,12 @@ class History:
         if moment >= self._state.run.last_at:
             return self._state
         past = self._past
-        made = past is None or past.moment > moment or self._is_snapshot_between(past.moment, moment)
+        made = (
+            past is None
+            or past.moment > moment
+            or self._is_snapshot_between(past.moment, moment)
+            or past.logs.have_changed()  # otherwise a log's new part, or another log, would never be read
+        )
         if past is None or made:
             self._past = past = None  # two past states at once would need too much memory
             self._past = past = self._from_snapshot(moment)
@@ -196,22 +210,8 @@ class History:
         return timeline.timeline(self._store, self._paths, first, last, offset, limit)
 
     def marks(self, start: float, end: float, most: int) -> list[dict[str, Any]]:
-        """Notable events in a span of time. If there are too many, faults are kept longest."""
-        found = [
-            {"at": at, "kind": kind, "text": text, "id": None}
-            for at, kind, text in self._store.rows(
-                "SELECT at, kind, text FROM marks WHERE at BETWEEN ? AND ? ORDER BY at DESC LIMIT ?", (start, end, most)
-            )
-        ]
-        faults = []
-        for number, raw in self._store.rows(
-            "SELECT id, fault FROM faults WHERE at BETWEEN ? AND ? ORDER BY at DESC LIMIT ?", (start, end, most)
-        ):
-            row = fault_row(load(FaultRecord, json.loads(raw)))
-            text = f"{row['name'] + ' ' if row['name'] else ''}{row['word']}: {row['reason']}"
-            faults.append({"at": row["at"], "kind": "fault", "text": text, "id": number})
-        kept = faults[:most] + found[: max(0, most - len(faults))]
-        return sorted(kept, key=lambda mark: mark["at"])
+        """Notable events in a span of time, oldest first. If there are too many, each kind is thinned out evenly."""
+        return marks.marks(self._store, start, end, most)
 
     def faults(self, offset: int = 0, limit: int = 200) -> list[dict[str, Any]]:
         """All faults so far, newest first."""
@@ -358,6 +358,8 @@ class History:
         self._past = None
         self._told: dict[int, FaultRecord] = {}
         """For each fault, the version of its entry that was written last."""
+        self._faults_written = 0
+        """Number of the faults that there were when they were written last."""
         self._snapshot_events = 0
         self._snapshot_after = 0.0
         self._commits = 0
@@ -488,6 +490,7 @@ class History:
                 self._store.add("INSERT OR REPLACE INTO faults VALUES (?, ?, ?, ?)", values)
             kept[fault.id] = told
         self._told = kept
+        self._faults_written = self._state.faults.number
 
     def _snapshot(self) -> None:
         """Take a snapshot, if following has taken long enough since the last one."""

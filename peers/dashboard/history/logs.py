@@ -58,6 +58,11 @@ class Logs:
                         self.tails[str(path)] = Tail(path, _speaker(path))
         return any(tail.is_replaced() for tail in self.tails.values() if not tail.is_finished)
 
+    def have_changed(self) -> bool:
+        """Look. True if there is a new log or a new part, or if a known log was replaced."""
+        known = set(self.tails)
+        return self.look() or known != set(self.tails)
+
     def take_renamed(self) -> list[tuple[str, str]]:
         """Logs that have become parts since the last call: (old path, new path)."""
         renamed, self._renamed = self._renamed, []

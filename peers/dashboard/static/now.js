@@ -3,12 +3,11 @@
 import { tools } from "./view.js";
 import { moment } from "./address.js";
 import { embedded } from "./embedded.js";
-import { topicData } from "./stream.js";
+import { skew, topicData } from "./stream.js";
 
 const { signal, computed, effect } = tools;
 
 const ticking = signal(Date.now() / 1000);
-const skew = signal(0); // the server's clock less ours, seconds
 
 /** Unix seconds; a second's steps while live. */
 export const now = computed(() => {
@@ -25,9 +24,5 @@ setInterval(() => {
 }, 1000);
 
 effect(() => {
-  const run = topicData("run").value;
-  if (run?.live && Number.isFinite(run.at)) {
-    ticking.value = Date.now() / 1000;
-    skew.value = run.at - Date.now() / 1000;
-  }
+  if (topicData("run").value?.live) ticking.value = Date.now() / 1000; // what has just happened is not in the future
 });

@@ -10,6 +10,7 @@ from typing import Any
 from peers.fold.facts import RunFacts
 from peers.fold.links import KINDS
 from peers.fold.state import RunState
+from peers.fold.views.goodput import goodput_view
 from peers.fold.work import ideal_rate
 
 RECENT_STEPS = 16
@@ -18,12 +19,15 @@ RECENT_STEPS = 16
 def run_view(
     state: RunState,
     facts: RunFacts | None = None,
+    now: float | None = None,
     *,
     live: bool = False,
     control: bool = False,
     warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """`live`: True if a process is writing the log now. `control`: True if this viewer may give commands."""
+    """`now`: the moment that is looked at, in unix seconds; by default, that of the last event. `live`: True if a
+    process is writing the log now. `control`: True if this viewer may give commands.
+    """
     run, work, pipeline = state.run, state.work, state.pipeline
     last = work.steps[-1] if work.steps else None
     heldout = state.results.evaluations[-1] if state.results.evaluations else None
@@ -60,11 +64,7 @@ def run_view(
         "tokens_per_second": speed(state),
         "ideal_tokens_per_second": ideal_rate(state),
         "efficiency": last.efficiency if last is not None else None,
-        "goodput": {
-            "60": work.minute.goodput(),
-            "3600": work.hour.goodput(),
-            "all": work.done / work.possible if work.possible > 0 else None,
-        },
+        "goodput": goodput_view(state, run.last_at if now is None else now),
         "bytes": bytes_view(state, facts),
         "peers": len(state.members.here),
         "standby": state.members.standby(),

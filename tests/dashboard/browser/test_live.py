@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +57,18 @@ def test_a_decided_step_appears_without_a_reload(page: Any, log: WatchedLog, ser
     assert page.evaluate("window.untouched")
 
 
+def test_a_state_grows_older_while_nothing_is_logged(page: Any, tmp_path: Path) -> None:
+    """A coordinator that waits for peers may write nothing for hours."""
+    log = WatchedLog(tmp_path)
+    log.append("StateChanged", state="waiting", reason="stage 0 has no peer")
+    log.grow_older(7200)
+    with (tmp_path / "lock").open("w") as lock, dashboard(tmp_path) as served:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as the coordinator of a run that lives holds it
+        served.wait("/api/v1/run", lambda run: run["live"])
+        page.goto(served.address)
+        page.locator(".headline").get_by_text("for 2 h 00 min").wait_for()
+
+
 def test_a_hidden_page_closes_its_stream_and_catches_up(page: Any, log: WatchedLog, served: Dashboard) -> None:
     page.add_init_script(KEEP_SOURCES)
     page.goto(served.address)
@@ -92,6 +107,28 @@ def test_the_stream_is_dialled_again_after_a_restart(page: Any, log: WatchedLog)
     with dashboard(log.path.parent, "--address", f"127.0.0.1:{port}"):
         page.get_by_text(step_text(log), exact=True).wait_for(timeout=30_000)
         page.get_by_text("Connection lost, retrying").wait_for(state="detached")
+
+
+def test_a_silent_connection_is_told_and_dialled_again(page: Any, log: WatchedLog) -> None:
+    """As when the network drops everything: no connection is closed, and nothing comes."""
+    page.add_init_script(KEEP_SOURCES)
+    page.clock.install()
+    with dashboard(log.path.parent) as served:
+        page.goto(served.address)
+        page.get_by_text(step_text(log), exact=True).wait_for()
+        page.wait_for_timeout(300)  # until the parts of the page have all said what they want
+        dialled = page.evaluate("window.sources.length")
+        os.kill(served.process.pid, signal.SIGSTOP)
+        try:
+            for attempt in (1, 2):  # it stays lost until something comes
+                page.clock.fast_forward(46_000)
+                page.get_by_text("Connection lost, retrying").wait_for()
+                assert page.evaluate("window.sources.length") == dialled + attempt and page.evaluate(OPEN) == 1
+        finally:
+            os.kill(served.process.pid, signal.SIGCONT)
+        page.get_by_text("Connection lost, retrying").wait_for(state="detached")
+        log.decide()
+        page.get_by_text(step_text(log), exact=True).wait_for()
 
 
 def test_pages_share_one_stream(page: Any, log: WatchedLog, served: Dashboard) -> None:

@@ -182,6 +182,26 @@ def test_the_line_to_join_with_can_be_copied(
         assert page.evaluate("getSelection().toString()").strip() == line
 
 
+def test_only_checkpoints_that_the_archive_still_has_are_offered(page: Any, tmp_path: Path) -> None:
+    WatchedLog(tmp_path)
+    with dashboard(tmp_path) as served:
+        served.wait("/api/v1/run", lambda run: not run["warnings"])
+        rows = served.get("/api/v1/checkpoints")["checkpoints"]
+        assert all(row["complete"] and not row["here"] for row in rows)
+        folder = tmp_path / "archive" / f"{rows[0]['version']:08d}"
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text("{}")
+        page.goto(f"{served.address}#token={served.token}")
+        page.locator(".big-state").wait_for()
+        page.goto(f"{served.address}#/results?at={served.get('/api/v1/run')['last_at'] - 1}")
+        offered = page.locator("tr", has_text="no longer in the archive")
+        offered.first.wait_for()
+        assert offered.count() == len(rows) - 1 and offered.locator("a, button").count() == 0
+        kept = page.locator("tr", has=page.get_by_role("link", name="stage 0"))
+        assert kept.count() == 1 and kept.get_by_text(str(rows[0]["version"]), exact=True).count() == 1
+        assert kept.get_by_role("button", name="Export for Hugging Face").count() == 1
+
+
 def test_the_printed_address_can_be_opened_where_the_page_is_shown(page: Any, served: Dashboard) -> None:
     page.goto(f"{served.address}#/controls")
     page.get_by_role("heading", name="Are you the organiser?").wait_for()

@@ -33,8 +33,7 @@ function Checkpoints({ answer, may }) {
     { label: "state", cell: (c) => (c.complete ? html`<${State} symbol="●" word="whole" />` : html`<${State} symbol="◐" word="stages missing" />`) },
     { label: "size", number: true, cell: (c) => bytes(c.nbytes) },
     { label: "digests by stage", cell: (c) => html`<code class="digests">${(c.digests ?? []).map((d) => tame(String(d ?? "").slice(0, 8) || NONE, 8)).join(" ")}</code>` },
-    { label: "download", cell: (c) => (may ? html`<span class="buttons small">${(c.digests ?? []).map((_, n) => html`<a class="button" href=${`/downloads/checkpoints/${c.version}/${n}`} download>stage ${n}</a>`)}
-        ${c.complete && html`<button onClick=${() => make(c.version)}>Export for Hugging Face</button>`}</span>` : html`<span class="quiet">organiser only</span>`) },
+    { label: "download", cell: (c) => (may ? html`<${Files} checkpoint=${c} make=${make} />` : html`<span class="quiet">organiser only</span>`) },
   ];
   return html`<section class="card" aria-labelledby="checkpoints">
     <header><h2 id="checkpoints">Checkpoints</h2><${Help} label="checkpoints" text="Version n is the model after n steps, kept by the coordinator as safetensors, a file a stage. Equal digests mean equal bytes: swarm-peer reference computes the same." /></header>
@@ -46,6 +45,13 @@ function Checkpoints({ answer, may }) {
       { label: "file", cell: (e) => (may && e.file && e.state === "done" ? html`<a class="button" href=${"/downloads/exports/" + encodeURIComponent(e.file)} download>⤓ ${tame(e.file, 60)}</a>` : tame(e.file ?? NONE, 60)) },
     ]} />`}
   </section>`;
+}
+
+/** What can be had of a checkpoint: the log names all that ever were, and the archive keeps only some. */
+function Files({ checkpoint: { version, digests, complete, here }, make }) {
+  if (!here) return html`<span class="quiet">${complete ? "no longer in the archive" : NONE}</span>`;
+  return html`<span class="buttons small">${(digests ?? []).map((_, n) => html`<a class="button" href=${`/downloads/checkpoints/${version}/${n}`} download>stage ${n}</a>`)}
+    ${complete && html`<button onClick=${() => make(version)}>Export for Hugging Face</button>`}</span>`;
 }
 
 function Samples({ answer }) {
