@@ -227,6 +227,23 @@ def test_a_leader_that_hears_less_of_the_swarm_makes_room() -> None:
     assert desk.member.core is None and desk.member.record.next_wakeup() > desk.now
 
 
+def test_what_a_dead_coordinator_last_heard_does_not_count() -> None:
+    """People have left since it died."""
+    desk = Desk()
+    desk.lead()
+    record = desk.member.record
+    peers = [Actor(f"p{number}", 1) for number in range(10)]
+    desk.hear(THREE, m.Appended(record.ballot, record.log.last, peers=len(peers)))
+    for beat in range(120):
+        here = peers if beat < 60 else peers[:4]
+        desk.now += SETTINGS.heartbeat_s / 2
+        for peer in here:
+            desk.hear(peer, m.Join(peer, None, 1.0, beat + 1))
+        desk.hear(TWO, m.Appended(record.ballot, record.log.last, peers=len(here)))
+        desk.tell(Tick())
+    assert record.peers == 4 and record.leads
+
+
 def test_the_devices_of_one_person_do_not_make_a_coordinator_lead() -> None:
     """They could all be silent towards whoever leads."""
     audience = Audience(SETTINGS.heartbeat_s, SETTINGS.step_budget_s)

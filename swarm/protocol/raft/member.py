@@ -252,7 +252,7 @@ class GroupMember:
         self._audience.learn(record.standing.controls.admitted)
         record.peers = self._audience.people(now)
         training = self.core is not None and self.phase is not Phase.FINISHED
-        most = max(record.listeners.values(), default=0) if training else 0
+        most = record.most_heard(now) if training else 0
         if self._audience.fewer_for(record.peers, most, now) >= 2 * record.patience_s:
             record.resign(now, f"people heard: {record.peers}; by another coordinator: {most}")
             self._step_down()

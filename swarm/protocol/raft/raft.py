@@ -68,8 +68,6 @@ class Raft:
         """Members that hold the leader's offer."""
         self.peers = 0
         """The number of people from whose peers this member receives messages. The driver sets it."""
-        self.listeners: dict[Actor, int] = {}
-        """While this member leads: from how many people each other member reports to receive messages."""
         self.offered: Offer | None = None
         """While this member follows: the checkpoint that its leader offers."""
         self.beat_s = beat_s
@@ -85,6 +83,10 @@ class Raft:
         """The time when the leader was last heard."""
         self._stand_at = now + self._turn_s()
         self._beat_at = now
+        self._audiences: dict[Actor, tuple[float, int]] = {}
+        """While this member leads: from how many people each other member last reported to receive messages, and when
+        it did so.
+        """
         self._matched: dict[Actor, int] = {}
         self._next: dict[Actor, int] = {}
         self._durable = self.log.last
@@ -113,6 +115,13 @@ class Raft:
     def reached(self, now: float) -> int:
         """Number of members that were heard recently, this one included."""
         return 1 + sum(now - self._heard_at[member] < self.patience_s for member in self._others)
+
+    def most_heard(self, now: float) -> int:
+        """While this member leads: the largest number of people from whom another member receives messages.
+
+        A member that has been silent for `patience_s` does not count: people may have left since its last report.
+        """
+        return max((people for at, people in self._audiences.values() if now - at < self.patience_s), default=0)
 
     def prospect(self) -> Standing:
         """The state after all entries of this log. A new leader starts from it.
@@ -276,7 +285,7 @@ class Raft:
         self.why_not = ""
         self.offer = self.offered = None
         self.holders = set()
-        self.listeners = {}
+        self._audiences = {}
         self._durable = self.log.last
         self._matched = dict.fromkeys(self._others, 0)
         self._next = dict.fromkeys(self._others, self.log.last + 1)
@@ -353,7 +362,7 @@ class Raft:
             self._newer(reply.ballot, now, f"{sender} knows ballot {reply.ballot}")
         if not self.leads or reply.ballot != self.ballot or reply.matched > self.log.last:
             return
-        self.listeners[sender] = reply.peers
+        self._audiences[sender] = (now, reply.peers)
         if self.offer is not None and (reply.held, reply.held_in) == (self.offer.version, self.offer.term):
             self.holders.add(sender)
         if reply.refused:
