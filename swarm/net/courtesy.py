@@ -10,6 +10,7 @@ process's rate, its receiver reads slowly, perhaps on purpose.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -38,7 +39,7 @@ class Courtesy:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._speed = Speed(clock())
+        self._speed = Speed()
         self._held: dict[object, float] = {}
         """For each writer of a training piece, when it began to write it."""
         self._credit: WeakKeyDictionary[object, float] = WeakKeyDictionary()
@@ -63,8 +64,9 @@ class Courtesy:
         writer = asyncio.current_task()
         streams, began = len(self._held), self._held.pop(writer, None)
         if began is not None:
-            fair_s = FAIR * streams * nbytes / max(LEAST, SHARE * self._speed.fastest)
-            left_s = self._credit.get(writer, STUCK_S) - (self._clock() - began)
+            now = self._clock()
+            fair_s = FAIR * streams * nbytes / max(LEAST, SHARE * self._speed.fastest(now))
+            left_s = self._credit.get(writer, STUCK_S) - (now - began)
             self._credit[writer] = min(STUCK_S, max(-STUCK_S, left_s) + fair_s)
         if not self._held:
             self._free.set()
@@ -79,7 +81,7 @@ class Courtesy:
             except TimeoutError:
                 pass
         now = self._clock()
-        self._next_at = now + nbytes / max(LEAST, SHARE * self._speed.fastest) if self._is_held else now
+        self._next_at = now + nbytes / max(LEAST, SHARE * self._speed.fastest(now)) if self._is_held else now
 
     @property
     def _is_held(self) -> bool:
@@ -119,19 +121,23 @@ class CourteousLane:
 
 
 class Speed:
-    """The sending rate in the fastest of the last `WINDOWS` windows."""
+    """The highest sending rate in a window that began in the last `WINDOWS * WINDOW_S` seconds."""
 
-    def __init__(self, now: float) -> None:
-        self._began = now
-        self._sent: deque[int] = deque([0], maxlen=WINDOWS)
+    def __init__(self) -> None:
+        self._windows: deque[tuple[float, int]] = deque(maxlen=WINDOWS)
+        """For each window, when it began and the bytes sent in it. A window begins when something is sent."""
 
     def add(self, nbytes: int, now: float) -> None:
-        if now - self._began >= WINDOW_S:
-            self._began = now
-            self._sent.append(0)
-        self._sent[-1] += nbytes
+        began, sent = self._windows[-1] if self._windows else (-math.inf, 0)
+        if now - began < WINDOW_S:
+            self._windows[-1] = (began, sent + nbytes)
+        else:
+            self._windows.append((now, nbytes))
 
-    @property
-    def fastest(self) -> float:
-        """The sending rate in the fastest window, bytes/s."""
-        return max(self._sent) / WINDOW_S
+    def fastest(self, now: float) -> float:
+        """The sending rate in the fastest window, bytes/s; 0 if nothing was sent for a minute, as at the start.
+
+        Older windows do not count, because the line may have become slower.
+        """
+        since = now - WINDOWS * WINDOW_S
+        return max((sent for began, sent in self._windows if began > since), default=0) / WINDOW_S

@@ -155,14 +155,35 @@ async def test_state_goes_on_at_once_when_training_has_left() -> None:
 
 
 def test_the_fastest_window_counts_for_a_minute() -> None:
-    speed = Speed(0.0)
+    speed = Speed()
     speed.add(8000, 1.0)
-    assert speed.fastest == 8000 / WINDOW_S
+    assert speed.fastest(1.0) == 8000 / WINDOW_S
     for window in range(1, WINDOWS):
         speed.add(10, window * WINDOW_S + 1.0)
-    assert speed.fastest == 8000 / WINDOW_S
-    speed.add(10, WINDOWS * WINDOW_S + 2.0)
-    assert speed.fastest == 10 / WINDOW_S
+    until = WINDOWS * WINDOW_S + 1.0
+    assert speed.fastest(until - 0.1) == 8000 / WINDOW_S
+    assert speed.fastest(until) == 10 / WINDOW_S
+
+
+def test_what_was_sent_before_a_pause_of_a_minute_does_not_count() -> None:
+    """The line may be slower now. A swarm with long steps sends only a burst in each step."""
+    speed = Speed()
+    speed.add(500_000_000, 1.0)
+    speed.add(8000, 62.0)
+    assert speed.fastest(62.0) == 8000 / WINDOW_S
+
+
+async def test_after_a_long_pause_state_gets_as_little_as_at_the_start(clock: Clock) -> None:
+    courtesy = Courtesy(clock)
+    training, state = courtesy.lane(gives_way=False), courtesy.lane(gives_way=True)
+    await send(training, 4000)
+    clock.now += WINDOWS * WINDOW_S
+    await training.take(0, PIECE)
+    began = clock.now
+    await state.take(0, PIECE)
+    state.wrote(PIECE)
+    await state.take(0, PIECE)
+    assert (clock.now - began) * LEAST == pytest.approx(PIECE)
 
 
 async def test_without_a_limit_all_but_control_have_a_lane_and_with_one_control_too() -> None:
