@@ -23,6 +23,7 @@ import hivemind.dht.node
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import dht_pb2
 
@@ -211,13 +212,14 @@ class SwarmProtocol(DHTProtocol):
 
 
 class _Stub:
-    """Sends requests to another node with the token of this node, and rejects answers with more entries than were
-    requested.
+    """Sends requests to another node with the token of this node, rejects answers with more entries than were
+    requested, and removes invalid records from answers.
     """
 
     def __init__(self, stub: Any, peer: PeerID, guard: RecordGuard, me: PeerID) -> None:
         self._stub = stub
         self._node_id = node_id_of(peer)
+        self._guard = guard
         self._token = b"" if guard.key is None else guard.key.token(me.to_base58())
 
     async def rpc_ping(self, request: dht_pb2.PingRequest, timeout: float | None = None) -> dht_pb2.PingResponse:
@@ -231,13 +233,33 @@ class _Stub:
     async def rpc_find(self, request: dht_pb2.FindRequest, timeout: float | None = None) -> dht_pb2.FindResponse:
         response = self._checked(await self._stub.rpc_find(self._signed(request), timeout=timeout))
         _count(response.results, len(request.keys))
-        for result in response.results:
+        for key, result in zip(request.keys, response.results, strict=False):
+            self._drop_invalid(key, result)
             named = list(zip(result.nearest_node_ids, result.nearest_peer_ids, strict=False))[:MAX_NEAREST]
             true = [(node, peer) for node, peer in named if node == node_id_of(PeerID(peer))]
             del result.nearest_node_ids[:], result.nearest_peer_ids[:]
             result.nearest_node_ids.extend(node for node, _ in true)
             result.nearest_peer_ids.extend(peer for _, peer in true)
         return response
+
+    def _drop_invalid(self, key: bytes, result: dht_pb2.FindResult) -> None:
+        """Remove invalid records from an answer.
+
+        hivemind ignores a whole answer with an invalid record. But a node without the run key may have records of
+        strangers under the same key, so one stranger could hide the record of a member.
+        """
+        if result.type != dht_pb2.FOUND_DICTIONARY:
+            return
+        found, valid = BoundedSerializer.loads(result.value), DictionaryDHTValue()
+        if not isinstance(found, DictionaryDHTValue):
+            raise OutOfBounds("an answer contains something else than a dictionary of records")
+        for subkey, (value, expires_at) in found.items():
+            if self._guard.validate(DHTRecord(key, BoundedSerializer.dumps(subkey), value, expires_at)):
+                valid.store(subkey, value, expires_at)
+        if valid:
+            result.value, result.expiration_time = BoundedSerializer.dumps(valid), valid.latest_expiration_time
+        else:
+            result.type = dht_pb2.NOT_FOUND
 
     def _signed(self, request: Any) -> Any:
         request.auth.signature = self._token

@@ -21,6 +21,7 @@ from swarm.net.dht_protocol import NOT_FOR_YOU, Allowance, NotAdmitted, SwarmPro
 from swarm.net.handshake import Role
 from swarm.net.host import Host
 from swarm.net.identity import Identity
+from swarm.net.proto import records_pb2
 from swarm.net.records import PeerRecord, RecordGuard
 from swarm.net.run_key import RunKey
 from swarm.protocol.ids import Actor
@@ -45,6 +46,20 @@ def store_of(owner: Identity, key: RunKey, token: bytes = b"", lasts_s: float = 
     request.expiration_time.append(record.expires_at)
     request.in_cache.append(False)
     return request
+
+
+def store_under(sender: Identity, victim: str) -> dht_pb2.StoreRequest:
+    """The request of a stranger that knows the DHT key of a member's record, such as from a revoked invite."""
+    key_id, until = DHTID.generate(KEY.place(victim)).to_bytes(), get_dht_time() + 60
+    signature = sender.key.sign(records._SEALED + records._bound(key_id, sender.peer_id, until) + b"x")
+    value = records_pb2.SealedRecord(sealed=b"x", signature=signature).SerializeToString()
+    return dht_pb2.StoreRequest(
+        keys=[key_id],
+        subkeys=[MSGPackSerializer.dumps(sender.peer_id)],
+        values=[MSGPackSerializer.dumps(value)],
+        expiration_time=[until],
+        in_cache=[False],
+    )
 
 
 class Node:
@@ -114,6 +129,38 @@ async def test_a_bare_node_names_no_other(make_host: Made) -> None:
     found = await stub.rpc_find(request, timeout=60)
     assert PeerID.from_base58(member.peer_id) in node.dht.protocol.routing_table
     assert not found.results[0].nearest_peer_ids
+
+
+async def test_a_strangers_record_under_the_same_key_hides_no_member(make_host: Made) -> None:
+    """hivemind ignores an answer with one invalid record."""
+    node = await make_host()
+    where = await node.addresses()
+    member = await make_host(where, key=KEY)
+    stranger, seeker = await make_host(where), await make_host(where, key=KEY)
+    assert await records.publish(member, record_of(member.peer_id))
+    stub = stranger.dht.protocol.get_stub(PeerID.from_base58(node.peer_id))
+    assert (await stub.rpc_store(store_under(stranger.identity, member.peer_id), timeout=60)).store_ok[0]
+    found = await records.lookup(seeker, RUN, [member.peer_id])
+    assert [record.actor.peer for record in found] == [member.peer_id]
+
+
+async def test_an_answer_without_a_valid_record_is_no_answer(tmp_path: Path) -> None:
+    """A search ends at once if an answer seems to last for ever; then no other node would be asked."""
+    me, liar = Identity.load(tmp_path / "me"), Identity.load(tmp_path / "liar")
+    node = Node(None)
+    await node.store(liar.peer_id, store_under(liar, me.peer_id))
+    key = DHTID.generate(KEY.place(me.peer_id))
+    result = node.protocol._found(key, key)
+    result.expiration_time = float("inf")
+
+    class Lying:
+        async def rpc_find(self, request: dht_pb2.FindRequest, timeout: float | None = None) -> dht_pb2.FindResponse:
+            return dht_pb2.FindResponse(results=[result])
+
+    peers = [PeerID.from_base58(each.peer_id) for each in (liar, me)]
+    stub = dht_protocol._Stub(Lying(), peers[0], RecordGuard(KEY), peers[1])
+    answer = await stub.rpc_find(dht_pb2.FindRequest(keys=[key.to_bytes()]))
+    assert answer.results[0].type == dht_pb2.NOT_FOUND
 
 
 async def test_nothing_is_sent_to_a_node_that_is_met(make_host: Made, monkeypatch: pytest.MonkeyPatch) -> None:
