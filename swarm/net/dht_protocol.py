@@ -5,8 +5,9 @@ without it, before the request is decoded. A node without the run key, such as a
 senders, names no other nodes in its answers, and limits what it stores.
 
 A node stores a record only if the peer that the record describes sends it. hivemind's nodes copy their records to each
-node that they meet; here they do not, because each peer publishes its record again every few seconds. The id of a node
-is derived from its peer id, so a node cannot choose its place in the DHT.
+node that they meet; here they do not, because each peer publishes its record again every few seconds. A record that
+proves that its DHT key belongs to its peer is stored whatever else is stored under this key. The id of a node is
+derived from its peer id, so a node cannot choose its place in the DHT.
 
 Importing this module makes hivemind's DHT use this protocol.
 """
@@ -29,7 +30,7 @@ from hivemind.proto import dht_pb2
 
 from swarm.net.dht_bounds import BoundedSerializer, OutOfBounds
 from swarm.net.dht_clock import get_dht_time
-from swarm.net.records import RecordGuard
+from swarm.net.records import RecordGuard, owns
 
 MAX_STORED = 4
 """Largest number of keys in a store request; a peer has one record, so one key is usual."""
@@ -38,13 +39,15 @@ MAX_FOUND = 64
 MAX_NEAREST = 64
 """Largest number of nodes that are read from an answer for one key."""
 MAX_KEPT = 4096
-"""Largest number of records that a node stores."""
+"""Largest number of DHT keys under which a node stores records."""
 KEPT_OF_ONE = 2
 """Largest number of stored records of one sender: one for its current run, and one for an earlier run that has not
 expired.
 """
 OWNERS_OF_ONE = 4
-"""Largest number of senders that have a record under the same key."""
+"""Largest number of senders that have a record under the same key. One place is for a record that proves that the key
+belongs to its sender (`records.owns`).
+"""
 MAX_NODES = 4096
 """Largest number of nodes in the routing table."""
 RATE = 20.0
@@ -175,7 +178,9 @@ class SwarmProtocol(DHTProtocol):
         key_id, now = DHTID.from_bytes(key), get_dht_time()
         mine = {kept: until for kept, until in self._kept.pop(sender, {}).items() if until > now}
         room = key_id in mine or (
-            len(mine) < KEPT_OF_ONE and len(self.storage) < MAX_KEPT and self._owners(key_id) < OWNERS_OF_ONE
+            len(mine) < KEPT_OF_ONE
+            and len(self.storage) < MAX_KEPT
+            and (self._owners(key_id) < OWNERS_OF_ONE - 1 or self._proves(value, key, sender))
         )
         stored = room and self.storage.store_subkey(key_id, sender, value, expires_at)
         if stored:
@@ -185,6 +190,11 @@ class SwarmProtocol(DHTProtocol):
         if len(self._kept) > 2 * MAX_KEPT:
             self._kept = {peer: kept for peer, kept in self._kept.items() if max(kept.values()) > now}
         return bool(stored)
+
+    @staticmethod
+    def _proves(value: bytes, key: bytes, sender: str) -> bool:
+        raw = BoundedSerializer.loads(value)
+        return isinstance(raw, bytes) and owns(raw, key, sender)
 
     def _owners(self, key: DHTID) -> int:
         """Number of peers with a record under this key.

@@ -7,7 +7,9 @@ it under another name.
 
 Every DHT node checks a record before it stores or returns it (`RecordGuard`). A node with the run key checks
 everything. A node without it, such as a plain bootstrap node, checks the size, the expiry and an outer signature of the
-peer. A DHT node can hide a peer's record, but cannot forge one.
+peer. It can also check whose the DHT key is (`owns`), because the DHT key is a hash of the peer id and of a secret that
+the record reveals. So others cannot take the place of a peer's record. A DHT node can hide a peer's record, but cannot
+forge one.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from swarm.net.dht_clock import get_dht_time
 from swarm.net.handshake import Role
 from swarm.net.identity import Identity, IdentityError, peer_id_bytes, verify
 from swarm.net.proto import link_pb2, records_pb2
-from swarm.net.run_key import SEALED_MORE, RunKey, SealError
+from swarm.net.run_key import KEY_BYTES, SEALED_MORE, RunKey, SealError, place_of
 from swarm.net.wire_bounds import MAX_STAGES
 from swarm.protocol.ids import Actor, StageIndex
 
@@ -100,7 +102,7 @@ def seal_record(identity: Identity, record: PeerRecord, key: RunKey) -> bytes:
     bound = _bound(DHTID.generate(key.place(peer)).to_bytes(), peer, record.expires_at)
     sealed = key.seal(peer, bound, sign_peer(identity, record).SerializeToString())
     return records_pb2.SealedRecord(
-        sealed=sealed, signature=identity.key.sign(_SEALED + bound + sealed)
+        sealed=sealed, signature=identity.key.sign(_SEALED + bound + sealed), blind=key.blind(peer)
     ).SerializeToString()
 
 
@@ -173,6 +175,17 @@ def check_outside(raw: bytes, key_id: bytes, peer: str, expires_at: float) -> No
         raise PublicRecordError(f"the expiry time of the record is out of range: {expires_at}")
     if not verify(peer, proto.signature, _SEALED + _bound(key_id, peer, expires_at) + proto.sealed):
         raise PublicRecordError(f"the sealed record of {peer[:80]!r} has an invalid signature")
+    if proto.blind and not owns(raw, key_id, peer):
+        raise PublicRecordError(f"the sealed record of {peer[:80]!r} does not belong under its DHT key")
+
+
+def owns(raw: bytes, key_id: bytes, peer: str) -> bool:
+    """Whether a sealed record proves that the DHT key `key_id` belongs to `peer`. Raises PublicRecordError.
+
+    Records of release 0.1.0 prove nothing.
+    """
+    blind = _sealed(raw).blind
+    return len(blind) == KEY_BYTES and DHTID.generate(place_of(blind, peer)).to_bytes() == key_id
 
 
 def open_record(raw: bytes) -> PeerRecord:

@@ -21,9 +21,14 @@ SEALED_MORE = 28
 """Bytes that sealing adds to the plain text: a nonce and a tag."""
 _NONCE_BYTES = 12
 _SECRET = b"swarm-peer run key v1\n"
-_PLACE = b"swarm-peer place v1\n"
+_BLIND = b"swarm-peer blind v1\n"
 _TOKEN = b"swarm-peer member v1\n"
 _BOX = b"swarm-peer box v1\n"
+
+
+def place_of(blind: bytes, peer: str) -> bytes:
+    """The DHT key of a peer's record. No other peer has the same one, whatever its `blind` (KEY_BYTES bytes) is."""
+    return blind + peer.encode()
 
 
 class SealError(ValueError):
@@ -48,7 +53,11 @@ class RunKey:
 
     def place(self, peer: str) -> bytes:
         """The DHT key under which a member's record is stored. Computing it requires the run key."""
-        return self._derived(_PLACE, peer)
+        return place_of(self.blind(peer), peer)
+
+    def blind(self, peer: str) -> bytes:
+        """The secret part of `place`. A record contains it, which proves that its DHT key belongs to its peer."""
+        return self._derived(_BLIND, peer)
 
     def token(self, peer: str) -> bytes:
         """The token by which other DHT nodes recognise the member `peer`.

@@ -62,6 +62,16 @@ def store_under(sender: Identity, victim: str) -> dht_pb2.StoreRequest:
     )
 
 
+def with_blind(request: dht_pb2.StoreRequest, blind: bytes) -> dht_pb2.StoreRequest:
+    """The same request, with another proof of whose its DHT key is. `blind` empty: with none."""
+    record = records_pb2.SealedRecord.FromString(MSGPackSerializer.loads(request.values[0]))
+    record.blind = blind
+    changed = dht_pb2.StoreRequest()
+    changed.CopyFrom(request)
+    changed.values[0] = MSGPackSerializer.dumps(record.SerializeToString())
+    return changed
+
+
 class Node:
     """The protocol of a node without a daemon."""
 
@@ -208,6 +218,25 @@ async def test_a_bare_node_keeps_a_few_records_of_one_sender_and_so_many_in_all(
     kept = [(await node.store(each.peer_id, store_of(each, KEY)))[0] for each in others]
     assert kept == [True, True, True, False]
     assert len(node.protocol.storage) == 5
+
+
+async def test_nobody_takes_the_place_of_a_members_record_at_a_bare_node(tmp_path: Path) -> None:
+    """Otherwise a coordinator that has moved could be hidden by those who know the DHT key of its record."""
+    me = Identity.load(tmp_path / "me")
+    node, request = Node(None), store_of(me, KEY)
+    others = [Identity.load(tmp_path / f"other{number}") for number in range(dht_protocol.OWNERS_OF_ONE)]
+    kept = [(await node.store(each.peer_id, store_under(each, me.peer_id)))[0] for each in others]
+    assert kept == [True, True, True, False]
+    for blind in (b"", KEY.blind(others[0].peer_id), KEY.blind(me.peer_id)[:-1]):
+        assert await node.store(me.peer_id, with_blind(request, blind)) == [False]
+    assert await node.store(me.peer_id, request) == [True]
+    assert node.protocol._owners(DHTID.from_bytes(request.keys[0])) == dht_protocol.OWNERS_OF_ONE
+
+
+async def test_a_bare_node_stores_the_records_of_an_older_release(tmp_path: Path) -> None:
+    """They prove nothing."""
+    me = Identity.load(tmp_path / "me")
+    assert await Node(None).store(me.peer_id, with_blind(store_of(me, KEY), b"")) == [True]
 
 
 async def test_a_nodes_place_follows_from_its_peer_id(tmp_path: Path) -> None:

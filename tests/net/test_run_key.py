@@ -7,7 +7,7 @@ from authority import Authority
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.net.run_key import KEY_BYTES, SEALED_MORE, RunKey, SealError
+from swarm.net.run_key import KEY_BYTES, SEALED_MORE, RunKey, SealError, place_of
 
 RUN = "ab" * 32
 KEY = Authority().run_key(RUN)
@@ -41,7 +41,12 @@ def test_a_token_admits_the_peer_that_it_is_for() -> None:
     assert KEY.admits("me", KEY.token("me"))
     assert not KEY.admits("you", KEY.token("me"))
     assert not KEY.admits("me", b"")
-    assert not KEY.admits("me", KEY.place("me")), "the place of a record, which others see, is no token"
+    for seen in (KEY.place("me"), KEY.blind("me")):
+        assert not KEY.admits("me", seen), "the place of a record, which others see, is no token"
+
+
+def test_a_place_is_that_of_one_peer() -> None:
+    assert KEY.place("me") == place_of(KEY.blind("me"), "me") != place_of(KEY.blind("me"), "you")
 
 
 @given(st.binary(max_size=200))

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from swarm.net.proto import link_pb2 as swarm_dot_v1_dot_link__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16swarm/v1/records.proto\x12\x08swarm.v1\x1a\x13swarm/v1/link.proto\"\xc7\x01\n\nPeerRecord\x12\x10\n\x08run_hash\x18\x01 \x01(\x0c\x12\x0c\n\x04peer\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x11\n\taddresses\x18\x04 \x03(\t\x12\x1c\n\x04role\x18\x05 \x01(\x0e\x32\x0e.swarm.v1.Role\x12\x12\n\x05stage\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x0f\n\x07version\x18\x07 \x01(\x12\x12\x10\n\x08\x63\x61pacity\x18\x08 \x01(\x01\x12\x12\n\nexpires_at\x18\t \x01(\x01\x42\x08\n\x06_stage\"/\n\x0cSignedRecord\x12\x0c\n\x04peer\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"1\n\x0cSealedRecord\x12\x0e\n\x06sealed\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"-\n\x0c\x41\x64\x64ressQuery\x12\x0e\n\x06record\x18\x01 \x01(\x0c\x12\r\n\x05peers\x18\x02 \x03(\t\" \n\rAddressAnswer\x12\x0f\n\x07records\x18\x01 \x03(\x0c\"\x87\x01\n\x06Invite\x12\x11\n\taddresses\x18\x01 \x03(\t\x12\x13\n\x0b\x63oordinator\x18\x02 \x01(\t\x12\x10\n\x08run_hash\x18\x03 \x01(\x0c\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\t\x12\x13\n\x0bsealed_pass\x18\x05 \x01(\x0c\x12\x0c\n\x04seed\x18\x06 \x01(\x0c\x12\x0b\n\x03key\x18\x07 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16swarm/v1/records.proto\x12\x08swarm.v1\x1a\x13swarm/v1/link.proto\"\xc7\x01\n\nPeerRecord\x12\x10\n\x08run_hash\x18\x01 \x01(\x0c\x12\x0c\n\x04peer\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x11\n\taddresses\x18\x04 \x03(\t\x12\x1c\n\x04role\x18\x05 \x01(\x0e\x32\x0e.swarm.v1.Role\x12\x12\n\x05stage\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x0f\n\x07version\x18\x07 \x01(\x12\x12\x10\n\x08\x63\x61pacity\x18\x08 \x01(\x01\x12\x12\n\nexpires_at\x18\t \x01(\x01\x42\x08\n\x06_stage\"/\n\x0cSignedRecord\x12\x0c\n\x04peer\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"@\n\x0cSealedRecord\x12\x0e\n\x06sealed\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\r\n\x05\x62lind\x18\x03 \x01(\x0c\"-\n\x0c\x41\x64\x64ressQuery\x12\x0e\n\x06record\x18\x01 \x01(\x0c\x12\r\n\x05peers\x18\x02 \x03(\t\" \n\rAddressAnswer\x12\x0f\n\x07records\x18\x01 \x03(\x0c\"\x87\x01\n\x06Invite\x12\x11\n\taddresses\x18\x01 \x03(\t\x12\x13\n\x0b\x63oordinator\x18\x02 \x01(\t\x12\x10\n\x08run_hash\x18\x03 \x01(\x0c\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\t\x12\x13\n\x0bsealed_pass\x18\x05 \x01(\x0c\x12\x0c\n\x04seed\x18\x06 \x01(\x0c\x12\x0b\n\x03key\x18\x07 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,11 +37,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SIGNEDRECORD']._serialized_start=259
   _globals['_SIGNEDRECORD']._serialized_end=306
   _globals['_SEALEDRECORD']._serialized_start=308
-  _globals['_SEALEDRECORD']._serialized_end=357
-  _globals['_ADDRESSQUERY']._serialized_start=359
-  _globals['_ADDRESSQUERY']._serialized_end=404
-  _globals['_ADDRESSANSWER']._serialized_start=406
-  _globals['_ADDRESSANSWER']._serialized_end=438
-  _globals['_INVITE']._serialized_start=441
-  _globals['_INVITE']._serialized_end=576
+  _globals['_SEALEDRECORD']._serialized_end=372
+  _globals['_ADDRESSQUERY']._serialized_start=374
+  _globals['_ADDRESSQUERY']._serialized_end=419
+  _globals['_ADDRESSANSWER']._serialized_start=421
+  _globals['_ADDRESSANSWER']._serialized_end=453
+  _globals['_INVITE']._serialized_start=456
+  _globals['_INVITE']._serialized_end=591
 # @@protoc_insertion_point(module_scope)

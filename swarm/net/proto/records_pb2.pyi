@@ -38,12 +38,14 @@ class SignedRecord(_message.Message):
     def __init__(self, peer: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class SealedRecord(_message.Message):
-    __slots__ = ("sealed", "signature")
+    __slots__ = ("sealed", "signature", "blind")
     SEALED_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    BLIND_FIELD_NUMBER: _ClassVar[int]
     sealed: bytes
     signature: bytes
-    def __init__(self, sealed: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    blind: bytes
+    def __init__(self, sealed: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., blind: _Optional[bytes] = ...) -> None: ...
 
 class AddressQuery(_message.Message):
     __slots__ = ("record", "peers")
