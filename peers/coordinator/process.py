@@ -84,8 +84,8 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
     run_key = run_key or RunKey.derive(key, manifest.hash)
     host = await _start_host(home, options, run_key, () if invite is None else invite.addresses, several)
     try:
-        if host.clock_correction_s:
-            durable.log.append(ClockDiffers(host.clock_correction_s))
+        if host.clock.ahead_s:
+            durable.log.append(ClockDiffers(*host.clock))
         signed = await signed_manifest(manifest, home, host, invite, key)
         settings = await durable.settings()
         card = ProcessCard.of(manifest.hash, home.incarnation, await host.addresses())

@@ -97,8 +97,8 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         try:
             host = await enter(home, options.listen, entries, options.announce, invite.key, patience, log.append)
             ending.push_async_callback(host.close)
-            if host.clock_correction_s:
-                log.append(ClockDiffers(host.clock_correction_s))
+            if host.clock.ahead_s:
+                log.append(ClockDiffers(*host.clock))
             invite, admitted = await be_admitted_somewhere(
                 host, home, invite, patience if home.returns else None, log.append
             )

@@ -85,15 +85,24 @@ class SwarmSplit(Event):
 
 @dataclass(frozen=True, slots=True)
 class ClockDiffers(Event):
-    """This machine's clock differs from the clocks of its bootstrap nodes. In the DHT it uses their time."""
+    """This machine's clock differs from the clocks of its bootstrap nodes. In the DHT it uses their time if it is at
+    most a day away.
+    """
 
     severity: ClassVar[Severity] = "warning"
 
     ahead_s: float
     """Seconds by which the bootstrap nodes' clocks are ahead."""
+    adopted: bool = True
+    """Whether the bootstrap nodes' time is used."""
 
     def sentence(self) -> str:
         way = "slow" if self.ahead_s > 0 else "fast"
+        if not self.adopted:
+            return (
+                f"this machine's clock is {abs(self.ahead_s) / 86_400:.1f} days {way}, or those of its bootstrap nodes "
+                "are wrong: set the clock, or name other nodes; until then, the DHT uses this machine's clock"
+            )
         return f"this machine's clock is {abs(self.ahead_s):.0f} s {way}; the DHT uses the clock of the others"
 
 

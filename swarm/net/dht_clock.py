@@ -5,6 +5,8 @@ volunteer's clock may be wrong by minutes: its records would arrive expired, or 
 to it. So a node takes the time once from the nodes through which it joins, and continues from there with a monotonic
 clock. A node that joins through no other node starts with the time of its machine.
 
+The same clock decides whether a pass has expired. So a node that lies about the time is believed by at most a day.
+
 Importing this module makes hivemind's DHT read the shared time.
 """
 
@@ -14,6 +16,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import hivemind.dht.node
 import hivemind.dht.protocol
@@ -33,6 +36,15 @@ _READERS = (
 """hivemind's modules that have imported `get_dht_time` by name, so that it must be replaced in each of them."""
 LEAST_CORRECTION_S = 1.0
 """Smaller differences, in seconds, are ignored: they may be network delay, and hivemind tolerates three seconds."""
+MOST_CORRECTION_S = 86_400.0
+"""Largest correction of a machine's clock, seconds: more than a wrong time zone makes."""
+
+
+class Difference(NamedTuple):
+    """By how many seconds the clocks of other nodes are ahead, and whether their time was adopted."""
+
+    ahead_s: float = 0.0
+    adopted: bool = True
 
 
 def _steady() -> float:
@@ -62,21 +74,27 @@ class DhtClock:
 
     def _restart(self) -> None:
         self._offset = self._wall() - self._steady()
+        self._corrected_s = 0.0
 
     def now(self) -> float:
         return self._steady() + self._offset
 
-    def correct(self, others: Iterable[float]) -> float:
+    def correct(self, others: Iterable[float]) -> Difference:
         """Set the clock to the time of other nodes. `others`: seconds by which each node is ahead of `now`.
 
-        Returns the correction in seconds. It is the median, so one wrong or lying node among three has no effect.
+        The correction is the median, so one wrong or lying node among three has no effect. Nodes that would set the
+        clock further from the machine's than MOST_CORRECTION_S do not count. If there are only such nodes, their time
+        is not adopted.
         """
-        sound = [ahead for ahead in others if math.isfinite(ahead)]
-        ahead = statistics.median(sound) if sound else 0.0
+        told = [ahead for ahead in others if math.isfinite(ahead)]
+        near = [ahead for ahead in told if abs(self._corrected_s + ahead) <= MOST_CORRECTION_S]
+        ahead = statistics.median(near or told or [0.0])
         if abs(ahead) < LEAST_CORRECTION_S:
-            return 0.0
-        self._offset += ahead
-        return ahead
+            return Difference()
+        if near:
+            self._offset += ahead
+            self._corrected_s += ahead
+        return Difference(ahead, adopted=bool(near))
 
 
 CLOCK = DhtClock()

@@ -78,8 +78,8 @@ class Host:
         """The key of the run to which this host's DHT node belongs. None: the node belongs to no run."""
         self.died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Resolves with the reason when the daemon ends or becomes unreachable without a call of `close`."""
-        self.clock_correction_s = 0.0
-        """Seconds by which the bootstrap nodes' clocks are ahead of this machine's clock; 0 if it is negligible."""
+        self.clock = dht_clock.Difference()
+        """How the bootstrap nodes' clocks differed from this machine's clock; no difference if it is negligible."""
         self.reached: set[str] = set()
         """Peers to which we have opened a stream; the dialler removes peers that are no longer needed."""
         self.listen = tuple(listen)
@@ -162,7 +162,7 @@ class Host:
                 cache_on_store=False,
                 cache_nearest=0,  # a node stores a record only if the record's owner sends it
             )
-            correction_s = await _enter(dht, others)
+            difference = await _enter(dht, others)
         except BaseException as error:
             dht_clock.CLOCK.leave()
             await p2p.shutdown()
@@ -171,7 +171,7 @@ class Host:
                 raise HostError(f"the DHT does not start: {error}") from None
             raise
         host = cls(identity, p2p, dht, listen, guard, announced=bool(announce))
-        host.clock_correction_s = correction_s
+        host.clock = difference
         return host
 
     @property
@@ -264,8 +264,8 @@ def _is_taken(host: str, port: int) -> bool:
     return bound(host, port) == errno.EADDRINUSE
 
 
-async def _enter(dht: DHTNode, entries: Sequence[str]) -> float:
-    """Join the DHT through the bootstrap nodes and adopt their time. Returns the correction of our clock, seconds.
+async def _enter(dht: DHTNode, entries: Sequence[str]) -> dht_clock.Difference:
+    """Join the DHT through the bootstrap nodes and adopt their time. Returns how their clocks differ from ours.
 
     A node that refuses us as a non-member counts as reached: its handshake will give the reason. Raises Unresponsive.
     """
@@ -290,11 +290,11 @@ async def _enter(dht: DHTNode, entries: Sequence[str]) -> float:
         raise Unresponsive(
             f"none of the bootstrap addresses answers ({', '.join(entries)}): {why}; is the coordinator running?"
         )
-    correction_s = dht_clock.CLOCK.correct(answer for answer in answers if isinstance(answer, float))
+    difference = dht_clock.CLOCK.correct(answer for answer in answers if isinstance(answer, float))
     if any(isinstance(answer, float) for answer in answers):
         looking = asyncio.ensure_future(dht.find_nearest_nodes([dht.node_id]))
         await asyncio.wait((looking,), timeout=_NEIGHBOURS_S)  # after the timeout, the search goes on in the background
-    return correction_s
+    return difference
 
 
 __all__ = ["DEFAULT_LISTEN", "DialError", "Host", "HostError", "NobodyAnswers", "PortTaken", "Unresponsive"]
