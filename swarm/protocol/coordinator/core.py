@@ -76,7 +76,7 @@ class CoordinatorCore:
     `ladders`.
 
     `ladders`: given if the run lets the coordinator choose the codecs. `kept`: versions in the archive, in addition to
-    `archived`.
+    `archived`. `group`: all coordinators of the run, if there are several.
     """
 
     def __init__(
@@ -91,6 +91,7 @@ class CoordinatorCore:
         controls: Controls | None = None,
         soundness: Soundness | None = None,
         kept: tuple[int, ...] = (),
+        group: tuple[Actor, ...] = (),
     ) -> None:
         self.actor = actor
         self.settings = settings
@@ -117,7 +118,7 @@ class CoordinatorCore:
         self._placement = Placement(actor, settings, history, members, rebalancing, self._seats, failures, out)
         self._listeners = Listeners(settings, history, members, rebalancing, out)
         self._departures = Departures(settings, history, members, self._seats, out)
-        self._commands = Commands(actor, settings, history, members, out)
+        self._commands = Commands({each.peer for each in (actor, *group)}, settings, history, members, out)
         self._exclusions = Exclusions(history, members, self._commands, out)
         self._divergence = Divergence(settings, history, members, failures.doubts, self._commands, out)
         self._cycle = PassCycle(
