@@ -17,7 +17,8 @@ from swarm.net.bulk import BulkError, Busy
 from swarm.net.dht_clock import get_dht_time
 from swarm.net.identity import Identity
 from swarm.net.passes import Certificate, Pass
-from swarm.protocol.controls import ADMIT, Controls, Device
+from swarm.protocol.admissions import Device
+from swarm.protocol.controls import ADMIT, Controls
 from swarm.protocol.coordinator.io import AnswerControl, ControlRequested
 
 LONGEST_S = 45.0

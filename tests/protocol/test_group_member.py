@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from swarm.events import DecisionRecorded, LeadershipLost, LeadershipTaken, MajorityMissing
 from swarm.protocol import messages as m
-from swarm.protocol.controls import Device
+from swarm.protocol.admissions import Device
 from swarm.protocol.coordinator.io import AnswerControl, ArchiveStored, CollectCheckpoint, ControlRequested
 from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, StageIndex, StepNumber, Term

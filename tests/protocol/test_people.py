@@ -6,7 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from swarm.protocol.controls import Controls, Device
+from swarm.protocol.admissions import Device
+from swarm.protocol.controls import Controls
 from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import CommandWritten, TermWritten
 from swarm.protocol.coordinator.membership.accusations import Accusations, Failure

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from swarm.events import ControlGiven, ControlRefused
+from swarm.protocol.admissions import Device, read_serial
 from swarm.protocol.controls import (
     NAMES,
     REVOKE,
     Controls,
-    Device,
     life,
     read_life,
     read_rate,
-    read_serial,
     read_steps,
 )
 from swarm.protocol.coordinator.io import AnswerControl, ControlRequested, WriteCommand

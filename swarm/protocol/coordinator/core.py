@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import cast
 
 from swarm.events import PeerGone, PeerJoined, PeerLost
+from swarm.protocol.admissions import Device
 from swarm.protocol.codec_ladder import CodecLadders
-from swarm.protocol.controls import Controls, Device
+from swarm.protocol.controls import Controls
 from swarm.protocol.coordinator.announced_state import AnnouncedState
 from swarm.protocol.coordinator.commands import Commands
 from swarm.protocol.coordinator.departures import Departures
@@ -364,8 +365,9 @@ class CoordinatorCore:
                     self._exclusions.send_away(member, command)
                     self._lose(member, "expelled", now)
             case "admit":
-                self._exclusions.readmit(Device.read(command.value).peer)  # it may return with another pass
-                self.members.people.learn(self.history.controls.admitted)
+                device = Device.read(command.value)
+                self._exclusions.readmit(device.peer)  # it may return with another pass
+                self.members.people.admit(device)
             case "rate":
                 self._divergence.lowered()
             case "dismiss":

@@ -1,0 +1,58 @@
+"""The devices that a run has admitted: what the record knows of them, also while a part of it is not committed."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from swarm.protocol import admissions
+from swarm.protocol.admissions import Admissions, Device
+from swarm.protocol.controls import Controls
+from swarm.protocol.messages import Command
+
+ALICE, BOB = "a1" * 16, "b0" * 16
+
+
+def admit(number: int, device: Device) -> Command:
+    return Command(number, "admit", device.value, "pass", "", f"r{number}")
+
+
+def revoke(number: int, serial: str) -> Command:
+    return Command(number, "revoke", serial, "Ann", "", f"r{number}")
+
+
+def test_what_is_known_is_the_same_as_without_the_shared_book() -> None:
+    """Some continue others that were continued in another way already, as in a group whose leader changes."""
+    chance = Random(1)
+    those = [(Admissions(), ())]
+    for _ in range(300):
+        before, plain = those[chance.randrange(max(0, len(those) - 6), len(those))]
+        device = Device(chance.choice("pqr"), 8, f"peer{chance.randrange(5)}")
+        those.append((before.after(device), (*plain, device)))
+    for found, plain in those:
+        assert (len(found), tuple(found), found) == (len(plain), plain, Admissions(plain))
+        assert (found[-3:], found[2:]) == (plain[-3:], plain[2:])
+        last = {device.peer: device for device in plain}
+        assert found.devices == len(last)
+        for peer in (f"peer{number}" for number in range(5)):
+            assert found.last(peer) == last.get(peer)
+        for serial in "pqr":
+            there = list(dict.fromkeys(device.peer for device in plain if device.serial == serial))
+            assert found.came_with(serial) == there and found.devices_of(serial) == len(there)
+            assert [peer for peer in there if not found.has_joined(peer, serial)] == []
+            assert not found.has_joined("nobody", serial)
+
+
+def test_a_replay_looks_at_each_admission_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open run may have 100,000, and `banned` looks at all devices of the revoked passes."""
+    added = []
+    real = admissions._Book.add
+    monkeypatch.setattr(admissions._Book, "add", lambda book, device: (added.append(device), real(book, device)))
+    monkeypatch.setattr(Controls, "banned", property(lambda _: pytest.fail("asked for all that are banned")))
+    devices = [Device(f"{number:032x}", 1, f"Qm{number}") for number in range(200)]
+    commands = [admit(number + 2, device) for number, device in enumerate(devices)]
+    controls = Controls.of([revoke(1, ALICE), *commands])
+    assert added == devices and list(controls.admitted) == devices
+    controls.after(admit(202, Device(BOB, 1, "Qm0")))
+    assert len(added) == 201, "nor is anything copied for one more"
