@@ -146,10 +146,13 @@ class Controls:
         """Peer ids of the devices that joined with a pass."""
         return frozenset(self.admitted.came_with(serial))
 
-    def admission_of(self, device: Device) -> bool:
-        """Return True if this pass is the last one that the device joined with."""
-        last = self.admitted.last(device.peer)
-        return last is not None and last.serial == device.serial
+    def needs_admission(self, device: Device) -> bool:
+        """Return True if the record must be told that this device joins with this pass.
+
+        It is told of each pass once, and again when the pass that counts for the device is revoked. Otherwise a device
+        with two passes could make the record grow by showing them in turn.
+        """
+        return not self.admitted.has_joined(device.peer, device.serial) or self._is_sent_away(device.peer)
 
     def objection(self, device: Device) -> str:
         """The reason why a device may not join with this pass, as text; empty: it may."""

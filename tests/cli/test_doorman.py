@@ -174,6 +174,29 @@ async def test_an_open_run_gives_each_device_a_pass_of_its_own_and_so_many_at_a_
         await registrar.certificate(peers[0], shown, "198.51.100.0/24")
 
 
+async def test_passes_that_a_device_shows_in_turn_do_not_make_the_record_grow() -> None:
+    record = Record()
+    me, passes = Authority(3).coordinator.peer_id, [OURS.ticket(RUN, name).given for name in ("alice", "bob")]
+    registrar = Registrar(RUN, OURS.coordinator, lambda: record.controls, record.command)
+    for turn in range(20):
+        shown = Certificate.open(await registrar.certificate(me, passes[turn % 2], ""))
+        assert shown.serial == passes[turn % 2].serial
+    assert record.controls.count == len(record.controls.admitted) == 2
+
+
+async def test_an_open_run_counts_devices_and_not_admissions(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = Record()
+    monkeypatch.setattr("peers.coordinator.registrar.MOST_ADMITTED", 2)
+    shown = OURS.ticket(RUN, devices=100_000, open=True).given
+    registrar = Registrar(RUN, OURS.coordinator, lambda: record.controls, record.command, turnstile=Turnstile())
+    one, two, three = (Authority(number).coordinator.peer_id for number in (3, 4, 5))
+    for name in ("alice", "bob", "carol"):
+        await registrar.certificate(one, OURS.ticket(RUN, name).given, "")
+    assert await registrar.certificate(two, shown, ""), "three admissions, but one device"
+    with pytest.raises(BulkError, match="has let in as many devices as it can"):
+        await registrar.certificate(three, shown, "")
+
+
 async def test_what_the_leader_refuses_is_told_and_what_nobody_answers_may_be_had_later() -> None:
     given, me = OURS.ticket(RUN).given, Authority(3).coordinator.peer_id
     for answer, kind in (

@@ -56,3 +56,17 @@ def test_a_replay_looks_at_each_admission_once(monkeypatch: pytest.MonkeyPatch) 
     assert added == devices and list(controls.admitted) == devices
     controls.after(admit(202, Device(BOB, 1, "Qm0")))
     assert len(added) == 201, "nor is anything copied for one more"
+
+
+def test_passes_shown_in_turn_are_recorded_once_each() -> None:
+    alice, bob = Device(ALICE, 1, "QmOne"), Device(BOB, 1, "QmOne")
+    controls = Controls()
+    assert controls.needs_admission(alice)
+    controls = controls.after(admit(1, alice))
+    assert not controls.needs_admission(alice) and controls.needs_admission(bob)
+    controls = controls.after(admit(2, bob))
+    assert not controls.needs_admission(alice) and not controls.needs_admission(bob)
+    controls = controls.after(revoke(3, BOB))
+    assert set(controls.banned) == {"QmOne"} and controls.needs_admission(alice), "the other pass lets it return"
+    controls = controls.after(admit(4, alice))
+    assert not controls.banned and controls.banned_at == 4 and not controls.needs_admission(alice)
