@@ -60,7 +60,7 @@ class Registrar:
         `block`: the block of addresses from which it comes (`block_of`).
         """
         given = shown.of_device(peer)
-        device = Device(given.serial.hex(), given.devices, peer)
+        device = Device(given.serial.hex(), given.devices, peer, given.observes)
         controls = self._controls()
         if objection := controls.objection(device):
             raise BulkError(objection)

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import overload
 
+OBSERVES = "observe"
+"""The word for an observer's pass in the value of an `admit` command."""
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -22,21 +25,23 @@ class Device:
     devices: int
     """Number of devices that may join with the pass."""
     peer: str
+    observes: bool = False
+    """True: the pass is for observing. Records of earlier releases do not say so, and contain False for all passes."""
 
     @property
     def value(self) -> str:
         """The value as text, as the command contains it."""
-        return f"{self.serial} {self.devices} {self.peer}"
+        return " ".join((self.serial, str(self.devices), *([OBSERVES] if self.observes else []), self.peer))
 
     @classmethod
     def read(cls, value: str) -> Device:
         """Parse a command's value. Raises ValueError."""
         fields = value.split(" ")
-        if len(fields) != 3 or not (fields[1].isascii() and fields[1].isdigit() and 1 <= len(fields[1]) <= 6):
+        if not 3 <= len(fields) <= 4 or fields[2:-1] not in ([], [OBSERVES]) or not _is_count(fields[1]):
             raise ValueError(f"{value!r} is not a serial number, a number of devices and a peer id")
-        if not (fields[2].isascii() and fields[2].isalnum()):
-            raise ValueError(f"{fields[2]!r} is not a peer id")
-        return cls(read_serial(fields[0]), int(fields[1]), fields[2])
+        if not (fields[-1].isascii() and fields[-1].isalnum()):
+            raise ValueError(f"{fields[-1]!r} is not a peer id")
+        return cls(read_serial(fields[0]), int(fields[1]), fields[-1], len(fields) == 4)
 
 
 def read_serial(value: str) -> str:
@@ -138,3 +143,7 @@ class _Book:
         self.devices.append(device)
         self.of_peer.setdefault(device.peer, []).append(number)
         self.of_pass.setdefault(device.serial, {}).setdefault(device.peer, number)
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 1 <= len(text) <= 6

@@ -163,6 +163,11 @@ class Controls:
             return "this pass is revoked: ask the organiser for another"
         if sum(self.admitted.has_joined(peer, device.serial) for peer in expelled) >= EXPELLED_OF_A_PASS:
             return f"{EXPELLED_OF_A_PASS} devices of this pass are expelled from the run: ask the organiser for another"
+        last = self.admitted.last(device.peer)
+        if last is not None and last.serial != device.serial and last.observes != device.observes:
+            if last.observes:
+                return "this device observes the run: to take part in it as well, use another home (--home)"
+            return "this device takes part in the run: to observe it as well, use another home (--home)"
         joined = self.admitted.has_joined(device.peer, device.serial)
         if not joined and self.admitted.devices_of(device.serial) >= device.devices:
             return (

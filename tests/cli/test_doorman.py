@@ -184,6 +184,20 @@ async def test_passes_that_a_device_shows_in_turn_do_not_make_the_record_grow() 
     assert record.controls.count == len(record.controls.admitted) == 2
 
 
+async def test_a_device_gets_no_certificate_for_another_role() -> None:
+    record = Record()
+    registrar = Registrar(RUN, OURS.coordinator, lambda: record.controls, record.command)
+    trains, watches = OURS.ticket(RUN).given, OURS.ticket(RUN, "bob", observes=True).given
+    one, two = (Authority(number).coordinator.peer_id for number in (3, 4))
+    assert not Certificate.open(await registrar.certificate(one, trains, "")).observes
+    with pytest.raises(BulkError, match="this device takes part in the run: to observe it as well, use another home"):
+        await registrar.certificate(one, watches, "")
+    assert Certificate.open(await registrar.certificate(two, watches, "")).observes
+    with pytest.raises(BulkError, match="this device observes the run"):
+        await registrar.certificate(two, trains, "")
+    assert [device.observes for device in record.controls.admitted] == [False, True]
+
+
 async def test_an_open_run_counts_devices_and_not_admissions(monkeypatch: pytest.MonkeyPatch) -> None:
     record = Record()
     monkeypatch.setattr("peers.coordinator.registrar.MOST_ADMITTED", 2)

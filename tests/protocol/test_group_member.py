@@ -238,7 +238,10 @@ def test_the_devices_of_one_person_do_not_make_a_coordinator_lead() -> None:
     same = tuple(Device("ab" * 16, 8, device.peer) for device in devices)
     audience.learn(same)
     assert audience.people(0.0) == 10, "one pass: who is who is unknown"
-    audience.learn((*same, Device("cd" * 16, 1, "one"), Device("ef" * 16, 1, "two")))
+    watched = (*same, Device("aa" * 16, 1, "three", observes=True), Device("ab" * 16, 8, "one", observes=True))
+    audience.learn(watched)
+    assert audience.people(0.0) == 10, "observers are no people of the run"
+    audience.learn((*watched, Device("cd" * 16, 1, "one"), Device("ef" * 16, 1, "two")))
     assert audience.people(0.0) == 3
 
 

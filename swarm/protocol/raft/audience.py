@@ -53,16 +53,17 @@ class Audience:
 
     def learn(self, admitted: Sequence[Device]) -> None:
         """Learn with which pass each peer joined. `admitted`: the admissions in the record, in order. They continue
-        those of the last call.
+        those of the last call. Observers' passes do not count.
         """
         for device in admitted[self._learned :]:
-            before = self._passes.get(device.peer)
-            if before is not None:
-                self._devices[before] -= 1
-                if not self._devices[before]:
-                    del self._devices[before]
-            self._devices[device.serial] += 1
-            self._passes[device.peer] = device.serial
+            if not device.observes:
+                before = self._passes.get(device.peer)
+                if before is not None:
+                    self._devices[before] -= 1
+                    if not self._devices[before]:
+                        del self._devices[before]
+                self._devices[device.serial] += 1
+                self._passes[device.peer] = device.serial
         self._learned = len(admitted)
 
     def people(self, now: float) -> int:

@@ -28,14 +28,18 @@ class People:
         """For each pass, the number of live members."""
 
     def learn(self, admitted: Iterable[Device]) -> None:
-        """Learn with which pass each peer joined. `admitted`: the admissions in the decision record, in order."""
-        self._passes = {device.peer: device.serial for device in admitted}
+        """Learn with which pass each peer joined. `admitted`: the admissions in the decision record, in order.
+        Observers' passes do not count: they have no vote.
+        """
+        self._passes = {device.peer: device.serial for device in admitted if not device.observes}
         self._devices = Counter()
         for peer, times in self._here.items():
             self._devices[self._pass(peer)] += times
 
     def admit(self, device: Device) -> None:
         """Learn of one more admission."""
+        if device.observes:
+            return
         times = self._here[device.peer]
         self._change(self._devices, self._pass(device.peer), -times)
         self._passes[device.peer] = device.serial
