@@ -17,13 +17,14 @@ from swarm.net.bulk import BulkError, Busy
 from swarm.net.dht_clock import get_dht_time
 from swarm.net.identity import Identity
 from swarm.net.passes import Certificate, Pass
-from swarm.protocol.controls import ADMIT, Controls, Device
+from swarm.protocol.admissions import Device
+from swarm.protocol.controls import ADMIT, Controls
 from swarm.protocol.coordinator.io import AnswerControl, ControlRequested
 
 LONGEST_S = 45.0
 """Seconds within which the leading coordinator must answer; after that, the device asks again."""
 MOST_ADMITTED = 100_000
-"""Maximum number of admissions in the record of an open run, because the whole record is read at every start."""
+"""Maximum number of devices in the record of an open run, because the whole record is read at every start."""
 
 
 class Registrar:
@@ -59,11 +60,11 @@ class Registrar:
         `block`: the block of addresses from which it comes (`block_of`).
         """
         given = shown.of_device(peer)
-        device = Device(given.serial.hex(), given.devices, peer)
+        device = Device(given.serial.hex(), given.devices, peer, given.observes)
         controls = self._controls()
         if objection := controls.objection(device):
             raise BulkError(objection)
-        if not controls.admission_of(device):
+        if controls.needs_admission(device):
             if shown.open and device not in self._under_way:
                 self._check_turn(block)
             answer = await self._recorded(device, given.name, block if shown.open else None)
@@ -85,7 +86,7 @@ class Registrar:
         """Check that an open run may admit a new device now. Raises BulkError if not."""
         if self._turnstile is None:
             raise BulkError("this run is not open to everybody any more: ask the organiser for an invite")
-        if len(self._controls().admitted) >= MOST_ADMITTED:
+        if self._controls().admitted.devices >= MOST_ADMITTED:
             raise BulkError("this run has let in as many devices as it can: ask the organiser for an invite")
         if wait := self._turnstile.wait_s(block, time.monotonic()):
             when = f"{math.ceil(wait / 60)} minutes" if wait > 90 else f"{math.ceil(wait)} seconds"

@@ -169,7 +169,8 @@ class ControlGiven(Event):
 
     def sentence(self) -> str:
         if self.command == "admit":
-            return f"{self.value[-6:]} is admitted with {self.by}"
+            role = " to observe" if " observe " in self.value else ""
+            return f"{self.value[-6:]} is admitted{role} with {self.by}"
         what = f"{self.command} {self.value}".strip()
         return f"command {self.number}, {what}, given by {self.by}" + (f": {self.why}" if self.why else "")
 

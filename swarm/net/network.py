@@ -223,10 +223,12 @@ class Network:
         """Set the banned peers: {peer id: reason}.
 
         Streams to and from them are closed at once, and none is opened again. The list replaces the previous one.
+        Coordinators are never shut out: records of earlier releases may expel one, and nothing could undo that.
         """
         door = self.admission.door
+        banned = {peer: why for peer, why in banned.items() if peer not in door.coordinators}
         newly = banned.keys() - door.banned.keys()
-        door.banned = dict(banned)
+        door.banned = banned
         for actor in [actor for actor in self._links if actor.peer in newly]:
             self.forget(actor)
         self._host.shut_out(banned)

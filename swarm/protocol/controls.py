@@ -8,11 +8,11 @@ takes over continues as commanded. A command that changes the result of training
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
+from swarm.protocol.admissions import Admissions, Device, read_serial
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Command
 from swarm.protocol.settings import Settings
@@ -61,32 +61,6 @@ class Retreat:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
-    """The value of an `admit` command: a device that joins with a pass."""
-
-    serial: str
-    """The serial number of the pass: 32 hex digits."""
-    devices: int
-    """Number of devices that may join with the pass."""
-    peer: str
-
-    @property
-    def value(self) -> str:
-        """The value as text, as the command contains it."""
-        return f"{self.serial} {self.devices} {self.peer}"
-
-    @classmethod
-    def read(cls, value: str) -> Device:
-        """Parse a command's value. Raises ValueError."""
-        fields = value.split(" ")
-        if len(fields) != 3 or not (fields[1].isascii() and fields[1].isdigit() and 1 <= len(fields[1]) <= 6):
-            raise ValueError(f"{value!r} is not a serial number, a number of devices and a peer id")
-        if not (fields[2].isascii() and fields[2].isalnum()):
-            raise ValueError(f"{fields[2]!r} is not a peer id")
-        return cls(read_serial(fields[0]), int(fields[1]), fields[2])
-
-
-@dataclass(frozen=True, slots=True)
 class Controls:
     """The combined effect of commands, in the order of the record."""
 
@@ -104,7 +78,7 @@ class Controls:
     """The `expel` commands. Their `value` is the id of a peer that is excluded from the run."""
     excused: tuple[Command, ...] = ()
     """The `dismiss` commands. Their `value` names one incarnation of a peer that must leave, as `life` writes it."""
-    admitted: tuple[Device, ...] = ()
+    admitted: Admissions = field(default_factory=Admissions)
     """The admitted devices with their passes. If a device joined with several passes, the last one counts."""
     revoked: tuple[Command, ...] = ()
     """The `revoke` commands. Their `value` is the serial number of a pass that is no longer valid."""
@@ -134,9 +108,8 @@ class Controls:
                 return replace(controls, expelled=(*self.expelled, command), banned_at=command.number)
             case "admit":
                 device = Device.read(command.value)
-                back = bool(self.revoked) and device.peer in self.banned  # the device returns with another pass
-                number = command.number if back else self.banned_at
-                return replace(controls, admitted=(*self.admitted, device), banned_at=number)
+                number = command.number if self._is_sent_away(device.peer) else self.banned_at  # it returns
+                return replace(controls, admitted=self.admitted.after(device), banned_at=number)
             case "revoke":
                 return replace(controls, revoked=(*self.revoked, command), banned_at=command.number)
             case "dismiss":
@@ -160,37 +133,53 @@ class Controls:
         """By peer id, the command that excludes the peer: it expels the peer, or revokes the pass with which the peer
         joined last. The newest command comes last.
         """
-        revoked = {command.value: command for command in self.revoked}
-        last = {device.peer: device.serial for device in self.admitted}
-        by_pass = {peer: revoked[serial] for peer, serial in last.items() if serial in revoked}
+        by_pass = {
+            peer: command
+            for command in self.revoked
+            for peer in self.admitted.came_with(command.value)
+            if (last := self.admitted.last(peer)) is not None and last.serial == command.value
+        }
         excluded = by_pass | {command.value: command for command in self.expelled}
         return dict(sorted(excluded.items(), key=lambda by: by[1].number))
 
     def came_with(self, serial: str) -> frozenset[str]:
         """Peer ids of the devices that joined with a pass."""
-        return frozenset(device.peer for device in self.admitted if device.serial == serial)
+        return frozenset(self.admitted.came_with(serial))
 
-    def admission_of(self, device: Device) -> bool:
-        """Return True if this pass is the last one that the device joined with."""
-        last = {each.peer: each.serial for each in self.admitted}
-        return last.get(device.peer) == device.serial
+    def needs_admission(self, device: Device) -> bool:
+        """Return True if the record must be told that this device joins with this pass.
+
+        It is told of each pass once, and again when the pass that counts for the device is revoked. Otherwise a device
+        with two passes could make the record grow by showing them in turn.
+        """
+        return not self.admitted.has_joined(device.peer, device.serial) or self._is_sent_away(device.peer)
 
     def objection(self, device: Device) -> str:
         """The reason why a device may not join with this pass, as text; empty: it may."""
-        there = self.came_with(device.serial)
         expelled = {command.value for command in self.expelled}
         if device.peer in expelled:
             return "this device is expelled from the run"
         if any(command.value == device.serial for command in self.revoked):
             return "this pass is revoked: ask the organiser for another"
-        if len(there & expelled) >= EXPELLED_OF_A_PASS:
+        if sum(self.admitted.has_joined(peer, device.serial) for peer in expelled) >= EXPELLED_OF_A_PASS:
             return f"{EXPELLED_OF_A_PASS} devices of this pass are expelled from the run: ask the organiser for another"
-        if device.peer not in there and len(there) >= device.devices:
+        last = self.admitted.last(device.peer)
+        if last is not None and last.serial != device.serial and last.observes != device.observes:
+            if last.observes:
+                return "this device observes the run: to take part in it as well, use another home (--home)"
+            return "this device takes part in the run: to observe it as well, use another home (--home)"
+        joined = self.admitted.has_joined(device.peer, device.serial)
+        if not joined and self.admitted.devices_of(device.serial) >= device.devices:
             return (
                 f"this pass is for {device.devices} device{'s' * (device.devices != 1)}, and as many have joined with "
                 "it: ask the organiser for another, which `swarm-peer invite` makes"
             )
         return ""
+
+    def _is_sent_away(self, peer: str) -> bool:
+        """Return True if the pass with which a device joined last is revoked."""
+        last = self.admitted.last(peer)
+        return last is not None and any(command.value == last.serial for command in self.revoked)
 
     def number_of(self, request: str) -> int | None:
         """The number of the command that a request caused; None: the request is not remembered."""
@@ -241,13 +230,6 @@ def read_rate(value: str) -> float:
             "rate; 1 is the manifest's value"
         )
     return rate
-
-
-def read_serial(value: str) -> str:
-    """Check a serial number. Raises ValueError."""
-    if not re.fullmatch(r"[0-9a-f]{32}", value):
-        raise ValueError(f"{value!r} is not the serial number of a pass, which has 32 hex digits")
-    return value
 
 
 def read_steps(value: str) -> int:

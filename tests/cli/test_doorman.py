@@ -16,7 +16,8 @@ from peers.coordinator.turnstile import OF_A_BLOCK_AT_ONCE, Turnstile
 from peers.stage.bans import Bans
 from swarm.net.bulk import BulkError, Busy
 from swarm.net.passes import Certificate
-from swarm.protocol.controls import Controls, Device
+from swarm.protocol.admissions import Device
+from swarm.protocol.controls import Controls
 from swarm.protocol.coordinator.io import AnswerControl, ControlRequested
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Banned, Command
@@ -52,6 +53,11 @@ class Record:
     def write(self, name: str, value: str) -> None:
         number = self.controls.count + 1
         self.controls = self.controls.after(Command(number, name, value, "Ann", "", f"r{number}"))
+
+    async def command(self, request: ControlRequested) -> AnswerControl:
+        """A command that is written at once."""
+        self.write(request.command, request.value)
+        return AnswerControl(request.request, self.controls.count)
 
 
 def test_all_are_told_at_once_and_the_last_word_reaches_who_is_shut_out() -> None:
@@ -146,16 +152,12 @@ async def test_a_certificate_is_signed_when_the_record_holds_the_device() -> Non
 async def test_an_open_run_gives_each_device_a_pass_of_its_own_and_so_many_at_a_time() -> None:
     record = Record()
 
-    async def command(request: ControlRequested) -> AnswerControl:
-        record.write(request.command, request.value)
-        return AnswerControl(request.request, len(record.controls.admitted))
-
     shown = OURS.ticket(RUN, devices=100_000, open=True).given
     peers = [Authority(n).coordinator.peer_id for n in range(10, 10 + OF_A_BLOCK_AT_ONCE + 2)]
-    closed = Registrar(RUN, OURS.coordinator, lambda: record.controls, command)
+    closed = Registrar(RUN, OURS.coordinator, lambda: record.controls, record.command)
     with pytest.raises(BulkError, match="is not open to everybody any more"):
         await closed.certificate(peers[0], shown, "203.0.113.0/24")
-    registrar = Registrar(RUN, OURS.coordinator, lambda: record.controls, command, turnstile=Turnstile())
+    registrar = Registrar(RUN, OURS.coordinator, lambda: record.controls, record.command, turnstile=Turnstile())
     for peer in peers[:OF_A_BLOCK_AT_ONCE]:
         found = Certificate.open(await registrar.certificate(peer, shown, "203.0.113.0/24"))
         assert (found.peer, found.expires_at) == (peer, shown.expires_at)
@@ -170,6 +172,43 @@ async def test_an_open_run_gives_each_device_a_pass_of_its_own_and_so_many_at_a_
     record.write("expel", peers[0])
     with pytest.raises(BulkError, match="this device is expelled"):
         await registrar.certificate(peers[0], shown, "198.51.100.0/24")
+
+
+async def test_passes_that_a_device_shows_in_turn_do_not_make_the_record_grow() -> None:
+    record = Record()
+    me, passes = Authority(3).coordinator.peer_id, [OURS.ticket(RUN, name).given for name in ("alice", "bob")]
+    registrar = Registrar(RUN, OURS.coordinator, lambda: record.controls, record.command)
+    for turn in range(20):
+        shown = Certificate.open(await registrar.certificate(me, passes[turn % 2], ""))
+        assert shown.serial == passes[turn % 2].serial
+    assert record.controls.count == len(record.controls.admitted) == 2
+
+
+async def test_a_device_gets_no_certificate_for_another_role() -> None:
+    record = Record()
+    registrar = Registrar(RUN, OURS.coordinator, lambda: record.controls, record.command)
+    trains, watches = OURS.ticket(RUN).given, OURS.ticket(RUN, "bob", observes=True).given
+    one, two = (Authority(number).coordinator.peer_id for number in (3, 4))
+    assert not Certificate.open(await registrar.certificate(one, trains, "")).observes
+    with pytest.raises(BulkError, match="this device takes part in the run: to observe it as well, use another home"):
+        await registrar.certificate(one, watches, "")
+    assert Certificate.open(await registrar.certificate(two, watches, "")).observes
+    with pytest.raises(BulkError, match="this device observes the run"):
+        await registrar.certificate(two, trains, "")
+    assert [device.observes for device in record.controls.admitted] == [False, True]
+
+
+async def test_an_open_run_counts_devices_and_not_admissions(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = Record()
+    monkeypatch.setattr("peers.coordinator.registrar.MOST_ADMITTED", 2)
+    shown = OURS.ticket(RUN, devices=100_000, open=True).given
+    registrar = Registrar(RUN, OURS.coordinator, lambda: record.controls, record.command, turnstile=Turnstile())
+    one, two, three = (Authority(number).coordinator.peer_id for number in (3, 4, 5))
+    for name in ("alice", "bob", "carol"):
+        await registrar.certificate(one, OURS.ticket(RUN, name).given, "")
+    assert await registrar.certificate(two, shown, ""), "three admissions, but one device"
+    with pytest.raises(BulkError, match="has let in as many devices as it can"):
+        await registrar.certificate(three, shown, "")
 
 
 async def test_what_the_leader_refuses_is_told_and_what_nobody_answers_may_be_had_later() -> None:

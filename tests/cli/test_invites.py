@@ -21,7 +21,7 @@ from peers.run.invite_text import read_invite
 from peers.runtime import control_client
 from peers.runtime.control_client import Reply
 from swarm.net.invite import Invite, InviteError, parse
-from swarm.protocol.controls import Device
+from swarm.protocol.admissions import Device
 
 HOUR_S = 3600
 

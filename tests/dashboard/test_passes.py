@@ -15,7 +15,7 @@ from peers.coordinator.invites import listed
 from peers.coordinator.pass_book import PassBook
 from peers.run.home import Home
 from swarm.net.invite import parse
-from swarm.protocol.controls import Device
+from swarm.protocol.admissions import Device
 
 
 @pytest.fixture(scope="module")

@@ -60,3 +60,11 @@ async def test_nothing_is_passed_on_for_who_is_shut_out(pair: Pair) -> None:
         await a.bulk.fetch(b.me, request)
     b.shut_out({})
     assert bytes(await (await a.bulk.fetch(b.me, request)).read()) == stranger.peer.encode()
+
+
+async def test_a_coordinator_is_never_shut_out(pair: Pair) -> None:
+    """A record of an earlier release may expel one of a group, and nothing in it can take that back."""
+    a, b = await pair.start()
+    (coordinator,) = b.admission.door.coordinators
+    b.shut_out({coordinator: "expelled by Ann", a.me.peer: "expelled by Ann"})
+    assert set(b.admission.door.banned) == {a.me.peer}

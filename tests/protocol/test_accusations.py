@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarm.protocol.controls import Device
+from swarm.protocol.admissions import Device
 from swarm.protocol.coordinator.membership.accusations import LASTING, MOST_FAILURES, Accusations, Failure
 from swarm.protocol.coordinator.membership.failure_history import FailureHistory
 from swarm.protocol.coordinator.membership.halves import Halves

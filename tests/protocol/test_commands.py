@@ -8,7 +8,8 @@ import pytest
 
 from swarm.events import ControlGiven, ControlRefused, PeerExpelled, PeerLeaving, RunPaused
 from swarm.protocol import messages as m
-from swarm.protocol.controls import Controls, Device, check
+from swarm.protocol.admissions import Device
+from swarm.protocol.controls import Controls, check
 from swarm.protocol.coordinator.audit.audits import Ruling
 from swarm.protocol.coordinator.audit.culprit_search import Accused
 from swarm.protocol.coordinator.core import CoordinatorCore

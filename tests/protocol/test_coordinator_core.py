@@ -13,8 +13,8 @@ import pytest
 
 from swarm.events import CheckpointsMissing, PeerLost, PeerMoved
 from swarm.protocol import messages as m
+from swarm.protocol.admissions import Device
 from swarm.protocol.answers import MOST
-from swarm.protocol.controls import Device
 from swarm.protocol.coordinator.checkpoints import Checkpoints
 from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from swarm.protocol.controls import Device
+from swarm.protocol.admissions import Device
 from swarm.protocol.coordinator.membership.delays import REMEMBERED, TOLERATED, Delays, Limit
 from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.membership.probation import LONGEST, MOST_STRIKES, Probation

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from swarm.events import DecisionRecorded, LeadershipLost, LeadershipTaken, MajorityMissing
 from swarm.protocol import messages as m
-from swarm.protocol.controls import Device
-from swarm.protocol.coordinator.io import ArchiveStored, CollectCheckpoint
+from swarm.protocol.admissions import Device
+from swarm.protocol.coordinator.io import AnswerControl, ArchiveStored, CollectCheckpoint, ControlRequested
 from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, StageIndex, StepNumber, Term
 from swarm.protocol.io import Emit, LeaveRequested, LinkLost, Received, Send, Stop, Tick
@@ -32,9 +32,10 @@ class Desk:
         stored: Stored | None = None,
         holds: dict[int, tuple[str, ...]] | None = None,
         settings: Settings = SETTINGS,
+        group: tuple[Actor, ...] = GROUP,
     ) -> None:
         self.now = 0.0
-        self.member = GroupMember(ME, GROUP, settings, stored or Stored(), holds or {})
+        self.member = GroupMember(group[0], group, settings, stored or Stored(), holds or {})
         self.writes: list[WriteGroup] = []
         self.tell(Tick())
 
@@ -57,8 +58,8 @@ class Desk:
     def lead_at_once(self) -> list[GroupAction]:
         self.tell(Tick())
         ballot = self.member.record.ballot + 1
-        self.hear(TWO, m.Vote(ballot, True, binding=False))
-        orders = self.hear(TWO, m.Vote(ballot, True, binding=True))
+        self.hear(self.member._group[1], m.Vote(ballot, True, binding=False))
+        orders = self.hear(self.member._group[1], m.Vote(ballot, True, binding=True))
         assert self.member.record.leads
         return orders + self.agree()
 
@@ -66,7 +67,7 @@ class Desk:
         """Another member has the whole log on disk, and holds what is offered, if that is so."""
         record = self.member.record
         version, term = (-1, 0) if held is None else (held.version, held.term)
-        return self.hear(TWO, m.Appended(record.ballot, record.log.last, held=version, held_in=term))
+        return self.hear(self.member._group[1], m.Appended(record.ballot, record.log.last, held=version, held_in=term))
 
 
 def sent(orders: list[GroupAction], kind: type, to: Actor | None = None) -> list[m.Message]:
@@ -254,8 +255,22 @@ def test_the_devices_of_one_person_do_not_make_a_coordinator_lead() -> None:
     same = tuple(Device("ab" * 16, 8, device.peer) for device in devices)
     audience.learn(same)
     assert audience.people(0.0) == 10, "one pass: who is who is unknown"
-    audience.learn((*same, Device("cd" * 16, 1, "one"), Device("ef" * 16, 1, "two")))
+    watched = (*same, Device("aa" * 16, 1, "three", observes=True), Device("ab" * 16, 8, "one", observes=True))
+    audience.learn(watched)
+    assert audience.people(0.0) == 10, "observers are no people of the run"
+    audience.learn((*watched, Device("cd" * 16, 1, "one"), Device("ef" * 16, 1, "two")))
     assert audience.people(0.0) == 3
+
+
+def test_no_coordinator_of_the_group_can_be_expelled() -> None:
+    """Nothing could take it back, and nobody would hear it again."""
+    ids = [f"12D3KooW{letter * 44}" for letter in "ABC"]
+    desk, orders = Desk(group=tuple(Actor(peer, 0) for peer in ids)), []
+    desk.lead()
+    for number, peer in enumerate(ids):
+        orders += desk.tell(ControlRequested(f"r{number}", "expel", peer, "Ann", "a slip"))
+    answers = [order.error for order in orders if isinstance(order, AnswerControl)]
+    assert answers == [f"{peer!r} is a coordinator of this run: only peers can be expelled" for peer in ids]
 
 
 def test_strangers_have_no_say_in_the_record() -> None:

@@ -6,7 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from swarm.protocol.controls import Controls, Device
+from swarm.protocol.admissions import Device
+from swarm.protocol.controls import Controls
 from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import CommandWritten, TermWritten
 from swarm.protocol.coordinator.membership.accusations import Accusations, Failure
@@ -167,6 +168,24 @@ def test_the_core_knows_the_passes_of_its_record_and_of_new_admissions() -> None
     for peer in ("m1", "m2", "bob"):
         core.handle(Received(Actor(peer, 1), Join(Actor(peer, 1))), 0.0)
     assert core.members.people.count(("m1", "m2", "bob")) == 2
+
+
+def test_an_observers_pass_gives_a_device_no_vote_of_its_own() -> None:
+    """Records may say that a device that trains observes too: only its peer's pass counts."""
+    watches = Device(f"{ord('w'):032x}", 8, "m1", observes=True)
+    commands = [Command(1 + n, "admit", device(peer, "m").value, "", "", f"r{n}") for n, peer in enumerate(MANY)]
+    core = CoordinatorCore(Actor("c", 0), SETTINGS, 0, None, None, controls=Controls.of(commands))
+    core.handle(Tick(), 0.0)
+    core.handle(TermWritten(1), 0.0)
+    for peer in MANY:
+        core.handle(Received(Actor(peer, 1), Join(Actor(peer, 1))), 0.0)
+    core.handle(CommandWritten(Command(4, "admit", watches.value, "", "", "r4")), 0.0)
+    restarted = members_of(m=" ".join(MANY))
+    restarted.people.learn(core.history.controls.admitted)
+    for people in (core.members.people, restarted.people):
+        assert not people.are_several and set(people.votes(MANY).values()) == {1}
+    core.handle(CommandWritten(Command(5, "admit", device("m1", "n").value, "", "", "r5")), 0.0)
+    assert core.members.people.votes(MANY) == {"m1": 1, "m2": Fraction(1, 2), "m3": Fraction(1, 2)}, "a peer's does"
 
 
 def test_a_newcomer_gets_little_until_a_step_with_it_was_decided() -> None:

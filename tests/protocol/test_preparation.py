@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarm.protocol.controls import Device
+from swarm.protocol.admissions import Device
 from swarm.protocol.coordinator.audit.misreports import Misreports
 from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.passes.assignment import wire

@@ -6,7 +6,7 @@ import pytest
 
 from swarm.events import StateCompared
 from swarm.protocol import messages as m
-from swarm.protocol.controls import Device
+from swarm.protocol.admissions import Device
 from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members

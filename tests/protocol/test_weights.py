@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.events import ShareChanged
-from swarm.protocol.controls import Device
+from swarm.protocol.admissions import Device
 from swarm.protocol.coordinator.membership.member import HIDDEN
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.stage_costs import REMEMBERED, SLOWEST, StageCosts

@@ -6,16 +6,17 @@ record.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from swarm.events import ControlGiven, ControlRefused
+from swarm.protocol.admissions import Device, read_serial
 from swarm.protocol.controls import (
     NAMES,
     REVOKE,
     Controls,
-    Device,
     life,
     read_life,
     read_rate,
-    read_serial,
     read_steps,
 )
 from swarm.protocol.coordinator.io import AnswerControl, ControlRequested, WriteCommand
@@ -43,10 +44,15 @@ _REFUSED = 64
 
 
 class Commands:
-    """`ask` queues a request; `attend` processes the queue; `written` reports that a command is on disk."""
+    """`ask` queues a request; `attend` processes the queue; `written` reports that a command is on disk.
 
-    def __init__(self, me: Actor, settings: Settings, history: History, members: Members, out: Outbox) -> None:
-        self._me = me
+    `coordinators`: the peer ids of all coordinators of the run.
+    """
+
+    def __init__(
+        self, coordinators: Collection[str], settings: Settings, history: History, members: Members, out: Outbox
+    ) -> None:
+        self._coordinators = coordinators
         self._settings = settings
         self._history = history
         self._members = members
@@ -192,8 +198,8 @@ class Commands:
             if not (len(value) >= _WHOLE_ID and value.isascii() and value.isalnum()):
                 raise
             peer = value
-        if peer == self._me.peer:
-            raise ValueError(f"{value!r} is this coordinator: only peers can be expelled")
+        if peer in self._coordinators:
+            raise ValueError(f"{value!r} is a coordinator of this run: only peers can be expelled")
         if any(command.value == peer for command in controls.expelled):
             raise ValueError(f"{value!r} is expelled already")
         return peer

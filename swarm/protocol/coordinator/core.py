@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import cast
 
 from swarm.events import PeerGone, PeerJoined, PeerLost
+from swarm.protocol.admissions import Device
 from swarm.protocol.codec_ladder import CodecLadders
-from swarm.protocol.controls import Controls, Device
+from swarm.protocol.controls import Controls
 from swarm.protocol.coordinator.announced_state import AnnouncedState
 from swarm.protocol.coordinator.commands import Commands
 from swarm.protocol.coordinator.departures import Departures
@@ -76,7 +77,7 @@ class CoordinatorCore:
     `ladders`.
 
     `ladders`: given if the run lets the coordinator choose the codecs. `kept`: versions in the archive, in addition to
-    `archived`.
+    `archived`. `group`: all coordinators of the run, if there are several.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class CoordinatorCore:
         controls: Controls | None = None,
         soundness: Soundness | None = None,
         kept: tuple[int, ...] = (),
+        group: tuple[Actor, ...] = (),
     ) -> None:
         self.actor = actor
         self.settings = settings
@@ -117,7 +119,7 @@ class CoordinatorCore:
         self._placement = Placement(actor, settings, history, members, rebalancing, self._seats, failures, out)
         self._listeners = Listeners(settings, history, members, rebalancing, out)
         self._departures = Departures(settings, history, members, self._seats, out)
-        self._commands = Commands(actor, settings, history, members, out)
+        self._commands = Commands({each.peer for each in (actor, *group)}, settings, history, members, out)
         self._exclusions = Exclusions(history, members, self._commands, out)
         self._divergence = Divergence(settings, history, members, failures.doubts, self._commands, out)
         self._cycle = PassCycle(
@@ -363,8 +365,9 @@ class CoordinatorCore:
                     self._exclusions.send_away(member, command)
                     self._lose(member, "expelled", now)
             case "admit":
-                self._exclusions.readmit(Device.read(command.value).peer)  # it may return with another pass
-                self.members.people.learn(self.history.controls.admitted)
+                device = Device.read(command.value)
+                self._exclusions.readmit(device.peer)  # it may return with another pass
+                self.members.people.admit(device)
             case "rate":
                 self._divergence.lowered()
             case "dismiss":

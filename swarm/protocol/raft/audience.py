@@ -7,9 +7,10 @@ device counts.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections import Counter
+from collections.abc import Sequence, Set
 
-from swarm.protocol.controls import Device
+from swarm.protocol.admissions import Device
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Join, Status
 
@@ -25,9 +26,12 @@ class Audience:
         self._silent_s = silent_s
         self._reports: dict[Actor, tuple[float, Join | Status]] = {}
         self._fewer_since: float | None = None
-        self._admitted: tuple[Device, ...] = ()
+        self._learned = 0
+        """Number of admissions of the record that are known here."""
         self._passes: dict[str, str] = {}
-        """For each peer id, the pass with which it joined; empty if the record names fewer than two passes."""
+        """For each peer id, the pass with which it joined last."""
+        self._devices: Counter[str] = Counter()
+        """For each of these passes, the number of devices."""
 
     @property
     def known(self) -> Set[Actor]:
@@ -47,15 +51,25 @@ class Audience:
         """The peers that were heard lately, with their last reports."""
         return [(peer, report) for peer, (at, report) in self._reports.items() if now - at < self._fresh_s]
 
-    def learn(self, admitted: tuple[Device, ...]) -> None:
-        """Learn with which pass each peer joined. `admitted`: the admissions in the record, in order."""
-        if admitted is not self._admitted:
-            passes = {device.peer: device.serial for device in admitted}
-            self._admitted, self._passes = admitted, passes if len(set(passes.values())) > 1 else {}
+    def learn(self, admitted: Sequence[Device]) -> None:
+        """Learn with which pass each peer joined. `admitted`: the admissions in the record, in order. They continue
+        those of the last call. Observers' passes do not count.
+        """
+        for device in admitted[self._learned :]:
+            if not device.observes:
+                before = self._passes.get(device.peer)
+                if before is not None:
+                    self._devices[before] -= 1
+                    if not self._devices[before]:
+                        del self._devices[before]
+                self._devices[device.serial] += 1
+                self._passes[device.peer] = device.serial
+        self._learned = len(admitted)
 
     def people(self, now: float) -> int:
         """The number of people whose peers were heard lately. One person could hide from a leader with many devices."""
-        return len({self._passes.get(peer.peer, peer.peer) for peer, _ in self.present(now)})
+        passes = self._passes if len(self._devices) > 1 else {}
+        return len({passes.get(peer.peer, peer.peer) for peer, _ in self.present(now)})
 
     def fewer_for(self, here: int, most: int, now: float) -> float:
         """Seconds for which this leader has heard less than half as many people as another member: now it hears `here`

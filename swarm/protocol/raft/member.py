@@ -231,6 +231,7 @@ class GroupMember:
             standing.controls,
             standing.soundness,
             tuple(entry.version for entry in standing.checkpoints),
+            self._group,
         )
         self._forwarded_controls.again()
         self._copies.forget_pending()

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from swarm.protocol.controls import ADMIT, Controls, Device
+from swarm.protocol.admissions import Device
+from swarm.protocol.controls import ADMIT, Controls
 from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.ids import Actor
 from swarm.protocol.io import LeaveRequested

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from fractions import Fraction
 
-from swarm.protocol.controls import Device
+from swarm.protocol.admissions import Device
 
 
 class People:
@@ -28,23 +28,32 @@ class People:
         """For each pass, the number of live members."""
 
     def learn(self, admitted: Iterable[Device]) -> None:
-        """Learn with which pass each peer joined. `admitted`: the admissions in the decision record, in order."""
-        self._passes = {device.peer: device.serial for device in admitted}
+        """Learn with which pass each peer joined. `admitted`: the admissions in the decision record, in order.
+        Observers' passes do not count: they have no vote.
+        """
+        self._passes = {device.peer: device.serial for device in admitted if not device.observes}
         self._devices = Counter()
         for peer, times in self._here.items():
             self._devices[self._pass(peer)] += times
 
+    def admit(self, device: Device) -> None:
+        """Learn of one more admission."""
+        if device.observes:
+            return
+        times = self._here[device.peer]
+        self._change(self._devices, self._pass(device.peer), -times)
+        self._passes[device.peer] = device.serial
+        self._change(self._devices, device.serial, times)
+
     def came(self, peer: str) -> None:
         """A member was added."""
-        self._here[peer] += 1
-        self._devices[self._pass(peer)] += 1
+        self._change(self._here, peer, 1)
+        self._change(self._devices, self._pass(peer), 1)
 
     def left(self, peer: str) -> None:
         """A member was removed."""
-        for counter, key in ((self._here, peer), (self._devices, self._pass(peer))):
-            counter[key] -= 1
-            if counter[key] <= 0:
-                del counter[key]
+        self._change(self._here, peer, -1)
+        self._change(self._devices, self._pass(peer), -1)
 
     @property
     def are_several(self) -> bool:
@@ -72,3 +81,9 @@ class People:
 
     def _pass(self, peer: str) -> str:
         return self._passes.get(peer, peer)
+
+    @staticmethod
+    def _change(counter: Counter[str], key: str, by: int) -> None:
+        counter[key] += by
+        if counter[key] <= 0:
+            del counter[key]
