@@ -207,7 +207,7 @@ class CoordinatorDriver:
                 if version < order.version:  # a holder may send it slowly for ever
                     older.cancel()
             self._log.append(CheckpointArchived(order.version, list(digests)))
-            self.loop.post(ArchiveStored(order.version, order.term))
+            self.loop.post(ArchiveStored(order.version, order.term, order.digests))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

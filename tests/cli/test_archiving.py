@@ -27,7 +27,7 @@ from peers.runtime.checkpoint_request import CheckpointRequest
 from swarm.events import CheckpointRefused, Event, EventLog
 from swarm.net.bulk import LEAST_RATE, TooSlow, Transfer
 from swarm.net.host import DialError
-from swarm.protocol.coordinator.io import CollectCheckpoint, TermWritten, WriteTerm
+from swarm.protocol.coordinator.io import ArchiveStored, CollectCheckpoint, TermWritten, WriteTerm
 from swarm.protocol.ids import Actor, Microbatch, PassId, PassKind, StepNumber, Term
 from swarm.protocol.io import Stop
 from swarm.state.archive import Archive
@@ -298,6 +298,48 @@ async def test_the_end_of_an_older_collection_does_not_unmark_a_newer_one(monkey
         assert list(driver._collecting) == [20]
         post(Stop("enough", False))
         await running
+
+
+async def test_the_digests_that_were_stored_are_told_and_not_those_of_an_order_that_came_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = asyncio.Event()
+
+    async def collecting(_collector: object, order: CollectCheckpoint) -> tuple[str, ...]:
+        await gate.wait()
+        return ("digest of the contents",)
+
+    monkeypatch.setattr(Collector, "collect", collecting)
+    told: list[Any] = []
+
+    class Core:
+        def handle(self, event: Any, now: float) -> list[Any]:
+            told.append(event)
+            return [event] if isinstance(event, CollectCheckpoint | Stop) else []
+
+        def next_wakeup(self) -> float:
+            return float("inf")
+
+    core: Any = Core()
+    unused: Any = None
+    record: Any = SimpleNamespace(close=lambda: None)
+    driver = CoordinatorDriver(core, unused, unused, record, unused, EventLog(None, lambda: 0.0))
+    driver.attach(SimpleNamespace(bulk=None))  # type: ignore[arg-type]
+    post: Any = driver.loop.post
+    running = asyncio.create_task(driver.run())
+    first = CollectCheckpoint(10, Term(1), (HOLDERS[:1],), ("hash of one",))
+    second = CollectCheckpoint(10, Term(1), (HOLDERS[1:],), ("hash of two",))
+    async with asyncio.timeout(60.0):
+        post(first)
+        post(second)
+        while second not in told:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        gate.set()
+        while 10 in driver._collecting:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        post(Stop("enough", False))
+        await running
+    assert [event for event in told if isinstance(event, ArchiveStored)] == [ArchiveStored(10, Term(1), first.digests)]
 
 
 async def test_a_rollback_ends_what_is_collected_of_the_history_it_leaves(

@@ -130,7 +130,7 @@ def test_several_in_a_row_end_the_run() -> None:
     run = diverging(skips=2)
     for version in (1, 2):
         run.decide(ONE, TWO)
-        run.take(ArchiveStored(version, run.core.history.term))
+        run.take(ArchiveStored(version, run.core.history.term, ("x",)))
     skip(run)
     made = skip(run)
     (back,) = [order for order in made if isinstance(order, WriteTerm) and order.rollback_to is not None]

@@ -216,7 +216,7 @@ class CoordinatorCore:
                     self._proofs.clear()
             case RecordWritten(decision):
                 self._cycle.record_written(decision, now)
-            case ArchiveStored(version, term):
+            case ArchiveStored(version, term, _):
                 self.history.stored(version, term)
             case CheckpointUnfetched(version, stage):
                 self._cycle.checkpoints.unfetched(version, stage)

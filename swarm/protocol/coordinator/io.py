@@ -35,10 +35,13 @@ class TermWritten:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveStored:
-    """One verified copy of every stage of checkpoint `version` is in the archive. `term`: the term that ordered it."""
+    """One verified copy of every stage of checkpoint `version` is in the archive. `term`: the term that ordered it.
+    `digests`: for each stage, the digest of the copy. A later order for the version may have named others.
+    """
 
     version: int
     term: Term
+    digests: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
