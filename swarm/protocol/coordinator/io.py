@@ -159,7 +159,8 @@ class PassClosed(Action):
 class CollectCheckpoint(Action):
     """Fetch each stage's shard of checkpoint `version` into the archive, one copy per stage → ArchiveStored.
 
-    A rollback to an older version cancels the order, because the fetched shards then belong to a void history.
+    A rollback to an older version cancels the order, because the fetched shards then belong to a void history. An order
+    from before the rollback that comes later is refused.
     """
 
     version: int
