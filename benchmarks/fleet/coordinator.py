@@ -55,4 +55,5 @@ class FleetCoordinator(FleetProcess):
         pass
 
     def _collect(self, action: coordinator_io.CollectCheckpoint) -> None:
-        self.world.at(self.world.now + COLLECT_S, self, coordinator_io.ArchiveStored(action.version, action.term))
+        done = coordinator_io.ArchiveStored(action.version, action.term, action.digests)
+        self.world.at(self.world.now + COLLECT_S, self, done)

@@ -71,8 +71,10 @@ class CoordinatorDriver:
         carry_out: Callable[[CoordinatorAction | GroupAction], None] = self._carry_out
         for fault in faults:
             carry_out = fault.watch(carry_out)
-        self._group_writes = asyncio.Lock()
-        """Held during a write, so that writes and their effects on the archive happen one after another."""
+        self._history_writes = asyncio.Lock()
+        """Held while a term or a group's entries are written, so that writes and their effects on the archive happen
+        one after another. No fetch begins in between.
+        """
         # actions of a group member come only from the member's own core
         either = cast(Core[CoordinatorInput | GroupInput, CoordinatorAction | GroupAction], core)
         self.loop = CoreLoop(either, carry_out)
@@ -144,10 +146,12 @@ class CoordinatorDriver:
             self._log.append(Sampled(version, evaluation.prompt, self._feeder.finish_sample()))
 
     async def _write_term(self, term: int, rollback_to: int | None) -> None:
-        if not await self._recorded(lambda: self._record.write_term(term, rollback_to)):
-            return
-        if rollback_to is None or await self._leave_history(rollback_to):
-            self.loop.post(TermWritten(term))
+        async with self._history_writes:
+            if not await self._recorded(lambda: self._record.write_term(term, rollback_to)):
+                return
+            if rollback_to is not None and not await self._leave_history(rollback_to):
+                return
+        self.loop.post(TermWritten(term))
 
     async def _leave_history(self, version: int) -> bool:
         """Set the archive back to `version`, and cancel the fetches of later versions. Returns whether the record could
@@ -167,7 +171,7 @@ class CoordinatorDriver:
     async def _write_group(self, order: WriteGroup) -> None:
         assert isinstance(self._record, GroupRecord)
         record, back = self._record, []
-        async with self._group_writes:
+        async with self._history_writes:
             if not await self._recorded(lambda: back.append(record.write_group(order))):
                 return
             if back[0] is not None and not await self._leave_history(back[0]):
@@ -201,13 +205,19 @@ class CoordinatorDriver:
 
     async def _collect(self, order: CollectCheckpoint) -> None:
         assert self._collector is not None
+        void: list[bool] = []
+        async with self._history_writes:
+            if not await self._recorded(lambda: void.append(self._record.voids(order.version, order.term))):
+                return
+        if void[0]:  # it was ordered before the rollback, and comes too late to be cancelled
+            return
         digests = await self._collector.collect(order)
         if digests:
             for version, older in list(self._collecting.items()):
                 if version < order.version:  # a holder may send it slowly for ever
                     older.cancel()
             self._log.append(CheckpointArchived(order.version, list(digests)))
-            self.loop.post(ArchiveStored(order.version, order.term))
+            self.loop.post(ArchiveStored(order.version, order.term, order.digests))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -56,6 +56,15 @@ class DecisionRecord:
         with refusing(self._path), of_a_row():
             return int(self._db.execute("SELECT COALESCE(MAX(term), 0) FROM rollback").fetchone()[0])
 
+    def voids(self, version: int, term: int) -> bool:
+        """Return True if a rollback after `term` has gone back to before `version`: this version of that term is void.
+
+        Raises RecordError.
+        """
+        query = "SELECT 1 FROM rollback WHERE term > ? AND version < ?"
+        with refusing(self._path):
+            return self._db.execute(query, (term, version)).fetchone() is not None
+
     @property
     def unfinished_rollback(self) -> int | None:
         """The version to which a rollback has gone back, if the archive may still hold later versions of the history

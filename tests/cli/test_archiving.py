@@ -17,19 +17,16 @@ import torch
 
 from peers.coordinator import feeder as feeder_module
 from peers.coordinator.collector import FIRST_RATE, Collector
-from peers.coordinator.driver import CoordinatorDriver
 from peers.coordinator.feeder import Feeder
 from peers.coordinator.organiser_key import KeyDamaged, organiser_key
 from peers.coordinator.pass_book import PassBook
-from peers.coordinator.record import DecisionRecord
 from peers.run.home import Home
 from peers.runtime.checkpoint_request import CheckpointRequest
-from swarm.events import CheckpointRefused, Event, EventLog
+from swarm.events import CheckpointRefused, Event
 from swarm.net.bulk import LEAST_RATE, TooSlow, Transfer
 from swarm.net.host import DialError
-from swarm.protocol.coordinator.io import CollectCheckpoint, TermWritten, WriteTerm
+from swarm.protocol.coordinator.io import CollectCheckpoint
 from swarm.protocol.ids import Actor, Microbatch, PassId, PassKind, StepNumber, Term
-from swarm.protocol.io import Stop
 from swarm.state.archive import Archive
 from swarm.state.layout import ShardMeta, state_shapes
 from swarm.state.room import SPARE_BYTES
@@ -259,92 +256,6 @@ async def test_a_shard_that_left_the_archive_meanwhile_is_told_not_raised(tmp_pa
     order = CollectCheckpoint(10, Term(1), (HOLDERS,), ("00" * 32,))
     assert await Collector(unused, archive, told.append, nobody).collect(order) == ()
     assert [type(event) for event in told] == [CheckpointRefused]
-
-
-async def test_the_end_of_an_older_collection_does_not_unmark_a_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    gates = {10: asyncio.Event(), 20: asyncio.Event()}
-    begun: list[int] = []
-
-    async def collecting(_collector: object, order: CollectCheckpoint) -> tuple[str, ...]:
-        begun.append(order.version)
-        await gates[order.version].wait()
-        return ()
-
-    monkeypatch.setattr(Collector, "collect", collecting)
-    orders = {version: CollectCheckpoint(version, Term(1), (), ()) for version in gates}
-
-    class Core:
-        def handle(self, event: Any, now: float) -> list[Any]:
-            return [event]
-
-        def next_wakeup(self) -> float:
-            return float("inf")
-
-    core: Any = Core()
-    unused: Any = None
-    record: Any = SimpleNamespace(close=lambda: None)
-    driver = CoordinatorDriver(core, unused, unused, record, unused, EventLog(None, lambda: 0.0))
-    driver.attach(SimpleNamespace(bulk=None))  # type: ignore[arg-type]
-    post: Any = driver.loop.post
-    running = asyncio.create_task(driver.run())
-    post(orders[10])
-    post(orders[20])
-    async with asyncio.timeout(60.0):
-        while begun != [10, 20]:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        gates[10].set()
-        while 10 in driver._collecting:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        assert list(driver._collecting) == [20]
-        post(Stop("enough", False))
-        await running
-
-
-async def test_a_rollback_ends_what_is_collected_of_the_history_it_leaves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, ended = asyncio.Event(), asyncio.Event()
-
-    async def collecting(_collector: object, order: CollectCheckpoint) -> tuple[str, ...]:
-        (archive.directory / f"{order.version:08d}").mkdir()
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-        return ()
-
-    monkeypatch.setattr(Collector, "collect", collecting)
-    told: list[Any] = []
-
-    class Core:
-        def handle(self, event: Any, now: float) -> list[Any]:
-            told.append(event)
-            return [event] if isinstance(event, CollectCheckpoint | WriteTerm | Stop) else []
-
-        def next_wakeup(self) -> float:
-            return float("inf")
-
-    archive = Archive(tmp_path, RUN, 1, 3)
-    (tmp_path / f"{10:08d}").mkdir()
-    core: Any = Core()
-    unused: Any = None
-    record: Any = DecisionRecord(tmp_path / "decisions.sqlite", RUN)
-    driver = CoordinatorDriver(core, unused, unused, record, archive, EventLog(None, lambda: 0.0))
-    driver.attach(SimpleNamespace(bulk=None))  # type: ignore[arg-type]
-    post: Any = driver.loop.post
-    running = asyncio.create_task(driver.run())
-    post(CollectCheckpoint(20, Term(1), (), ()))
-    async with asyncio.timeout(60.0):
-        await begun.wait()
-        post(WriteTerm(2, 10))
-        while TermWritten(Term(2)) not in told:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        assert ended.is_set() and not driver._collecting
-        post(Stop("enough", False))
-        await running
-    assert (tmp_path / f"{10:08d}").exists() and not (tmp_path / f"{20:08d}").exists()
-    assert DecisionRecord(tmp_path / "decisions.sqlite", RUN).unfinished_rollback is None
 
 
 def test_a_sample_that_was_given_up_leaves_nothing_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

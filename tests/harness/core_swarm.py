@@ -418,7 +418,7 @@ class Swarm:
                 done = coordinator_io.CommandWritten(command)
             case coordinator_io.PassClosed(_, kind, loss_sum, _) if kind is PassKind.EVALUATE:
                 self.losses.append(loss_sum / self.manifest.batch.tokens_per_microbatch)
-            case coordinator_io.CollectCheckpoint(version, term, holders, _):
+            case coordinator_io.CollectCheckpoint(version, term, holders, digests):
                 for stage, actors in enumerate(holders):
                     held = [peer.engine for actor in actors if (peer := self.peers.get(actor)) is not None]
                     states = [
@@ -427,7 +427,7 @@ class Swarm:
                     if not states:
                         return
                     self.archive[stage, version] = states[0]
-                done = coordinator_io.ArchiveStored(version, term)
+                done = coordinator_io.ArchiveStored(version, term, digests)
         if done is not None:
             self._queue.append((COORDINATOR, done))
 

@@ -209,7 +209,7 @@ def test_the_end_moves_and_the_last_version_is_saved_wherever_it_is() -> None:
     assert any(decide.save and not decide.finished for decide in desk.of(m.Decide)), "its peers do not know"
     (order,) = desk.of(CollectCheckpoint, desk.report(saved=1))
     assert order.version == 1
-    desk.tell(ArchiveStored(1, Term(1)))
+    desk.tell(ArchiveStored(1, Term(1), ("file",)))
     assert desk.core.phase is Phase.FINISHED
     assert desk.of(m.Decide)[-1].finished
     assert "the run has ended" in desk.refused("pause")
@@ -233,7 +233,7 @@ def test_a_checkpoint_of_now_is_asked_of_all_and_archived_while_paused() -> None
     assert [decide.save for decide in desk.of(m.Decide, desk.report())] == [True, True]
     (order,) = desk.of(CollectCheckpoint, desk.report(saved=1))
     assert (order.version, order.holders) == (1, ((ONE, TWO),))
-    desk.tell(ArchiveStored(1, Term(1)))
+    desk.tell(ArchiveStored(1, Term(1), ("file",)))
     assert "version 1 is in the archive already" in desk.refused("checkpoint")
     desk.give("resume")
     assert not desk.of(m.Open)[-1].save

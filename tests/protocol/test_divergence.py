@@ -14,6 +14,7 @@ from swarm.protocol.controls import Controls, Retreat, check
 from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import (
     ArchiveStored,
+    CollectCheckpoint,
     CommandWritten,
     RecordWritten,
     TermWritten,
@@ -45,8 +46,11 @@ def prepared(run: Run, **what: object) -> m.Prepared:
     return m.Prepared(Attempt(run.pass_id, STAGE, 0), "d", 1.0, 1.0, **what)  # type: ignore[arg-type]
 
 
-def skip(run: Run) -> list[object]:
-    """Whoever computes a step finds it not finite, in every attempt. What follows the last one, and the decision."""
+def skip(run: Run, *, goes_back: bool = True) -> list[object]:
+    """Whoever computes a step finds it not finite, in every attempt. What follows the last one, and the decision.
+
+    `goes_back`: as in `advance`.
+    """
     version = run.core.history.version
     orders: list[object] = []
     for _ in range(8):
@@ -55,7 +59,7 @@ def skip(run: Run) -> list[object]:
         run.orders.clear()
         orders = [order for actor in (ONE, TWO) for order in hear(run, actor)]
         run.now += 1.0
-        orders += advance(run)
+        orders += advance(run, goes_back=goes_back)
         for actor in (ONE, TWO):
             orders += run.report(actor)
     return orders
@@ -65,12 +69,16 @@ def hear(run: Run, actor: Actor) -> list[object]:
     return [] if run.core.open_pass is None else run.hear(actor, prepared(run, finite=False))
 
 
-def advance(run: Run) -> list[object]:
-    """What the coordinator wants written is on disk, one after the other."""
+def advance(run: Run, *, goes_back: bool = True) -> list[object]:
+    """What the coordinator wants written is on disk, one after the other. `goes_back`: False if the term of a rollback
+    is not.
+    """
     made: list[object] = []
     for _ in range(8):
         write = next((o for o in run.orders if isinstance(o, WriteTerm | WriteRecord | WriteCommand)), None)
         if write is None:
+            break
+        if isinstance(write, WriteTerm) and write.rollback_to is not None and not goes_back:
             break
         run.orders.clear()
         match write:
@@ -130,7 +138,7 @@ def test_several_in_a_row_end_the_run() -> None:
     run = diverging(skips=2)
     for version in (1, 2):
         run.decide(ONE, TWO)
-        run.take(ArchiveStored(version, run.core.history.term))
+        run.take(ArchiveStored(version, run.core.history.term, ("x",)))
     skip(run)
     made = skip(run)
     (back,) = [order for order in made if isinstance(order, WriteTerm) and order.rollback_to is not None]
@@ -140,6 +148,24 @@ def test_several_in_a_row_end_the_run() -> None:
     assert "good checkpoint is version 1," in halts[0].reason
     ended = run.heartbeats(5.0)
     assert [order.failed for order in ended if isinstance(order, Stop)][:1] == [True]
+
+
+def test_no_checkpoint_is_ordered_while_the_run_goes_back() -> None:
+    run = diverging(skips=1)
+    run.decide(ONE, TWO)
+    run.take(ArchiveStored(1, run.core.history.term, ("x",)))
+    made = skip(run, goes_back=False)
+    (back,) = [order for order in made if isinstance(order, WriteTerm) and order.rollback_to is not None]
+    assert back.rollback_to == 0 and run.core.history.version == 2
+
+    def orders() -> list[object]:
+        run.saved = dict.fromkeys((ONE, TWO), (2, "saved before"))
+        reported = [order for actor in (ONE, TWO) for order in run.report(actor)]
+        return [order for order in reported if isinstance(order, CollectCheckpoint)]
+
+    assert not orders()
+    run.take(TermWritten(back.term))
+    assert not orders(), "the version is void"
 
 
 def test_it_goes_back_so_many_times_as_the_record_says() -> None:

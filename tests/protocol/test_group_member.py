@@ -147,10 +147,10 @@ def test_a_checkpoint_counts_when_a_majority_holds_it() -> None:
     order = CollectCheckpoint(1, Term(1), ((PEER,),), ("file",))
     desk.member._pass_on(order, desk.now)
     core.history.version = 3
-    desk.tell(ArchiveStored(1, Term(1)))
+    desk.tell(ArchiveStored(1, Term(1), ("file",)))
     assert core.history.archived is None, "it is here alone"
     desk.member._pass_on(replace(order, version=2), desk.now)
-    assert 2 not in desk.member._copies._orders, "one after the other"
+    assert 2 not in desk.member._copies._ordered, "one after the other"
     desk.now += SETTINGS.heartbeat_s
     appends = sent(desk.tell(Tick()), m.Append, TWO)
     offer = m.Offer(1, Term(1), ("file",))
@@ -161,6 +161,59 @@ def test_a_checkpoint_counts_when_a_majority_holds_it() -> None:
     assert desk.writes[-1].entries[-1] == m.ArchivedEntry(1, 1, Term(1), ("file",))
     desk.agree(offer)
     assert core.history.archived == 1
+
+
+def test_the_copies_that_are_stored_count_and_not_those_of_a_later_order() -> None:
+    """If the copies of two people differ, the core orders them in turn, even while the first ones are fetched."""
+    desk = Desk()
+    desk.lead()
+    core = desk.member.core
+    assert core is not None
+    core.history.version = 20
+    one = CollectCheckpoint(10, Term(1), ((PEER,),), ("hash of one",))
+    two = replace(one, digests=("hash of two",))
+    for order in (one, two):
+        desk.member._pass_on(order, desk.now)
+    desk.tell(ArchiveStored(10, Term(1), one.digests))
+    assert desk.member._copies.collect(one, desk.now) == [one], "it may have been lost"
+    assert not desk.member._copies.collect(two, desk.now), "the other members copy the first ones now"
+    desk.now += SETTINGS.heartbeat_s
+    desk.tell(Tick())
+    offer = desk.member.record.offer
+    assert offer == m.Offer(10, Term(1), one.digests)
+    for _ in range(2):
+        desk.agree(offer)
+    assert core.history.archived == 10
+
+
+def test_a_checkpoint_that_the_others_cannot_copy_is_replaced_later_and_later() -> None:
+    desk = Desk()
+    desk.lead()
+
+    def waited(order: CollectCheckpoint) -> float:
+        """How long the leader refuses the order, in step budgets. Then it holds the checkpoint."""
+        began = desk.now
+        while not desk.member._copies.collect(order, desk.now):
+            desk.now += SETTINGS.heartbeat_s / 2
+            desk.agree()
+            desk.tell(Tick())
+            if desk.now - began > SETTINGS.step_budget_s:  # the core repeats its order for what is here already
+                again = desk.member.record.offer
+                assert again is not None
+                desk.tell(ArchiveStored(again.version, Term(1), again.digests))
+        desk.tell(ArchiveStored(order.version, Term(1), order.digests))
+        desk.tell(Tick())
+        assert desk.member.record.offer == m.Offer(order.version, Term(1), order.digests)
+        return (desk.now - began) / SETTINGS.step_budget_s
+
+    order = CollectCheckpoint(10, Term(1), ((PEER,),), ("file",))
+    times = [waited(replace(order, version=version)) for version in (10, 20, 30)]
+    assert times[0] == 0 and 4 <= times[1] < 5 and 8 <= times[2] < 9
+    offer = desk.member.record.offer
+    for _ in range(2):
+        desk.agree(offer)
+    assert desk.member.standing.archived == m.ArchivedEntry(1, 30, Term(1), ("file",))
+    assert waited(replace(order, version=40)) == 0 and 4 <= waited(replace(order, version=50)) < 5
 
 
 def appended(ballot: int, before: int, *entries: m.Entry, committed: int = 0, offer: m.Offer | None = None) -> m.Append:
@@ -177,7 +230,7 @@ def test_a_follower_copies_what_the_leader_offers_and_says_so() -> None:
     assert emitted(orders, DecisionRecorded) == [DecisionRecorded(1, 0, str(TWO), 1.0, 1 / 128, 1.0, 128)]
     copies = [o for o in desk.hear(TWO, appended(1, 2, committed=2, offer=offer)) if isinstance(o, CollectCheckpoint)]
     assert copies == [CollectCheckpoint(1, Term(1), ((TWO,),), ("file",), from_archive=True)]
-    desk.tell(ArchiveStored(1, Term(1)))
+    desk.tell(ArchiveStored(1, Term(1), ("file",)))
     (reply,) = sent(desk.hear(TWO, appended(1, 2, committed=2, offer=offer)), m.Appended)
     assert isinstance(reply, m.Appended) and (reply.held, reply.held_in) == (1, 1)
     (reply,) = sent(desk.hear(TWO, appended(1, 2, committed=2, offer=replace(offer, term=Term(2)))), m.Appended)
@@ -190,7 +243,7 @@ def test_a_new_leader_fetches_what_a_majority_holds_and_it_does_not() -> None:
     copies = [order for order in desk.lead() if isinstance(order, CollectCheckpoint)]
     assert copies[0] == CollectCheckpoint(1, Term(1), ((TWO, THREE),), ("file",), from_archive=True)
     assert desk.member.core is not None and desk.member.core.history.archived == 1
-    desk.tell(ArchiveStored(1, Term(1)))
+    desk.tell(ArchiveStored(1, Term(1), ("file",)))
     desk.now += SETTINGS.heartbeat_s
     desk.tell(Tick())
     assert desk.member.record.offer == m.Offer(1, Term(1), ("file",))

@@ -429,7 +429,7 @@ def test_a_last_checkpoint_that_does_not_come_is_named_and_asked_for_again() -> 
     what = "checkpoint 1 of stage 0 is not archived: its replicas' copies differ, or some have not saved it"
     assert paused(orders) == [what, "checkpoint 1 is not archived: its copies could not be fetched or stored so far"]
     assert m.Decide(decision, Term(1)) in sent(orders, m.Decide, TWO) and not sent(orders, m.Decide, ONE)
-    orders = run.take(ArchiveStored(1, run.core.history.term)) + run.heartbeats(0.5)
+    orders = run.take(ArchiveStored(1, run.core.history.term, ("x",))) + run.heartbeats(0.5)
     assert m.Decide(decision, Term(1), finished=True) in sent(orders, m.Decide, ONE)
 
 
@@ -449,7 +449,7 @@ def test_what_is_archived_or_long_past_is_forgotten() -> None:
         run.saved[ONE] = (run.core.history.version, "file")
         run.report(ONE)
     assert sorted(run.core._cycle.checkpoints._copies) == [4, 5, 6] == sorted(run.core._cycle.checkpoints._rosters)
-    run.take(ArchiveStored(6, run.core.history.term))
+    run.take(ArchiveStored(6, run.core.history.term, ("x",)))
     run.decide(ONE, TWO)
     run.report(ONE)
     assert not run.core._cycle.checkpoints._copies and list(run.core._cycle.checkpoints._rosters) == [7]

@@ -218,7 +218,7 @@ class CoordinatorCore:
                     self._proofs.clear()
             case RecordWritten(decision):
                 self._cycle.record_written(decision, now)
-            case ArchiveStored(version, term):
+            case ArchiveStored(version, term, _):
                 self.history.stored(version, term)
             case CheckpointUnfetched(version, stage):
                 self._cycle.checkpoints.unfetched(version, stage)
@@ -306,7 +306,8 @@ class CoordinatorCore:
     def _on_status(self, member: Member, status: Status, now: float) -> None:
         if member.report(status, self.settings.stages, self.history.rolled_back_in, self.settings.heartbeat_s):
             self._out.emit(PeerJoined(str(member.actor), member.stage, f"came back with version {status.version}"))
-        self._cycle.checkpoints.note(member, status, now)
+        if not self._cycle.goes_back:  # the history that its checkpoint belongs to may soon be void
+            self._cycle.checkpoints.note(member, status, now)
         self._proofs.look(member, now)
         pauses = self._presence.pause(member, status.paused, now)
         leaves = status.leaving and self._departures.announced(member, "asked to leave by its owner", now)

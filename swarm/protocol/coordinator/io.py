@@ -35,10 +35,13 @@ class TermWritten:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveStored:
-    """One verified copy of every stage of checkpoint `version` is in the archive. `term`: the term that ordered it."""
+    """One verified copy of every stage of checkpoint `version` is in the archive. `term`: the term that ordered it.
+    `digests`: for each stage, the digest of the copy. A later order for the version may have named others.
+    """
 
     version: int
     term: Term
+    digests: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,8 @@ class PassClosed(Action):
 class CollectCheckpoint(Action):
     """Fetch each stage's shard of checkpoint `version` into the archive, one copy per stage → ArchiveStored.
 
-    A rollback to an older version cancels the order, because the fetched shards then belong to a void history.
+    A rollback to an older version cancels the order, because the fetched shards then belong to a void history. An order
+    from before the rollback that comes later is refused.
     """
 
     version: int

@@ -113,6 +113,11 @@ class PassCycle:
         return self._terms.started
 
     @property
+    def goes_back(self) -> bool:
+        """True while a term is being written with which the run goes back to an earlier version."""
+        return self._terms.goes_back
+
+    @property
     def decided(self) -> int:
         """The last decided step that was not rolled back; −1: none, or it is not known yet."""
         return self._terms.decided

@@ -30,6 +30,11 @@ class Terms:
         return self._requested is not None
 
     @property
+    def goes_back(self) -> bool:
+        """True while a term is being written with which the run goes back to an earlier version."""
+        return self._requested is not None and self._requested.rollback_to is not None
+
+    @property
     def decided(self) -> int:
         """The last decided step that was not rolled back; −1: none, or it is not known yet."""
         if not self.started:

@@ -97,7 +97,7 @@ class GroupMember:
         self._stored = stored
         self._ladders = ladders
         self._record: Raft | None = None
-        self._copies = ArchiveCopies(actor, group, settings.heartbeat_s, holds)
+        self._copies = ArchiveCopies(actor, group, settings.heartbeat_s, settings.step_budget_s, holds)
         self._audience = Audience(settings.heartbeat_s, settings.step_budget_s)
         self._halting = False
         self._halt_stands = False
@@ -179,8 +179,8 @@ class GroupMember:
                     self._tell_core(event, now)
             case GroupWritten(number):
                 self.record.written(number)
-            case ArchiveStored(version, term):
-                self._copies.stored(version, term, self.record, leads=self.core is not None)
+            case ArchiveStored():
+                self._copies.stored(event, self.record, now, leads=self.core is not None)
             case LeaveRequested(reason):
                 self._out.append(Stop(reason))
             case ControlRequested():
@@ -333,7 +333,7 @@ class GroupMember:
                 if self._may_adjourn(failed, now):  # if not, the core repeats the order
                     self._adjourn(reason, failed)
             case CollectCheckpoint():
-                self._out += self._copies.collect(action)
+                self._out += self._copies.collect(action, now)
             case Emit(StepDecided() as event):
                 self._emit(replace(event, leader=str(self.actor)))
             case _:
@@ -383,9 +383,9 @@ class GroupMember:
                     self._tell_core(RecordWritten(decision), now)
                 else:
                     self._emit(recorded(decision, self.leader))
-            case ArchivedEntry(version=version, term=term):
+            case ArchivedEntry(version=version, term=term, digests=digests):
                 if mine:
-                    self._tell_core(ArchiveStored(version, term), now)
+                    self._tell_core(ArchiveStored(version, term, digests), now)
             case CommandEntry(command=command):
                 if mine:
                     self._tell_core(CommandWritten(command), now)

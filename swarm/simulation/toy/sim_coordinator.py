@@ -230,7 +230,7 @@ class SimCoordinator(Process):
         if action.term >= self.record.rolled_back_in:
             self.world.watch.archived = max(self.world.watch.archived, action.version)
             self.world.watch.stored.add(action.version)
-        self.feed(coordinator_io.ArchiveStored(action.version, action.term))
+        self.feed(coordinator_io.ArchiveStored(action.version, action.term, action.digests))
 
 
 def store(archive: dict[tuple[int, int], int], order: coordinator_io.CollectCheckpoint, shards: dict[int, int]) -> None:

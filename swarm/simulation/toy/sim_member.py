@@ -123,4 +123,4 @@ class SimMember(SimCoordinator):
         self.disk.files = {version: files for version, files in self.disk.files.items() if version in there}
 
     def _stored(self, action: coordinator_io.CollectCheckpoint) -> None:
-        self.feed(coordinator_io.ArchiveStored(action.version, action.term))
+        self.feed(coordinator_io.ArchiveStored(action.version, action.term, action.digests))
