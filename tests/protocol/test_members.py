@@ -68,3 +68,15 @@ def test_record_is_behind_when_most_have_heard_of_later_terms() -> None:
     other = Actor("other", 1)
     members.add(other, 0.0).report(Status(other, STAGE, 4, term=2, sequence=1), 2)
     assert not members.are_beyond(Term(2)), "two of four"
+
+
+def test_late_report_of_an_older_attempt_does_not_hide_the_reduced_bytes_of_the_last_one() -> None:
+    decision = Decision(Term(2), StepNumber(5), 0.5, 1.0, 8, 1.0, (StageOutcome(1, "last"),))
+    member = Member(ME, 0.0, STAGE, version=5)
+    newest = Prepared(Attempt(PassId(Term(2), StepNumber(5)), STAGE, 1), "last", 1.0, 1.0)
+    member.prepares(newest)
+    for step, number in ((4, 3), (5, 0)):
+        member.prepares(Prepared(Attempt(PassId(Term(2), StepNumber(step)), STAGE, number), "older", 1.0, 1.0))
+        assert member.can_apply(decision)
+    member.report(Status(ME, STAGE, 5, state_term=2, prepared=newest), 2)
+    assert member.can_apply(decision)

@@ -285,7 +285,7 @@ class CoordinatorCore:
                 self.members.ended(sender)
             case Want() | Prepared() | Released() | Result() | Failed():
                 if isinstance(message, Prepared):
-                    member.prepared = message
+                    member.prepares(message)
                 if self.open_pass is not None:
                     self.open_pass.hear(sender, message, now)
                     self._settle(now)

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from swarm.protocol.ids import NEVER, Actor, PassId, StageIndex, Term
+from swarm.protocol.ids import NEVER, Actor, Attempt, PassId, StageIndex, Term
 from swarm.protocol.messages import Decision, Join, Prepared, Seating, Status
 from swarm.protocol.stage_needs import ComputeKind
 from swarm.protocol.timeouts import Observed
@@ -260,10 +260,17 @@ class Member:
         self.status = status
         self._offers(status, status.offered_uplink)
         if status.prepared is not None:
-            self.prepared = status.prepared
+            self.prepares(status.prepared)
         elif status.stage is None or status.version is None or status.fenced:
             self.prepared = None
         return came_back
+
+    def prepares(self, prepared: Prepared) -> None:
+        """Record that the member has the reduced bytes of an attempt. A late message about an older attempt is ignored:
+        otherwise the member would seem to lack the bytes of the last decision, and might be moved with the only copy.
+        """
+        if self.prepared is None or _order(prepared.attempt) >= _order(self.prepared.attempt):
+            self.prepared = prepared
 
     def at(self, rolled_back: int, newest: int) -> int | None:
         """Return the version that the member reports to hold or load, if plausible. `rolled_back`: as in `report`."""
@@ -494,6 +501,10 @@ class Member:
             and prepared.attempt.number == outcome.number
             and prepared.digest == outcome.digest
         )
+
+
+def _order(attempt: Attempt) -> tuple[PassId, int, int]:
+    return attempt.pass_id, attempt.number, attempt.partner
 
 
 def _progress(status: Status) -> tuple[int, int | None, int | None]:
