@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MOST_FAULTS = 500
 LEFT = "left"
 """The beginning of the reason that the log gives for the loss of a peer which had announced that it leaves."""
+EXPELLED = "expelled"
+"""The reason that the log gives for the loss of an expelled peer. Why it is expelled is told before or after."""
 OVER = "the run is over"
 """The beginning of the reason that the log gives for a peer that left after the last step."""
 
@@ -215,7 +217,7 @@ def lost(state: RunState, record: Record, at: float, source: str) -> None:
     inside = stage is not None and stage < len(state.pipeline.stages) and actor in state.pipeline.stages[stage].roster
     pass_id = opened.pass_id if training and inside and opened is not None else ""
     fault = faults.add(state, FaultRecord(0, at, "lost", actor, stage, state.run.step + 1, pass_id, reason))
-    if training or (stage is not None and state.run.step >= 0):
+    if training or reason == EXPELLED or (stage is not None and state.run.step >= 0):
         _pend(faults, fault)  # the peer's fence, or its cost with the step, may be reported next
     else:
         fault.recovered_at = at
@@ -224,8 +226,12 @@ def lost(state: RunState, record: Record, at: float, source: str) -> None:
 def expelled(state: RunState, record: Record, at: float, source: str) -> None:
     actor, stage, step = reading.name(record, "actor"), reading.stage(record), reading.count(record, "step")
     reason = reading.text(record, "reason")
-    if state.faults.open_of(actor) is None:
-        _pend(state.faults, state.faults.add(state, FaultRecord(0, at, "expelled", actor, stage, step, "", reason)))
+    faults = state.faults
+    lost = next((f for f in reversed(faults.items) if f.actor == actor and f.reason.endswith(EXPELLED)), None)
+    if lost is not None and reason not in lost.reason:  # its loss was told first, maybe before the step was decided
+        lost.reason = f"{reason}; {lost.reason}"[: reading.MOST_TEXT]
+    elif lost is None and faults.open_of(actor) is None:
+        _pend(faults, faults.add(state, FaultRecord(0, at, "expelled", actor, stage, step, "", reason)))
 
 
 def aborted(state: RunState, record: Record, at: float, source: str) -> None:

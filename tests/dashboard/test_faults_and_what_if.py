@@ -41,6 +41,19 @@ def test_lost_then_fenced_is_one_incident_too():
     assert fault["recovered_at"] is None and not fault["costed"]
 
 
+@pytest.mark.parametrize("first", ["lost", "expelled", "lost, and the step is decided"])
+def test_expelled_and_lost_is_one_incident(first: str):
+    story = Story().steps(0, 2).open(3).wait(1)
+    lost, expelled = e.PeerLost("b.1", 0, "expelled"), e.PeerExpelled("b.1", 0, 3, "its numbers differ")
+    if first == "lost, and the step is decided":
+        story.tell(lost).wait(1).decide(3).tell(expelled)
+    else:
+        story.tell(*(lost, expelled) if first == "lost" else (expelled, lost))
+    (fault,) = story.faults
+    assert (fault["kind"], fault["actor"], fault["step"]) == ("lost", "b.1", 3)
+    assert fault["reason"] == "its numbers differ; expelled"
+
+
 def test_who_entered_a_step_late_and_died_in_it_belongs_to_it():
     story = Story().open(0).wait(1).tell(e.PeerLost("d.1", 1, "broke"), e.PeerFenced("d.1", 1, "1:0", [], [3], "broke"))
     story.tell(e.FrameRecovered("1:0/b1→m3", "a.1"), source="c.1")

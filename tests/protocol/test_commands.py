@@ -414,8 +414,12 @@ def test_whom_an_audit_expels_the_record_remembers(monkeypatch: pytest.MonkeyPat
         (2, "expel", TWO.peer),
     ]
     assert "its numbers differ" in written[0].why
-    halts = len(desk.of(m.Halt))
+    assert not desk.core.members, "they get no more work"
+    desk.tell(Received(ONE, m.Join(ONE)))
+    assert not desk.of(PeerExpelled) and not desk.of(m.Halt), "if this process dies, the next one knows nothing of it"
     for command in written:
         desk.tell(CommandWritten(command))
-    assert len(desk.of(PeerExpelled)) == 2 and len(desk.of(m.Halt)) == halts, "it is told once"
+    assert [event.actor for event in desk.of(PeerExpelled)] == [str(ONE), str(TWO)]
+    why = "expelled from the run: at step 0 its numbers differ"
+    assert desk.of(m.Halt) == [m.Halt(why, desk.core.history.term, expelled=True)] * 2, "each is told once"
     assert not [member.actor for member in Desk(desk.core.history.controls).core.members]

@@ -1,4 +1,8 @@
-"""The peers that are excluded from the run: expelled by command or by an audit, or their pass was revoked."""
+"""The peers that are excluded from the run: expelled by command or by an audit, or their pass was revoked.
+
+A peer that an audit has found gets no more work at once. It is told to stop once the record has its expulsion: if the
+coordinator dies earlier, the next one does not know of it, and the peer may return.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,8 @@ class Exclusions:
         self._commands = commands
         self._out = out
         self._reasons = {peer: shut_out(command) for peer, command in history.controls.banned.items()}
+        self._unwritten: dict[str, tuple[Accused, int]] = {}
+        """Peers that an audit has found, with the audited step, until their expulsion is in the record."""
 
     def reason(self, peer: str) -> str | None:
         """The reason why a peer is excluded. None: it is not."""
@@ -35,12 +41,19 @@ class Exclusions:
         self._reasons.pop(peer, None)
 
     def halt(self, actor: Actor) -> None:
-        """Tell an actor of an excluded peer to stop."""
+        """Tell an actor of an excluded peer to stop, unless the record does not have the exclusion yet."""
+        if actor.peer in self._unwritten:
+            return
         self._out.send(actor, Halt(self._reasons[actor.peer], self._history.term, expelled=True))
 
     def by_command(self, command: Command) -> list[Member]:
-        """Exclude the peers that a command names. Return those that are present."""
-        peers = {peer for peer, by in self._history.controls.banned.items() if by == command}
+        """Exclude the peers that a command names. Return those that are present. Report those that an audit has found,
+        and tell them to stop.
+        """
+        peers = [peer for peer, by in self._history.controls.banned.items() if by == command]
+        for accused, step in [self._unwritten.pop(peer) for peer in peers if peer in self._unwritten]:
+            self._out.emit(PeerExpelled(str(accused.actor), accused.stage, step, accused.reason))
+            self.halt(accused.actor)
         self._reasons.update(dict.fromkeys(peers, shut_out(command)))
         return [member for member in self._members if member.actor.peer in peers]
 
@@ -53,9 +66,8 @@ class Exclusions:
 
     def by_audit(self, accused: Accused, step: int) -> list[Member]:
         """Exclude a peer that an audit of `step` found. Return its members: it may have been restarted since."""
-        actor = accused.actor
-        self._out.emit(PeerExpelled(str(actor), accused.stage, step, accused.reason))
-        self._reasons[actor.peer] = f"expelled from the run: at step {step} {accused.reason}"
-        self._commands.order("expel", actor.peer, AUDIT, f"at step {step} {accused.reason}"[:MOST_WHY])
-        self.halt(actor)
-        return [member for member in self._members if member.actor.peer == actor.peer]
+        peer = accused.actor.peer
+        self._reasons[peer] = f"expelled from the run: at step {step} {accused.reason}"
+        self._unwritten[peer] = accused, step
+        self._commands.order("expel", peer, AUDIT, f"at step {step} {accused.reason}"[:MOST_WHY])
+        return [member for member in self._members if member.actor.peer == peer]
