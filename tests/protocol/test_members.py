@@ -80,3 +80,14 @@ def test_late_report_of_an_older_attempt_does_not_hide_the_reduced_bytes_of_the_
         assert member.can_apply(decision)
     member.report(Status(ME, STAGE, 5, state_term=2, prepared=newest), 2)
     assert member.can_apply(decision)
+
+
+def test_reports_from_before_a_member_was_lost_are_old_after_it_too() -> None:
+    for incarnation, news in ((1, False), (2, True)):
+        members = Members()
+        before = members.add(ME, 0.0)
+        assert before.is_news(Status(ME, STAGE, 5, sequence=7))
+        members.remove(ME)
+        again = members.add(Actor(ME.peer, incarnation), 1.0)
+        assert again.is_news(Status(ME, STAGE, 4, sequence=6)) is news
+        assert again.is_news(Status(ME, STAGE, 5, sequence=8))

@@ -24,6 +24,8 @@ class Members:
         self._members: dict[Actor, Member] = {}
         self.people = People()
         self._newest: dict[str, int] = {}
+        self._left: dict[str, tuple[int, int]] = {}
+        """For each peer whose record was removed: the incarnation, and the number of its last report."""
         self._rosters = StageRosters()
 
     def __iter__(self) -> Iterator[Member]:
@@ -97,6 +99,9 @@ class Members:
         if self.first_heard_at is None:
             self.first_heard_at = now
         member = Member(actor, now, listing=self._rosters)
+        incarnation, sequence = self._left.pop(actor.peer, (-1, -1))
+        if incarnation == actor.incarnation:  # reports that were on the way when it was lost are old
+            member.sequence = sequence
         self._members[actor] = member
         self._rosters.came(member)
         self.people.came(actor.peer)
@@ -107,6 +112,7 @@ class Members:
             self._rosters.left(member)
             self.people.left(actor.peer)
             member.listing = None
+            self._left[actor.peer] = actor.incarnation, member.sequence
 
     def next_term(self, term: Term) -> Term:
         """The term to take after `term`. It is higher than every term that the peers know, because they ignore older
