@@ -253,7 +253,7 @@ STEPS = (
     Mutant("replay without dedup", "a frame of a finished microbatch is ignored", _replay_without_dedup),
     Mutant("decide without all stages", "every stage's whole roster is prepared", _decide_without_all_stages),
     Mutant("late amendment accepted", "tables are numbered, a lower number changes nothing", _late_amendment, "storm"),
-    Mutant("late open accepted", "an older pass or term changes nothing", late_open, "storm"),
+    Mutant("late open accepted", "an older pass or term changes nothing", late_open, "storm", first=500),
     Mutant("cursor shifted on resume", "the data are a function of the step number", _cursor_shifted),
     Mutant("reduce attempt without id", "an attempt is named by pass, stage and table", _attempt_without_id),
     Mutant("release without hand-shake", "only what is tombstoned moves", _release_without_hand_shake, first=500),

@@ -11,7 +11,7 @@ KNOWN = {
     "replay without dedup": 0,
     "decide without all stages": 109,
     "late amendment accepted": 76,
-    "late open accepted": 254,
+    "late open accepted": 509,
     "cursor shifted on resume": 8,
     "reduce attempt without id": 61,
     "release without hand-shake": 519,
