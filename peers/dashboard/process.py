@@ -172,7 +172,7 @@ def listen(place: Place) -> socket.socket:
 
 def _parts(options: DashboardOptions, database: Path, connections: Connections, gate: Gate) -> Parts:
     home = Home(options.homes[0])
-    control, exports, topics = Control(home), Exports(home), Topics(options.homes, lambda: goes_on())
+    control, exports = Control(home), Exports(home)
     occupied = [Home(path) for path in options.homes]
 
     def live() -> bool:
@@ -180,6 +180,8 @@ def _parts(options: DashboardOptions, database: Path, connections: Connections, 
 
     def goes_on() -> bool:
         return bool(facts["live"] and not facts["cut_off"] and reader.caught_up)
+
+    topics = Topics(options.homes, goes_on)
 
     def circumstances() -> str:
         unwritten = "" if scalars is None else scalars.trouble

@@ -22,6 +22,7 @@ from peers.runtime.observer_request import (
     decode_part,
 )
 from peers.runtime.signals import leaving_signals
+from swarm.events import LogCopyStopped
 from swarm.events.wording import printable
 from swarm.net.invite import Invite
 
@@ -102,7 +103,7 @@ class Follower:
         """Why a copy does not grow any more; empty if all may grow. Raises OSError."""
         for of, copy in self._copies.items():
             if why := copy.why_stopped():
-                return f"the copy of the log of coordinator …{of[-6:]} does not grow: {why}"
+                return LogCopyStopped(f"…{of[-6:]}", why).sentence()
         return ""
 
     def _tell(self, text: str) -> None:

@@ -1,7 +1,6 @@
 """Exports: what others load computes what we trained."""
 
 import errno
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +25,13 @@ from swarm.state.transfer import TransferHeader, iter_chunks
 from swarm.state.whole import WholeModel, whole_parameters
 
 States = dict[int, dict[str, torch.Tensor]]
+
+
+def with_tokenizer(manifest: RunManifest, path: Path) -> RunManifest:
+    """The run with a corpus of this tokenizer."""
+    tokenizer = Tokenizer.load(path)
+    changed = {"tokenizer_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
+    return manifest.model_copy(update={"data": manifest.data.model_copy(update=changed)})
 
 
 @pytest.mark.hf
@@ -62,9 +68,7 @@ def test_transformers_begins_a_prompt_as_the_run_did(
     inner.post_processor = processors.TemplateProcessing(single=["<s>", "$A"], special_tokens=[("<s>", number)])
     path = tmp_path / "tokenizer.json"
     path.write_text(inner.to_str())
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    data = manifest.data.model_copy(update={"tokenizer_sha256": digest, "vocab_size": number + 1})
-    export_hf(states, manifest.model_copy(update={"data": data}), path, tmp_path / "out")
+    export_hf(states, with_tokenizer(manifest, path), path, tmp_path / "out")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert theirs("The swarm")["input_ids"] == Tokenizer.load(path).prompt("The swarm")
     assert (theirs.bos_token, theirs.eos_token) == ("<s>", "<|endoftext|>")
@@ -82,9 +86,7 @@ def test_transformers_stops_at_each_end_token(
     end, also = inner.token_to_id("<|eot_id|>"), inner.token_to_id("<|endoftext|>")
     path = tmp_path / "tokenizer.json"
     path.write_bytes(mark(inner.to_str().encode(), end, (also,)))
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    data = manifest.data.model_copy(update={"tokenizer_sha256": digest, "vocab_size": end + 1})
-    export_hf(states, manifest.model_copy(update={"data": data}), path, tmp_path / "out")
+    export_hf(states, with_tokenizer(manifest, path), path, tmp_path / "out")
     theirs = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
     assert theirs.generation_config.eos_token_id == theirs.config.eos_token_id == [end, also]
     assert theirs.generation_config.pad_token_id == end
