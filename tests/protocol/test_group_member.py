@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarm.events import DecisionRecorded, LeadershipLost, LeadershipTaken, MajorityMissing
+from swarm.events import ControlGiven, DecisionRecorded, LeadershipLost, LeadershipTaken, MajorityMissing, PeerExpelled
 from swarm.protocol import messages as m
 from swarm.protocol.admissions import Device
+from swarm.protocol.coordinator.commands import AUDIT
 from swarm.protocol.coordinator.io import AnswerControl, ArchiveStored, CollectCheckpoint, ControlRequested
 from swarm.protocol.coordinator.phase import Phase
 from swarm.protocol.ids import Actor, StageIndex, StepNumber, Term
@@ -116,6 +117,31 @@ def test_it_takes_over_where_the_record_stands() -> None:
     history = desk.member.core.history
     assert (history.version, history.term, history.decision) == (2, 4, decision)
     assert desk.member.record.ballot == 6 and desk.member.standing.version == 2, "and now it stands"
+
+
+def test_the_next_leader_reports_the_expulsions_that_the_former_one_could_not() -> None:
+    """They are in its record, and the former leader died before it heard that a majority has them."""
+    others = [Actor(name, 1) for name in ("liar", "guest", "standby", "gone")]
+    liar, guest, standby, gone = others
+    commands = [
+        m.Command(1, "expel", liar.peer, AUDIT, "at step 0 its numbers differ", "r1"),
+        m.Command(2, "admit", Device("ab" * 16, 2, guest.peer).value, "pass", "", "r2"),
+        m.Command(3, "admit", Device("ab" * 16, 2, standby.peer).value, "pass", "", "r3"),
+        m.Command(4, "revoke", "ab" * 16, "Ann", "a slip", "r4"),
+        m.Command(5, "expel", gone.peer, "Ann", "", "r5"),
+    ]
+    desk = Desk(Stored(5, "c1", 0, tail=tuple(m.CommandEntry(5, command) for command in commands)))
+    desk.now = 9 * SETTINGS.heartbeat_s
+    for actor in (liar, guest, PEER):
+        desk.hear(actor, m.Status(actor, StageIndex(0), 0, sequence=1))
+    desk.hear(standby, m.Join(standby))
+    orders = desk.lead_at_once()
+    assert len(emitted(orders, ControlGiven)) == len(commands)
+    assert emitted(orders, PeerExpelled) == [
+        PeerExpelled(str(liar), 0, 0, "at step 0 its numbers differ"),
+        PeerExpelled(str(guest), 0, 0, "it is sent away by Ann: a slip"),
+    ]
+    assert not emitted(desk.agree(), PeerExpelled)
 
 
 def test_nobody_is_sent_home_as_failed_by_a_leader_that_was_replaced() -> None:
@@ -246,6 +272,25 @@ def test_a_new_leader_fetches_what_a_majority_holds_and_it_does_not() -> None:
     desk.tell(ArchiveStored(1, Term(1), ("file",)))
     desk.now += SETTINGS.heartbeat_s
     desk.tell(Tick())
+    assert desk.member.record.offer == m.Offer(1, Term(1), ("file",))
+
+
+def test_a_checkpoint_that_a_rollback_goes_back_to_is_copied_once() -> None:
+    archived = m.ArchivedEntry(1, 1, Term(1), ("file",))
+    desk = Desk(Stored(2, "", 4, Standing(2, None, 2, archived), ((1, 1),)))
+
+    def copies(beats: int) -> list[GroupAction]:
+        orders: list[GroupAction] = []
+        for _ in range(beats):
+            desk.now += SETTINGS.heartbeat_s
+            orders += desk.tell(Tick()) + desk.agree()
+        return [order for order in orders if isinstance(order, CollectCheckpoint)]
+
+    assert any(isinstance(order, CollectCheckpoint) for order in desk.lead())
+    desk.tell(ArchiveStored(1, Term(1), ("other",)))
+    assert copies(9), "a copy that differs from the one in the record does not count"
+    desk.tell(ArchiveStored(1, Term(1), ("file",)))
+    assert not copies(9)
     assert desk.member.record.offer == m.Offer(1, Term(1), ("file",))
 
 

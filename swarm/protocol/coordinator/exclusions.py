@@ -60,8 +60,7 @@ class Exclusions:
     def send_away(self, member: Member, command: Command) -> None:
         """Report that a command excludes this member, and tell it to stop."""
         if member.stage is not None:
-            reason = signed(SENT_AWAY, command)
-            self._out.emit(PeerExpelled(str(member.actor), member.stage, self._history.version, reason))
+            self._out.emit(expulsion(member.actor, member.stage, self._history.version, command))
         self.halt(member.actor)
 
     def by_audit(self, accused: Accused, step: int) -> list[Member]:
@@ -71,3 +70,9 @@ class Exclusions:
         self._unwritten[peer] = accused, step
         self._commands.order("expel", peer, AUDIT, f"at step {step} {accused.reason}"[:MOST_WHY])
         return [member for member in self._members if member.actor.peer == peer]
+
+
+def expulsion(actor: Actor, stage: int, step: int, command: Command) -> PeerExpelled:
+    """The report that a command of the record excludes an actor, which holds `stage`, before `step`."""
+    reason = command.why if command.by == AUDIT else signed(SENT_AWAY, command)
+    return PeerExpelled(str(actor), stage, step, reason)

@@ -71,8 +71,10 @@ class ArchiveCopies:
     def stored(self, done: ArchiveStored, record: Raft, now: float, *, leads: bool) -> None:
         """Record that an ordered checkpoint is on this member's disk."""
         self._ordered.discard(done.version)
-        if done.term < record.standing.rolled_back_in:
-            return
+        standing = record.standing
+        counts = any((each.version, each.digests) == (done.version, done.digests) for each in standing.checkpoints)
+        if done.term < standing.rolled_back_in and not counts:
+            return  # the rollback may have undone it
         self._holds[done.version] = done.digests
         self._holds = {held: self._holds[held] for held in sorted(self._holds)[-_KEPT:]}
         archived = record.prospect().archived

@@ -24,6 +24,7 @@ from swarm.events import (
 from swarm.protocol.codec_ladder import CodecLadders
 from swarm.protocol.coordinator.commands import check_words, given, refused
 from swarm.protocol.coordinator.core import CoordinatorCore
+from swarm.protocol.coordinator.exclusions import expulsion
 from swarm.protocol.coordinator.io import (
     AnswerControl,
     ArchiveStored,
@@ -52,6 +53,7 @@ from swarm.protocol.messages import (
     Appended,
     ArchivedEntry,
     Canvass,
+    Command,
     CommandEntry,
     Decision,
     DecisionEntry,
@@ -390,7 +392,16 @@ class GroupMember:
                 if mine:
                     self._tell_core(CommandWritten(command), now)
                 elif self.core is not None:
-                    self._emit(given(command))  # the former leader may have died before it could report the command
+                    self._report(command, now)
+
+    def _report(self, command: Command, now: float) -> None:
+        """Report a command of the former leader, which may have died before it could do so."""
+        self._emit(given(command))
+        standing = self.standing
+        excluded = {peer for peer, by in standing.controls.banned.items() if by == command}
+        for actor, report in self._audience.present(now):
+            if actor.peer in excluded and report.stage is not None:
+                self._emit(expulsion(actor, report.stage, standing.version, command))
 
     # ------------------------------------------------------------ commands of the organiser
 

@@ -255,7 +255,7 @@ class Injector:
                 target.fails_next = True
             case "bit flip":
                 assert isinstance(target, SimPeer)
-                target.reduce.flips_next = self._has_siblings(target)
+                target.reduce.flips_next = True
             case "not finite":
                 assert isinstance(target, SimPeer)
                 spoil = target.spoil_step if fault.cell.phase == "reduce" else target.overflow
@@ -345,12 +345,6 @@ class Injector:
             self._respawn(process, 0.0)
         if world.finished_at > world.now and world.now < self.quiet_at + 10.0:
             self._keep_staffed(0.5)
-
-    def _has_siblings(self, target: SimPeer) -> bool:
-        """Return True if the target has a sibling. Replicas find a flipped bit by comparing digests; a stage's only
-        peer cannot.
-        """
-        return any(p is not target and isinstance(p, SimPeer) and p.stage == target.stage for p in self._world.alive())
 
     def _burst(self, kind: str, target: Process, seconds: float) -> None:
         burst = Burst(target.pid, self._world.now + seconds)

@@ -33,7 +33,9 @@ class SimReduce:
 
     def __init__(self, peer: PeerBody, loans: Loans) -> None:
         self.flips_next = False
-        """True if a bit of the next reduced bucket flips in memory."""
+        """True if a bit flips in this peer's memory in the next bucket that it reduces beside a sibling. Replicas find it
+        by comparing digests; a peer that reduces alone cannot.
+        """
         self._peer = peer
         self._loans = loans
         self._of: Attempt | None = None
@@ -76,7 +78,7 @@ class SimReduce:
         if self._of != action.attempt:
             self._of, self._buffer = action.attempt, {}
         payload = peer.number(action.payload)
-        if self.flips_next:
+        if self.flips_next and len(peer.core.pass_run.microbatches.table.roster) > 1:
             self.flips_next = False
             payload ^= 1 << peer.world.random.randrange(64)
         self._buffer[action.bucket] = payload
