@@ -33,8 +33,8 @@ class SimReduce:
 
     def __init__(self, peer: PeerBody, loans: Loans) -> None:
         self.flips_next = False
-        """True if a bit flips in this peer's memory in the next bucket that it reduces beside a sibling. Replicas find it
-        by comparing digests; a peer that reduces alone cannot.
+        """True if a bit flips in memory in the next bucket that this peer reduces beside a sibling. Replicas find it by
+        comparing digests; a peer that reduces alone cannot.
         """
         self._peer = peer
         self._loans = loans
