@@ -227,11 +227,13 @@ def expelled(state: RunState, record: Record, at: float, source: str) -> None:
     actor, stage, step = reading.name(record, "actor"), reading.stage(record), reading.count(record, "step")
     reason = reading.text(record, "reason")
     faults = state.faults
-    lost = next((f for f in reversed(faults.items) if f.actor == actor and f.reason.endswith(EXPELLED)), None)
-    if lost is not None and reason not in lost.reason:  # its loss was told first, maybe before the step was decided
-        lost.reason = f"{reason}; {lost.reason}"[: reading.MOST_TEXT]
-    elif lost is None and faults.open_of(actor) is None:
-        _pend(faults, faults.add(state, FaultRecord(0, at, "expelled", actor, stage, step, "", reason)))
+    those = (f for f in reversed(faults.items) if f.actor == actor)
+    known = next((f for f in those if f.kind == EXPELLED or f.reason.endswith(EXPELLED)), None)
+    if known is not None:  # its loss was told first, maybe before the step was decided, or another leader has told it
+        if not any(reason.endswith(each) for each in known.reason.split("; ")):
+            known.reason = f"{reason}; {known.reason}"[: reading.MOST_TEXT]
+    elif faults.open_of(actor) is None:
+        _pend(faults, faults.add(state, FaultRecord(0, at, EXPELLED, actor, stage, step, "", reason)))
 
 
 def aborted(state: RunState, record: Record, at: float, source: str) -> None:

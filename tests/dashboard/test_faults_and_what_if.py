@@ -54,6 +54,16 @@ def test_expelled_and_lost_is_one_incident(first: str):
     assert fault["reason"] == "its numbers differ; expelled"
 
 
+@pytest.mark.parametrize("also_lost", [True, False])
+def test_an_expulsion_that_the_next_leader_tells_again_is_one_incident(also_lost: bool):
+    story = Story().steps(0, 2).open(3).wait(1).tell(e.PeerExpelled("b.1", 0, 3, "its numbers differ"))
+    if also_lost:
+        story.tell(e.PeerLost("b.1", 0, "expelled"))
+    story.decide(3).wait(1).tell(e.PeerExpelled("b.1", 0, 4, "at step 3 its numbers differ"))
+    (fault,) = story.faults
+    assert fault["reason"] == ("its numbers differ; expelled" if also_lost else "its numbers differ")
+
+
 def test_who_entered_a_step_late_and_died_in_it_belongs_to_it():
     story = Story().open(0).wait(1).tell(e.PeerLost("d.1", 1, "broke"), e.PeerFenced("d.1", 1, "1:0", [], [3], "broke"))
     story.tell(e.FrameRecovered("1:0/b1→m3", "a.1"), source="c.1")

@@ -49,6 +49,19 @@ def _expulsion_forgotten() -> list[Patch]:
     return [(Exclusions, "__init__", forgetful)]
 
 
+def _told_before_it_is_written() -> list[Patch]:
+    """An audit's expulsion takes effect at once. The coordinator may die before it is in the record."""
+    exclude = Exclusions.by_audit
+
+    def at_once(self: Exclusions, accused: Any, step: int) -> Any:
+        present = exclude(self, accused, step)
+        del self._unwritten[accused.actor.peer]
+        self.halt(accused.actor)
+        return present
+
+    return [(Exclusions, "by_audit", at_once)]
+
+
 COMMANDS = (
     Mutant("rate of the decision", "a rate counts for steps that open later", _rate_of_the_decision, "controls"),
     Mutant(
@@ -59,4 +72,10 @@ COMMANDS = (
     ),
     Mutant("every request is new", "a request that comes again is one command", _every_request_is_new, "controls"),
     Mutant("expulsion forgotten", "the record remembers who is expelled", _expulsion_forgotten, "controls"),
+    Mutant(
+        "told before it is written",
+        "a peer is told that it is expelled when the record says so",
+        _told_before_it_is_written,
+        "passes",
+    ),
 )

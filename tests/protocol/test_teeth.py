@@ -64,6 +64,7 @@ KNOWN = {
     "in force before it is written": 0,
     "every request is new": 1,
     "expulsion forgotten": 95,
+    "told before it is written": 0,
 }
 """A seed that catches each mutant. After a change of the protocol another may be needed: SEARCH finds it."""
 SEARCH = (

@@ -14,6 +14,8 @@ class SentTables:
 
     def __init__(self) -> None:
         self.newest: dict[tuple[PassId, int], StageTable] = {}
+        self.served: defaultdict[tuple[PassId, int], set[Actor]] = defaultdict(set)
+        """All peers that were in a table of the pass and stage."""
         self._fenced: dict[PassId, set[Actor]] = defaultdict(set)
 
     def fences(self, fenced_from: str, fenced: str) -> None:
@@ -40,3 +42,4 @@ class SentTables:
         if void:
             raise Violation("no zombies", f"{pass_id} s{stage}: fenced {min(void)} is in table {table.number}")
         self.newest[key] = table
+        self.served[key].update(table.roster)

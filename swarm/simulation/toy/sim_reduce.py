@@ -81,6 +81,7 @@ class SimReduce:
         if self.flips_next and len(peer.core.pass_run.microbatches.table.roster) > 1:
             self.flips_next = False
             payload ^= 1 << peer.world.random.randrange(64)
+            peer.world.watch.flips.flipped(action.attempt.pass_id, action.attempt.stage, peer.actor)
         self._buffer[action.bucket] = payload
 
     def assemble(self, action: peer_io.Assemble) -> None:
