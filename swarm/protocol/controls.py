@@ -142,6 +142,12 @@ class Controls:
         excluded = by_pass | {command.value: command for command in self.expelled}
         return dict(sorted(excluded.items(), key=lambda by: by[1].number))
 
+    def excluded_by(self, command: Command) -> list[str]:
+        """Ids of the peers that a command in force excludes."""
+        if command.name not in ("expel", "revoke"):
+            return []  # `banned` takes time for each device that came with a revoked pass
+        return [peer for peer, by in self.banned.items() if by == command]
+
     def came_with(self, serial: str) -> frozenset[str]:
         """Peer ids of the devices that joined with a pass."""
         return frozenset(self.admitted.came_with(serial))

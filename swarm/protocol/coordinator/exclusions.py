@@ -50,7 +50,7 @@ class Exclusions:
         """Exclude the peers that a command names. Return those that are present. Report those that an audit has found,
         and tell them to stop.
         """
-        peers = [peer for peer, by in self._history.controls.banned.items() if by == command]
+        peers = self._history.controls.excluded_by(command)
         for accused, step in [self._unwritten.pop(peer) for peer in peers if peer in self._unwritten]:
             self._out.emit(PeerExpelled(str(accused.actor), accused.stage, step, accused.reason))
             self.halt(accused.actor)

@@ -398,7 +398,7 @@ class GroupMember:
         """Report a command of the former leader, which may have died before it could do so."""
         self._emit(given(command))
         standing = self.standing
-        excluded = {peer for peer, by in standing.controls.banned.items() if by == command}
+        excluded = standing.controls.excluded_by(command)
         for actor, report in self._audience.present(now):
             if actor.peer in excluded and report.stage is not None:
                 self._emit(expulsion(actor, report.stage, standing.version, command))
