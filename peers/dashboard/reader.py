@@ -14,7 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from peers.dashboard.access import Denied
-from peers.dashboard.history.history import History, Stopped
+from peers.dashboard.history.history import History
+from peers.dashboard.history.replay import Stopped
 
 Answer = TypeVar("Answer")
 

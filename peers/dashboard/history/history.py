@@ -6,7 +6,6 @@ It belongs to one thread. Call `follow` repeatedly; it returns soon, and is chea
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import shutil
 import sqlite3
@@ -16,17 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from peers.dashboard.heap import trim
-from peers.dashboard.history import marks, series, timeline
+from peers.dashboard.history import event_lines, marks, series, timeline
 from peers.dashboard.history.logs import Logs
+from peers.dashboard.history.recording import Recording
+from peers.dashboard.history.replay import Replay
 from peers.dashboard.history.store import Store
-from peers.dashboard.history.tail import Line, line_at, record_of
+from peers.dashboard.history.tail import Line, record_of
 from peers.fold import RunState, apply_record
-from peers.fold.faults import MOST_FAULTS, FaultRecord
-from peers.fold.reading import Malformed, Record, step_of
+from peers.fold.faults import FaultRecord
 from peers.fold.snapshot import load
-from peers.fold.trouble import TROUBLE_KINDS, in_words
 from peers.fold.views.faults import fault_row
-from peers.fold.work import Step
 
 LIMIT_BYTES = 512 << 20
 LEAST_FREE_BYTES = 1 << 30
@@ -43,23 +41,10 @@ SNAPSHOT_SHARE = 0.2
 BUDGET_S = 0.2
 MOST_WAITING = 20_000
 """Number of waiting rows at which they are written."""
-MOST_LINES = 200
+MOST_FAULT_ROWS = 200
+"""Largest number of faults of an answer."""
 _LOGS_NAMED = 3
 """Maximum number of logs that the warning of unreadable lines names."""
-QUIET = frozenset(
-    ("PeerWorked", "PassProgress", "TrafficMeasured", "ResourcesMeasured", "FrameRecovered", "LogContinued")
-)
-"""Kinds of events that the log page leaves out, because they are too frequent."""
-MARKS = {
-    "Evaluated": "evaluation",
-    "CheckpointArchived": "checkpoint",
-    "ControlGiven": "control",
-    "CoordinatorStarted": "restart",
-}
-
-
-class Stopped(Exception):
-    """The history is about to be closed, so the answer was given up."""
 
 
 class History:
@@ -70,8 +55,7 @@ class History:
     _state: RunState
     _logs: Logs
     _store: Store
-    _past: _Past | None
-    _last_step: int
+    _recording: Recording
 
     def __init__(self, homes: Sequence[Path], database: Path, limit_bytes: int = LIMIT_BYTES) -> None:
         """If the database cannot be used, a new one is made. If none can be written, the database is in memory."""
@@ -82,7 +66,7 @@ class History:
         """Number of lines since this process started."""
         self._untidy = False
         """True if a past state was computed and the memory of its source can be freed."""
-        self._stops = False
+        self._replay = Replay(self._homes)
         self._life = 0
         self._trouble = ""
         """The reason why the database does not grow; empty: it does."""
@@ -104,8 +88,6 @@ class History:
         before = self._taken
         for line in self._logs.take():
             self._take(line)
-            if self._state.faults.number - self._faults_written > MOST_FAULTS // 2:
-                self._write_faults()  # the state holds the newest ones only
             if self._taken % 64 == 63:
                 if time.monotonic() > until:
                     more = True
@@ -128,7 +110,7 @@ class History:
 
     def stop(self) -> None:
         """End a question that takes long: it raises Stopped. Any thread may call this, once, before `close`."""
-        self._stops = True
+        self._replay.stop()
 
     def close(self) -> None:
         """Save the reading positions, so that nothing needs to be read again."""
@@ -181,25 +163,9 @@ class History:
         """The state at `moment`, in unix seconds. Raises Stopped."""
         if moment >= self._state.run.last_at:
             return self._state
-        past = self._past
-        made = (
-            past is None
-            or past.moment > moment
-            or self._is_snapshot_between(past.moment, moment)
-            or past.logs.have_changed()  # otherwise a log's new part, or another log, would never be read
-        )
-        if past is None or made:
-            self._past = past = None  # two past states at once would need too much memory
-            self._past = past = self._from_snapshot(moment)
-        for line in past.logs.take(moment):
-            if self._stops:
-                raise Stopped
-            record = record_of(line.raw, line.kind)
-            if record is not None:
-                apply_record(past.state, record, line.at, line.tail.source)
-        past.moment = moment
-        self._untidy = self._untidy or made
-        return past.state
+        state, is_anew = self._replay.at(moment, self._store)
+        self._untidy = self._untidy or is_anew
+        return state
 
     def series(self, name: str, start: float, end: float, points: int) -> dict[str, Any]:
         """The values of a figure over time. Raises KeyError for a name outside series.NAMES."""
@@ -216,7 +182,7 @@ class History:
     def faults(self, offset: int = 0, limit: int = 200) -> list[dict[str, Any]]:
         """All faults so far, newest first."""
         query = "SELECT fault FROM faults ORDER BY id DESC LIMIT ? OFFSET ?"
-        rows = self._store.rows(query, (max(0, min(limit, MOST_LINES)), max(0, offset)))
+        rows = self._store.rows(query, (max(0, min(limit, MOST_FAULT_ROWS)), max(0, offset)))
         return [fault_row(load(FaultRecord, json.loads(raw))) for (raw,) in rows]
 
     def steps_of(self, actor: str, most: int = 64) -> list[dict[str, Any]]:
@@ -254,37 +220,12 @@ class History:
         actor: str = "",
         kinds: Collection[str] = (),
         before: float | None = None,
-        limit: int = MOST_LINES,
+        limit: int = event_lines.MOST_LINES,
     ) -> dict[str, Any]:
         """Events in words, newest first. `actor`: an actor or a peer id. The result's `next` is the `before` of the
         following page.
         """
-        store, limit = self._store, max(1, min(limit, MOST_LINES))
-        where, values = ["at < ?"], [before if before is not None else 1e18]
-        if actor:
-            numbers = store.starts_of(actor)[:200]
-            where.append(f"actor IN ({','.join('?' * len(numbers))})")
-            values += numbers
-        if kinds:
-            known = [number for kind in list(kinds)[:100] if (number := store.known(kind)) is not None]
-            where.append(f"kind IN ({','.join('?' * len(known))})")
-            values += known
-        query = f"SELECT at, source, log, offset, actor FROM lines WHERE {' AND '.join(where)} ORDER BY at DESC LIMIT ?"
-        rows = store.rows(query, (*values, limit))
-        found = [self._line(*row) for row in rows]
-        return {"lines": [line for line in found if line], "next": rows[-1][0] if len(rows) == limit else None}
-
-    def _line(self, at: float, source: int, log: int, offset: int, actor: int) -> dict[str, Any] | None:
-        store = self._store
-        try:
-            record = json.loads(line_at(Path(store.name(log)), offset))
-        except (ValueError, RecursionError):
-            return None  # the log has disappeared or was replaced
-        kind = str(record.get("kind"))
-        severity = "warning" if kind in TROUBLE_KINDS else "info"
-        who = store.name(actor) or None
-        words = in_words(record)
-        return {"at": at, "source": store.name(source), "kind": kind, "severity": severity, "text": words, "actor": who}
+        return event_lines.event_lines(self._store, actor=actor, kinds=kinds, before=before, limit=limit)
 
     # ------------------------------------------------------------ one line
 
@@ -294,79 +235,20 @@ class History:
         if record is None:
             line.tail.unreadable += 1
             return
-        state, source = self._state, line.tail.source
-        apply_record(state, record, line.at, source)
-        actor = record.get("actor")
-        actor = actor if type(actor) is str and len(actor) <= 80 else ""
-        path = str(line.tail.path)
-        if line.kind == "PeerWorked":
-            self._take_work(record, actor, path, line.offset)
-        elif line.kind not in QUIET:
-            own = "" if source.startswith("coordinator") else source
-            self._store.add_line(line.at, source, path, line.offset, line.kind, actor or own)
-            self._take_news(record, line, state)
-
-    def _take_work(self, record: Record, actor: str, path: str, offset: int) -> None:
-        stage, pass_id = record.get("stage"), record.get("pass_id")
-        if actor not in self._state.members.here or type(stage) is not int or type(pass_id) is not str:
-            return
-        try:
-            step = step_of(pass_id)
-        except Malformed:
-            return
-        self._store.add_work(step, actor, stage % (1 << 31), path, offset)
-
-    def _take_news(self, record: Record, line: Line, state: RunState) -> None:
-        kind, store = line.kind, self._store
-        if kind in ("StepDecided", "StepMeasured"):
-            self._take_steps(record.get("step"))
-        elif state.run.step > self._last_step:  # reported only by coordinators other than the deciding one
-            self._take_steps(*range(max(self._last_step + 1, state.run.step - 63), state.run.step + 1))
-        if state.run.step < self._last_step:
-            store.add("DELETE FROM steps WHERE step > ?", (state.run.step,))
-            store.undo_work(state.run.step)
-            store.add("DELETE FROM evaluations WHERE version > ?", (state.run.step + 1,))
-        self._last_step = state.run.step
-        if kind == "Evaluated" and state.results.evaluations:
-            each = state.results.evaluations[-1]
-            if each.at == line.at:
-                store.add("INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?)", (each.version, each.at, each.loss))
-        if kind == "ControlGiven" and not (state.run.controls and state.run.controls[-1].at == line.at):
-            return  # another coordinator of the group has reported it
-        if (mark := MARKS.get(kind)) is not None:
-            store.add("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", (line.at, mark, in_words(record)))
-
-    def _take_steps(self, *numbers: object) -> None:
-        for step in self._state.work.steps:
-            if step.step in numbers:
-                self._take_step(step)
-
-    def _take_step(self, step: Step) -> None:
-        state = self._state
-        speed = step.tokens_per_second or (step.tokens / step.seconds if step.seconds else None)
-        sent = min(sum(state.links.sent.values()), 2**62)
-        values = (step.step, step.pass_id, step.opened_at, step.decided_at, step.seconds, step.loss, step.gradient_norm)
-        more = (speed, step.ideal, step.efficiency, state.work.hour.goodput(), len(state.members.here), sent)
-        query = f"INSERT OR REPLACE INTO steps VALUES ({','.join('?' * 14)})"
-        self._store.add(query, (*values, *more, step.tokens))
+        apply_record(self._state, record, line.at, line.tail.source)
+        self._recording.take(line, record)
 
     # ------------------------------------------------------------ the database
 
     def _open(self) -> None:
         """Start from the newest snapshot, if one fits the logs."""
         self._life += 1
-        self._past = None
-        self._told: dict[int, FaultRecord] = {}
-        """For each fault, the version of its entry that was written last."""
-        self._faults_written = 0
-        """Number of the faults that there were when they were written last."""
+        self._replay.forget()
         self._snapshot_events = 0
         self._snapshot_after = 0.0
         self._commits = 0
-        self._state, self._logs = RunState(), Logs(self._homes)
-        self._last_step = -1
         self._paths = timeline.Paths()
-        self._store = self._opened()
+        self._begin()
         found = None
         with contextlib.suppress(sqlite3.Error, ValueError):
             found = self._store.snapshot()
@@ -390,7 +272,7 @@ class History:
         except sqlite3.Error:
             self._make_anew()
             return
-        self._last_step = self._state.run.step
+        self._recording = Recording(self._store, self._state)
         self._snapshot_events = self._state.events
 
     def _rename(self) -> None:
@@ -415,8 +297,12 @@ class History:
     def _make_anew(self) -> None:
         self._store.close()
         self._delete()
-        self._state, self._logs, self._last_step = RunState(), Logs(self._homes), -1
-        self._store = self._opened()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start with nothing read."""
+        self._state, self._logs, self._store = RunState(), Logs(self._homes), self._opened()
+        self._recording = Recording(self._store, self._state)
 
     def _delete(self) -> None:
         for suffix in ("", "-wal", "-shm", "-journal"):
@@ -464,7 +350,7 @@ class History:
             self._store.drop()
             return
         try:
-            self._write_faults()
+            self._recording.write_faults()
             self._store.commit()
             self._commits += 1
             if self._commits % 16 == 0 and self._store.nbytes > self._limit:
@@ -479,18 +365,6 @@ class History:
         self._trouble = why
         self._retry_at = time.monotonic() + self._retry_s
         self._retry_s = min(2 * self._retry_s, LONGEST_RETRY_S)
-
-    def _write_faults(self) -> None:
-        kept: dict[int, FaultRecord] = {}
-        for fault in self._state.faults.items:
-            told = self._told.get(fault.id)
-            if told != fault:
-                told = dataclasses.replace(fault)
-                values = (fault.id, fault.at, fault.step, json.dumps(dataclasses.asdict(fault)))
-                self._store.add("INSERT OR REPLACE INTO faults VALUES (?, ?, ?, ?)", values)
-            kept[fault.id] = told
-        self._told = kept
-        self._faults_written = self._state.faults.number
 
     def _snapshot(self) -> None:
         """Take a snapshot, if following has taken long enough since the last one."""
@@ -510,27 +384,3 @@ class History:
         self._trouble = ""
         self._store.close()
         self._open()
-
-    # ------------------------------------------------------------ replay
-
-    def _is_snapshot_between(self, start: float, end: float) -> bool:
-        return bool(self._store.value("SELECT count(*) FROM snapshots WHERE at > ? AND at <= ?", (start, end)))
-
-    def _from_snapshot(self, moment: float) -> _Past:
-        logs = Logs(self._homes)
-        with contextlib.suppress(sqlite3.Error, KeyError, TypeError, ValueError):
-            found = self._store.snapshot(moment)
-            if found is not None:
-                logs.restore(found[1])
-                logs.look()
-                return _Past(moment, RunState.from_lines(found[2]), logs)
-        logs = Logs(self._homes)
-        logs.look()
-        return _Past(moment, RunState(), logs)
-
-
-@dataclasses.dataclass(slots=True)
-class _Past:
-    moment: float
-    state: RunState
-    logs: Logs
