@@ -339,7 +339,7 @@ def _bytes(manifest: RunManifest, measured: Sequence[tuple[float, float] | None]
     """
     body = BodyFormat(manifest)
     batch = manifest.batch
-    hidden = torch.randn(batch.sequences, batch.sequence_length, manifest.model.boundary_width)
+    hidden = torch.randn(batch.sequences, batch.sequence_length, manifest.model.boundary_width(1))
     tokens = torch.zeros(batch.sequences, batch.sequence_length + 1, dtype=torch.int64)
     forward = body.pack_forward(1, BodyKind.BATCH, tokens, hidden)
     backward = body.pack_backward(1, hidden, forward)
@@ -372,7 +372,7 @@ def _codec_ms(manifest: RunManifest) -> tuple[float, float]:
     """CPU milliseconds to encode and to decode one microbatch, both directions together; medians of nine."""
     forward, backward = codecs.pair(manifest.codec.forward, manifest.codec.backward)
     batch = manifest.batch
-    hidden = torch.randn(batch.sequences, batch.sequence_length, manifest.model.boundary_width)
+    hidden = torch.randn(batch.sequences, batch.sequence_length, manifest.model.boundary_width(1))
     frame = forward.encode(hidden)
     beside = backward.beside(frame)
     gradient = beside.encode(hidden)

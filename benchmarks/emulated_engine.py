@@ -92,10 +92,10 @@ class _EmulatedStage(Stage):
         self._backward_s = backward_s
         super().__init__(manifest, index, _OPTIONS, initialised=True)
         batch = manifest.batch
-        shape = (batch.sequences, batch.sequence_length, manifest.model.boundary_width)
+        shape = (batch.sequences, batch.sequence_length, manifest.model.widest_boundary)
         self._hidden = torch.randn(shape, generator=torch.Generator().manual_seed(0))  # the same at every stage
         self._tokens = torch.zeros(batch.sequences, batch.sequence_length + 1, dtype=torch.int64)
-        self._width = manifest.model.boundary_width
+        self._widths = manifest.model.boundary_widths
         self._auto = manifest.codec.auto
         self._coded_for: Sequence[CodecPair] | None = None
         """The codec with which the prepared bodies were encoded. None before there are any."""
@@ -113,12 +113,17 @@ class _EmulatedStage(Stage):
             return
         self._coded_for = chosen
         index = self._index
-        self._encoded = b"" if self._module.last else self._format.codecs_at(index + 1)[0].encode(self._hidden)
+        self._encoded = b""
+        if not self._module.last:
+            self._encoded = self._format.codecs_at(index + 1)[0].encode(self._crossing(index + 1))
         self._body = self._format.pack_encoded(BodyKind.BATCH, self._tokens, self._encoded)
         self._gradient = None
         if index:
-            received = self._format.pack_forward(index, BodyKind.BATCH, self._tokens, self._hidden)
-            self._gradient = self._format.pack_backward(index, self._hidden, received)
+            received = self._format.pack_forward(index, BodyKind.BATCH, self._tokens, self._crossing(index))
+            self._gradient = self._format.pack_backward(index, self._crossing(index), received)
+
+    def _crossing(self, boundary: int) -> torch.Tensor:
+        return self._hidden[..., : self._widths[boundary - 1]].contiguous()
 
     def discard(self, action: Discard) -> None:
         super().discard(action)
@@ -155,7 +160,7 @@ class _EmulatedStage(Stage):
 
     def _activation(self, body: ForwardBody) -> Buffer:
         if body.kind is BodyKind.PROMPT:
-            return self._frame(body, torch.zeros(*body.inputs.shape, self._width))()
+            return self._frame(body, torch.zeros(*body.inputs.shape, self._widths[self._index]))()
         return self._format.pack_encoded(body.kind, body.tokens, self._encoded)
 
     def _back(self, action: Forward | Backward, began: float, before_s: float) -> BackwardDone:

@@ -87,7 +87,7 @@ class _Side:
         self._sums = Accumulator(layout, SumSection())
         draw = torch.Generator().manual_seed(0)
         self._tokens = torch.randint(0, model.vocab_size, (SEQUENCES, LENGTH), generator=draw)
-        self._x = torch.randn(SEQUENCES, LENGTH, model.boundary_width, generator=draw)
+        self._x = torch.randn(SEQUENCES, LENGTH, model.widest_boundary, generator=draw)
         self.first_half_s: list[float] = []
 
     def backward_s(self) -> float:

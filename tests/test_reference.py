@@ -55,6 +55,7 @@ CUTS = {1: (), 2: (2,), 3: (1, 3), 4: (1, 2, 3)}
 
 
 SUBSPACE = {"residual": "subspace", "subspace_dim": 6, "tail_layers": 1}
+GROWN = SUBSPACE | {"subspace_growth": 4}
 
 
 def manifest(stages=2, codec="none", mode="exact", steps=3, subspace=None, backward=None, **optimizer):
@@ -229,7 +230,7 @@ BOUNDARIES = {
 }
 BOUNDARIES |= {
     "bottleneck with receivers": BOUNDARIES["bottleneck"] | RECEIVERS,
-    "subspace with receivers": SUBSPACE | RECEIVERS,
+    "grown subspace with receivers": GROWN | RECEIVERS,
     "anchored dense with receivers": {"anchor": "frozen"} | RECEIVERS,
 }
 
@@ -252,7 +253,7 @@ def test_coarse_codecs_of_a_narrow_boundary_are_those_of_the_reference():
     assert digests == train_reference(of, Corpus(of)).digests
 
 
-MEANS = {"subspace": SUBSPACE, "projector": BOUNDARIES["projector"], "dense": {}}
+MEANS = {"grown subspace": GROWN, "projector": BOUNDARIES["projector"], "dense": {}}
 
 
 @pytest.mark.parametrize("graphs", GRAPHS)
@@ -325,10 +326,11 @@ def test_two_codecs_are_the_same_in_the_swarm_and_in_the_reference(forward, back
     assert chains == [list(step.chains) for step in expected.steps]
 
 
-def test_a_subspace_model_computes_the_same_bits_however_it_is_cut():
+@pytest.mark.parametrize("subspace", [SUBSPACE, GROWN], ids=["one width", "grown"])
+def test_a_subspace_model_computes_the_same_bits_however_it_is_cut(subspace):
     """`none` loses nothing: what crosses is the residual itself. Only where the norms are added up differs."""
     results = [
-        train_reference(manifest(stages, steps=2, subspace=SUBSPACE, clip_norm=1e9), Corpus(manifest(stages)))
+        train_reference(manifest(stages, steps=2, subspace=subspace, clip_norm=1e9), Corpus(manifest(stages)))
         for stages in CUTS
     ]
     tensors = [{k: v for state in result.states for k, v in state.tensors.items()} for result in results]

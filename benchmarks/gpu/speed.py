@@ -194,7 +194,7 @@ class _Line:
 
 def _cores(stage: Stage, manifest: RunManifest, count: int) -> None:
     batch, device = manifest.batch, stage._device
-    shape = (batch.sequences, batch.sequence_length, manifest.model.boundary_width)
+    shape = (batch.sequences, batch.sequence_length, manifest.model.boundary_width(1))
     x = torch.randn(shape, device=device).requires_grad_()
     gradient = torch.randn(shape, device=device) * 1e-3
     tokens = torch.zeros(shape[:2], dtype=torch.int64, device=device)
@@ -212,7 +212,7 @@ def _alone(lab: Lab, manifest: RunManifest) -> float:
     precision = Precision.usual(lab.device)
     leaves = WorkingWeights(module, precision).leaves
     batch = manifest.batch
-    shape = (batch.sequences, batch.sequence_length, manifest.model.boundary_width)
+    shape = (batch.sequences, batch.sequence_length, manifest.model.boundary_width(1))
     x = torch.randn(shape, device=lab.device, requires_grad=True)
     tokens = torch.zeros(shape[:2], dtype=torch.int64, device=lab.device)
     compiled: Callable[[Tensor, Tensor], Tensor] = torch.compile(module, dynamic=False)

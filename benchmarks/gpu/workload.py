@@ -87,7 +87,7 @@ def inputs_of(manifest: RunManifest) -> tuple[Tensor, Tensor, Tensor]:
     """Token ids, an activation and a gradient, on the CPU."""
     batch = manifest.batch
     generator = torch.Generator().manual_seed(0)
-    shape = (batch.sequences, batch.sequence_length, manifest.model.boundary_width)
+    shape = (batch.sequences, batch.sequence_length, manifest.model.boundary_width(1))
     columns = (batch.sequences, batch.sequence_length + 1)
     tokens = torch.randint(0, manifest.model.vocab_size, columns, generator=generator)
     return tokens, torch.randn(shape, generator=generator), torch.randn(shape, generator=generator) * 1e-3

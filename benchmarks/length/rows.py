@@ -1,7 +1,7 @@
 """The rows of the study, by name: a model, and how its boundaries are coded.
 
     NAME     = MODEL [", " CODING [", back " CODING]]
-    MODEL    = "subspace WIDTH" | "bottleneck WIDTH" | "dense, anchor" | "dense, plain" | "ids alone"
+    MODEL    = "subspace WIDTH[+GROWTH]" | "bottleneck WIDTH" | "dense, anchor" | "dense, plain" | "ids alone"
     CODING   = "uncoded" | "intBITS" | "intBITS-channel" | "entropy STEP" {" " WORD}
 
 The first coding is that of activations, the second that of gradients; without a second one both are the first. WORD is
@@ -20,7 +20,7 @@ DENSE = "dense, anchor"
 IDS = "ids alone"
 _ANCHORED = ("model.anchor=frozen",)
 _WORDS = ("rotated", "dithered", "keyed", "peaky", "classes")
-_NARROW = re.compile(r"(subspace|bottleneck) (\d+)((?:, .*)?)")
+_NARROW = re.compile(r"(?:bottleneck (\d+)|subspace (\d+)(?:\+(\d+))?)((?:, .*)?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +34,23 @@ class Row:
 def row_named(name: str) -> Row:
     """Raises ValueError for a name that means nothing."""
     if name == IDS:
-        return Row(_narrow("bottleneck", 8), (Coding("nothing"), Coding("nothing")))
-    for model, sets in ((DENSE, _ANCHORED), ("dense, plain", ())):
-        if name == model or name.startswith(f"{model}, "):
-            return Row(sets, _codings(name.removeprefix(model)))
+        return Row(_bottleneck("8"), (Coding("nothing"), Coding("nothing")))
+    for plain, sets in ((DENSE, _ANCHORED), ("dense, plain", ())):
+        if name == plain or name.startswith(f"{plain}, "):
+            return Row(sets, _codings(name.removeprefix(plain)))
     if (found := _NARROW.fullmatch(name)) is None:
         raise ValueError(f"no row is named {name!r}")
-    return Row(_narrow(found[1], int(found[2])), _codings(found[3]))
+    bottleneck, width, growth, codings = found.groups()
+    model = _bottleneck(bottleneck) if bottleneck else _subspace(width, growth)
+    return Row(model, _codings(codings))
 
 
-def _narrow(kind: str, width: int) -> tuple[str, ...]:
-    if kind == "subspace":
-        return ("model.residual=subspace", f"model.subspace_dim={width}", "model.tail_layers=1")
+def _subspace(width: str, growth: str | None) -> tuple[str, ...]:
+    more = () if growth is None else (f"model.subspace_growth={growth}",)
+    return ("model.residual=subspace", f"model.subspace_dim={width}", *more, "model.tail_layers=1")
+
+
+def _bottleneck(width: str) -> tuple[str, ...]:
     return (*_ANCHORED, "model.boundary=bottleneck", f"model.boundary_dim={width}")
 
 

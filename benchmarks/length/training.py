@@ -68,8 +68,10 @@ class Training:
         self._loss_sum = self._stages[-1].loss_sum
         if compiled:
             self._compile()
-        sizes = (model.boundary_width, model.vocab_size, device)
-        self._coders = [tuple(Coder(coding, *sizes) for coding in codings) for _ in range(model.stages - 1)]
+        self._coders = [
+            tuple(Coder(coding, width, model.vocab_size, device) for coding in codings)
+            for width in model.boundary_widths
+        ]
         self._alone = codings[0].kind == "nothing"
         """Only the last stage is computed: no other has an effect or a gradient."""
         rows = batch.sequences
@@ -132,7 +134,7 @@ class Training:
         precision = torch.autocast(self._device.type, torch.bfloat16, enabled=self._half, cache_enabled=False)
         with plain, precision:
             if self._alone:
-                x = torch.zeros((*ids.shape, self._manifest.model.boundary_width), device=self._device)
+                x = torch.zeros((*ids.shape, self._manifest.model.widest_boundary), device=self._device)
             for stage, (there, back) in zip(self._stages, () if self._alone else self._coders, strict=False):
                 x = Crossing.apply(stage(x, ids).float(), ids, there, back, learns)  # type: ignore[no-untyped-call]
             return self._loss_sum(self._stages[-1](x, ids), labels)

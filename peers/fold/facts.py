@@ -29,8 +29,8 @@ class RunFacts:
     """Number of layers of each stage."""
     codec: tuple[str, str] | None
     """The codecs at the boundaries, forward and backward. None: they are chosen during the run."""
-    frame_fp32: int
-    """Bytes of one microbatch's activations at a boundary in fp32."""
+    frames_fp32: int
+    """Bytes of one microbatch's activations at all boundaries in fp32."""
 
     def share_of_layers(self, stage: int) -> float:
         return self.layers[stage] / sum(self.layers) if 0 <= stage < len(self.layers) else 0.0
@@ -45,7 +45,7 @@ def facts_of(manifest: RunManifest) -> RunFacts:
         batch.tokens_per_step,
         tuple(len(model.layer_range(stage)) for stage in range(model.stages)),
         None if manifest.codec.auto else (manifest.codec.forward, manifest.codec.backward),
-        batch.tokens_per_microbatch * model.boundary_width * FP32,
+        batch.tokens_per_microbatch * sum(model.boundary_widths) * FP32,
     )
 
 

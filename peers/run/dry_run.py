@@ -123,7 +123,8 @@ def dry_run(manifest: RunManifest, mode: Mode = ON_CPU, counts: Sequence[StageCo
     from swarm.compute.layout import Layout
     from swarm.manifest import ManifestError
 
-    shape = (manifest.batch.sequences, manifest.batch.sequence_length, manifest.model.boundary_width)
+    batch = manifest.batch
+    shapes = [(batch.sequences, batch.sequence_length, width) for width in manifest.model.boundary_widths]
     try:
         forward, backward = ladder.names(manifest)
         pair = codecs.pair(forward[0], backward[0])
@@ -132,9 +133,10 @@ def dry_run(manifest: RunManifest, mode: Mode = ON_CPU, counts: Sequence[StageCo
         sums = [sent_bytes(layout, manifest.sums) for layout in layouts]
     except codecs.UnknownCodec as error:
         raise ManifestError(str(error)) from None
-    sizes = [HEADER_BYTES + codec.usual_bytes(shape) for codec in pair]
+    ahead, back = pair
+    frames = [(HEADER_BYTES + ahead.usual_bytes(s), HEADER_BYTES + back.usual_bytes(s)) for s in shapes]
     counts = count_stages(manifest, mode) if counts is None else counts
-    plan = estimate(manifest, counts, forward_frame=sizes[0], backward_frame=sizes[1], sums=sums, mode=mode)
+    plan = estimate(manifest, counts, frames=frames, sums=sums, mode=mode)
     return plan if chosen_from is None else dataclasses.replace(plan, choices=_choices(manifest, chosen_from))
 
 
@@ -151,20 +153,19 @@ def estimate(
     manifest: RunManifest,
     counts: Sequence[StageCounts],
     *,
-    forward_frame: int,
-    backward_frame: int,
+    frames: Sequence[tuple[int, int]],
     sums: Sequence[int] | None = None,
     mode: Mode = ON_CPU,
 ) -> DryRun:
-    """`counts`: by stage. `forward_frame`: bytes of a forward frame without its token ids. `backward_frame`: bytes of
-    a backward frame.
+    """`counts`: by stage. `frames`: for each boundary, bytes of a forward frame without its token ids, and of a
+    backward frame.
 
     `sums`: bytes of each stage's sums as transferred; None: as many as in memory.
     """
     count, stages, replicas = manifest.batch.microbatches, manifest.model.stages, manifest.swarm.replicas
     assert len(counts) == stages
-    forward = count * (forward_frame + manifest.model.token_id_bytes * manifest.batch.ids_per_microbatch)
-    backward = count * backward_frame
+    ids = manifest.model.token_id_bytes * manifest.batch.ids_per_microbatch
+    crossing = [(count * (ids + forward), count * backward) for forward, backward in frames]
     sum_bytes = 8 if manifest.sums.mode == "exact" else 4
     sent = sums or [sum_bytes * each.parameters for each in counts]
     needs = tuple(
@@ -172,7 +173,7 @@ def estimate(
             parameters=each.parameters,
             memory=stage_memory(manifest, each, mode, sent[stage]),
             least=stage_memory(manifest, each.by_layer(), mode, sent[stage]),
-            retention=(forward if stage < stages - 1 else 0) + (backward if stage > 0 else 0),
+            retention=(crossing[stage][0] if stage < stages - 1 else 0) + (crossing[stage - 1][1] if stage > 0 else 0),
             sums=packed(manifest, sent[stage]),
             reduce_sent=(most := _reduce_sent(sent[stage], sum_bytes * _shared(manifest, stage), replicas)),
             reduce_packed=packed(manifest, most),
@@ -182,8 +183,10 @@ def estimate(
     )
     links = min(replicas, count)
     most = -(-count // links)  # microbatches that cross the busiest link
-    by_link = most * forward // count, most * backward // count
-    boundaries = tuple(BoundaryNeed(b, forward, backward, links, *by_link) for b in range(1, stages))
+    boundaries = tuple(
+        BoundaryNeed(boundary, forward, backward, links, most * forward // count, most * backward // count)
+        for boundary, (forward, backward) in enumerate(crossing, 1)
+    )
     efficiency = count / (count + stages - 1)
     with_replicas = count / (count + replicas * (stages - 1))
     return DryRun(manifest, efficiency, with_replicas, needs, boundaries, _warnings(manifest, with_replicas))

@@ -153,7 +153,7 @@ def _candidates(new: NewRun, fleet: Fleet) -> list[_Candidate]:
     return [
         _Candidate(
             replace(new, codec=codec or new.codec, averaging=averaging or new.averaging),
-            run.model.boundary_width,
+            run.model.widest_boundary,
             fleet,
             fleet.way(codec, averaging or run.sums.averaging),
         )

@@ -131,7 +131,7 @@ def loss_of(run: RunManifest, replicas: int) -> Loss | None:
     """What a run loses, with the most replicas that a stage has. None: it was not measured."""
     model, sums = run.model, run.sums
     boundary = _of_boundaries(model, run.codec)
-    if boundary is not None and run.optimizer.kind == "muon" and model.boundary_width < model.dim:
+    if boundary is not None and run.optimizer.kind == "muon" and model.narrow:
         boundary = boundary.with_muon()
     averaging = 0.0 if replicas == 1 else _AVERAGING.get(sums.averaging)
     if boundary is None or averaging is None:
@@ -154,6 +154,6 @@ def _of_boundaries(model: ModelSection, codec: CodecSection) -> Loss | None:
         return None
     kind = "subspace" if model.residual == "subspace" else "dense" if model.boundary == "none" else model.boundary
     rows = [row for row in _BOUNDARIES if (row.kind, row.codec) == (kind, name) and row.is_of(model)]
-    rows = [row for row in rows if row.share <= model.boundary_width / model.dim]
+    rows = [row for row in rows if row.share <= min(model.boundary_widths) / model.dim]
     best = max(rows, key=lambda row: row.share, default=None)
     return None if best is None else Loss(best.gap, best.kept)

@@ -30,7 +30,7 @@ def suited(run: RunFile) -> dict[str, float]:
     model = run.model
     if model.kind != "llama":
         return {}
-    higher = NARROW if model.boundary_width < model.dim else MUON if run.optimizer.kind == "muon" else 1.0
+    higher = NARROW if model.narrow else MUON if run.optimizer.kind == "muon" else 1.0
     rate = min(RATE_TIMES_DIM / model.dim * higher, HIGHEST)
     warmup = max(run.run.steps // WARMUP, OptimizerSection().warmup_steps)
     return {"learning_rate": float(f"{rate:.2g}"), "warmup_steps": warmup}

@@ -53,8 +53,9 @@ MEANINGS: dict[str, str] = {
     "model.norm_eps": "epsilon of RMSNorm",
     "model.cuts": "first layer of stages 1, 2, …: n cuts make n + 1 stages",
     "model.tie_embeddings": "embedding and head are one matrix; the first and the last stage hold a copy each",
-    "model.residual": '"dense", or "subspace": every boundary carries subspace_dim values per token (docs/subspace.md)',
-    "model.subspace_dim": "subspace only: coefficients per token, from 1 to dim − 1; 0 for dense",
+    "model.residual": '"dense", or "subspace": boundaries carry few values per token (docs/subspace.md)',
+    "model.subspace_dim": "subspace only: coefficients per token after the first layer, from 1 to dim − 1; 0 for dense",
+    "model.subspace_growth": "subspace only: further coefficients per token after each later layer",
     "model.subspace_seed": "subspace only: fixes the frozen token anchor",
     "model.tail_layers": "subspace only: number of last layers that write to all dimensions; they must lie in the "
     "last stage",

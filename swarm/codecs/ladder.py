@@ -49,4 +49,4 @@ def start(manifest: RunManifest) -> tuple[str, str]:
 
 
 def _narrow(manifest: RunManifest | RunFile) -> bool:
-    return manifest.model.boundary_width < manifest.model.dim
+    return manifest.model.narrow

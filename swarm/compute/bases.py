@@ -66,5 +66,5 @@ class BaseStore:
 
 
 def base_bytes(manifest: RunManifest) -> int:
-    """Bytes of one base."""
-    return 2 * manifest.batch.tokens_per_microbatch * manifest.model.boundary_width
+    """Bytes of one base at the widest boundary."""
+    return 2 * manifest.batch.tokens_per_microbatch * manifest.model.widest_boundary

@@ -1,8 +1,8 @@
 """The body of a frame: the format of the payload of a `Frame`.
 
 Forward over boundary 0: token ids. Forward over boundary b > 0: the same token ids (the last stage needs them as
-labels, a subspace model for its anchor), then the encoded activation or its coefficients, model.boundary_width values
-per token. Backward: the encoded gradient of these values. Every body starts with a header, little-endian:
+labels, a subspace model for its anchor), then the encoded activation or its coefficients, model.boundary_width(b)
+values per token. Backward: the encoded gradient of these values. Every body starts with a header, little-endian:
 
     16 · kind + bytes per token id u8 | of a prompt: token columns u32
 
@@ -71,7 +71,7 @@ class ForwardBody:
     tokens: Tensor
     """(rows, columns) int64."""
     hidden: Tensor | None
-    """(rows, T, model.boundary_width) fp32, freshly allocated; None at boundary 0."""
+    """(rows, T, width of the boundary) fp32, freshly allocated; None at boundary 0."""
 
     @property
     def inputs(self) -> Tensor:
@@ -172,7 +172,7 @@ class BodyFormat:
         found, tokens, encoded = self._opened(boundary, buffer, kind)
         if boundary == 0:
             return ForwardBody(found, tokens, None)
-        hidden = self._decode(self._changing(boundary, base), encoded, self._shape(found, tokens), device)
+        hidden = self._decode(self._changing(boundary, base), encoded, self._shape(boundary, found, tokens), device)
         return ForwardBody(found, tokens, hidden)
 
     def check_change(self, boundary: int, buffer: Buffer, kind: PassKind | None) -> None:
@@ -183,7 +183,7 @@ class BodyFormat:
             raise FrameError(f"a body of kind {found.name} at boundary {boundary} cannot code a change")
         if self._is_finite(encoded):
             with _refusing(codec):
-                codec.check_change(encoded, self._shape(found, tokens))
+                codec.check_change(encoded, self._shape(boundary, found, tokens))
 
     def _opened(self, boundary: int, buffer: Buffer, kind: PassKind | None) -> tuple[BodyKind, Tensor, memoryview]:
         """(kind, token ids, encoded activation) of a forward body."""
@@ -202,10 +202,10 @@ class BodyFormat:
             raise FrameError(f"{len(view) - end} bytes follow the token ids at boundary 0, where no activation is sent")
         return found, tokens, view[end:]
 
-    def _shape(self, kind: BodyKind, tokens: Tensor) -> tuple[int, int, int]:
+    def _shape(self, boundary: int, kind: BodyKind, tokens: Tensor) -> tuple[int, int, int]:
         """The shape of the activation that belongs to these token ids."""
         rows, columns = tokens.shape
-        return rows, columns if kind is BodyKind.PROMPT else columns - 1, self._model.boundary_width
+        return rows, columns if kind is BodyKind.PROMPT else columns - 1, self._model.boundary_width(boundary)
 
     def unpack_backward(
         self, boundary: int, buffer: Buffer, forward: Buffer | None = None, device: torch.device = _CPU
@@ -214,7 +214,9 @@ class BodyFormat:
 
         It is put on `device`; if this is not a CPU, `buffer` must have passed `check` before.
         """
-        return self._decode(self._beside(boundary, forward), self._gradient(buffer), self._batch_shape, device)
+        return self._decode(
+            self._beside(boundary, forward), self._gradient(buffer), self._batch_shape(boundary), device
+        )
 
     def check(
         self,
@@ -234,9 +236,9 @@ class BodyFormat:
             found, tokens, encoded = self._opened(boundary, buffer, kind)
             if boundary == 0:
                 return
-            codec, shape = self._changing(boundary, None), self._shape(found, tokens)
+            codec, shape = self._changing(boundary, None), self._shape(boundary, found, tokens)
         else:
-            codec, encoded, shape = self._beside(boundary, forward), self._gradient(buffer), self._batch_shape
+            codec, encoded, shape = self._beside(boundary, forward), self._gradient(buffer), self._batch_shape(boundary)
         if self._is_finite(encoded):
             with _refusing(codec):
                 codec.check(encoded, shape)
@@ -245,12 +247,14 @@ class BodyFormat:
         """Size of the largest body at a boundary in any pass with any choice of codecs: the limit for a receiver."""
         forward = {codec for codec, _ in self._candidates}
         if direction is Direction.BACKWARD:
-            return HEADER_BYTES + max(codec.max_bytes(self._batch_shape) for _, codec in self._candidates)
+            if boundary == 0:
+                return HEADER_BYTES  # no gradient crosses it
+            return HEADER_BYTES + max(codec.max_bytes(self._batch_shape(boundary)) for _, codec in self._candidates)
         prompts = HEADER_BYTES + _COLUMNS.size + self._model.context * self._ids.itemsize
         batches = HEADER_BYTES + math.prod(self._batch_columns) * self._ids.itemsize
         if boundary > 0:
-            prompts += max(c.max_bytes((1, self._model.context, self._model.boundary_width)) for c in forward)
-            batches += max(c.max_bytes(self._batch_shape) for c in forward)
+            prompts += max(c.max_bytes((1, self._model.context, self._model.boundary_width(boundary))) for c in forward)
+            batches += max(c.max_bytes(self._batch_shape(boundary)) for c in forward)
         return max(prompts, batches)
 
     @property
@@ -258,10 +262,9 @@ class BodyFormat:
         """Rows and columns of the token ids of a microbatch."""
         return self._batch.sequences, self._batch.sequence_length + 1
 
-    @property
-    def _batch_shape(self) -> tuple[int, int, int]:
-        """The shape of a microbatch's activations and gradients."""
-        return self._batch.sequences, self._batch.sequence_length, self._model.boundary_width
+    def _batch_shape(self, boundary: int) -> tuple[int, int, int]:
+        """The shape of a microbatch's activations and gradients at a boundary."""
+        return self._batch.sequences, self._batch.sequence_length, self._model.boundary_width(boundary)
 
     def left(self, base: Tensor | None, hidden: Tensor, crossed: Tensor) -> Tensor:
         """The base for the next visit, fp16. hidden: the activation packed with `base`; crossed: its reconstruction."""

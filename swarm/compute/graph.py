@@ -80,13 +80,13 @@ def working_module(manifest: RunManifest, stage: int, mode: Mode) -> StageModule
     return module
 
 
-def microbatch_of(manifest: RunManifest, module: StageModule) -> tuple[Tensor, Tensor]:
-    """The input of a microbatch and its token ids, on the meta device."""
+def microbatch_of(manifest: RunManifest, stage: int, module: StageModule) -> tuple[Tensor, Tensor]:
+    """The input of a stage for a microbatch, and its token ids, on the meta device."""
     shape = (manifest.batch.sequences, manifest.batch.sequence_length)
     tokens = torch.zeros(shape, dtype=torch.int64, device="meta")
     if module.first:
         return tokens, tokens
-    return torch.zeros((*shape, manifest.model.boundary_width), device="meta", requires_grad=True), tokens
+    return torch.zeros((*shape, manifest.model.boundary_width(stage)), device="meta", requires_grad=True), tokens
 
 
 def _count(manifest: RunManifest, stage: int, module: StageModule, mode: Mode, with_layers: bool) -> StageCounts:
@@ -98,7 +98,7 @@ def _count(manifest: RunManifest, stage: int, module: StageModule, mode: Mode, w
     subject = (model, stage, batch.sequences, batch.sequence_length, mode.own_memory, mode.half)
 
     def count() -> GraphCounts:
-        return count_graph(module, *microbatch_of(manifest, module), mode)
+        return count_graph(module, *microbatch_of(manifest, stage, module), mode)
 
     graph = KNOWN.of((*subject, "whole"), count)
     by_layer = None

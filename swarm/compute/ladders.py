@@ -23,8 +23,11 @@ def ladders(manifest: RunManifest) -> CodecLadders | None:
 
 
 def frame_bytes(manifest: RunManifest, forward: str, backward: str = "none") -> tuple[int, int]:
-    """Bytes of one microbatch's activation, with token ids, and of its gradient. Raises codecs.UnknownCodec."""
-    shape = (manifest.batch.sequences, manifest.batch.sequence_length, manifest.model.boundary_width)
+    """Bytes of one microbatch's activation at the widest boundary, with token ids, and of its gradient.
+
+    Raises codecs.UnknownCodec.
+    """
+    shape = (manifest.batch.sequences, manifest.batch.sequence_length, manifest.model.widest_boundary)
     ahead, back = codecs.pair(forward, backward)
     return (
         HEADER_BYTES + manifest.model.token_id_bytes * manifest.batch.ids_per_microbatch + ahead.max_bytes(shape),

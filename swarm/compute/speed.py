@@ -144,7 +144,7 @@ class _Layer:
             self._module.compile_layers()
         weights = WorkingWeights(self._module, self._precision)
         self._leaves, self._masters = list(weights.leaves.values()), list(weights.masters.values())
-        self._width = model.boundary_width
+        self._width = model.boundary_width(1)
         self._length = length
         self._device = torch.device(device)
 

@@ -189,10 +189,12 @@ class Stage:
 
     def warm_up(self, manifest: RunManifest) -> None:
         """Compute a microbatch without effect, so that layers are compiled before training starts."""
-        batch, width = manifest.batch, manifest.model.boundary_width
+        batch, hidden = manifest.batch, None
         tokens = torch.zeros(batch.sequences, batch.sequence_length + 1, dtype=torch.int64)
-        hidden = torch.zeros(batch.sequences, batch.sequence_length, width, device=self._device)
-        body = ForwardBody(BodyKind.BATCH, tokens, hidden if self._index else None)
+        if self._index:
+            width = manifest.model.boundary_width(self._index)
+            hidden = torch.zeros(batch.sequences, batch.sequence_length, width, device=self._device)
+        body = ForwardBody(BodyKind.BATCH, tokens, hidden)
         graph = self._run(body)
         if self._sent_means is not None:
             self._sent_means.crossed = torch.zeros_like(graph.output)

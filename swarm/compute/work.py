@@ -44,7 +44,7 @@ def count_work(manifest: RunManifest, mode: Mode) -> list[StageWork]:
     found = []
     for stage, cost in enumerate(costs):
         module = working_module(manifest, stage, mode)
-        x, tokens = microbatch_of(manifest, module)
+        x, tokens = microbatch_of(manifest, stage, module)
         counted = _Counted()
         with Rules(mode), counted:
             out = module.train_loss(x, tokens, tokens) if module.last else module(x, tokens)

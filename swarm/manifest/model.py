@@ -35,6 +35,7 @@ _LLAMA_KEYS = (
     "norm_eps",
     "residual",
     "subspace_dim",
+    "subspace_growth",
     "subspace_seed",
     "tail_layers",
     "tie_embeddings",
@@ -69,6 +70,9 @@ class ModelSection(Section):
     """Whether embedding and head are one matrix. The first and the last stage each have a copy, kept equal."""
     residual: Literal["dense", "subspace"] = "dense"
     subspace_dim: int = Field(default=0, ge=0)
+    """Coefficients per token in the embedding and after the first layer."""
+    subspace_growth: int = Field(default=0, ge=0)
+    """Further coefficients per token after each later layer."""
     subspace_seed: int = Field(default=0, ge=0, lt=2**63)
     tail_layers: int = Field(default=0, ge=0)
     """Number of last layers that write to the whole residual, because none of their outputs crosses a boundary."""
@@ -137,7 +141,7 @@ class ModelSection(Section):
     @model_validator(mode="after")
     def _subspace_fits(self) -> Self:
         if self.residual == "dense":
-            for key in ("subspace_dim", "subspace_seed", "tail_layers"):
+            for key in ("subspace_dim", "subspace_growth", "subspace_seed", "tail_layers"):
                 if getattr(self, key):
                     raise ValueError(
                         f'model.{key} = {getattr(self, key)} has no effect with model.residual = "dense": '
@@ -150,6 +154,13 @@ class ModelSection(Section):
                 "this many coefficients of a token cross each boundary"
             )
         last = len(self.layer_range(self.stages - 1))
+        widest = self.residual_width(max(0, self.layers - 1 - min(self.tail_layers, last)))
+        if widest >= self.dim:
+            raise ValueError(
+                f"model.subspace_growth = {self.subspace_growth} lets the {self.subspace_dim} coefficients of "
+                f"model.subspace_dim grow to {widest} after {self.layers - min(self.tail_layers, last)} layers, but "
+                f"model.dim = {self.dim} must be larger: lower model.subspace_growth or model.subspace_dim"
+            )
         if self.tail_layers > last:
             raise ValueError(
                 f"model.tail_layers = {self.tail_layers} must lie in the last stage, which has {last} of the "
@@ -245,15 +256,32 @@ class ModelSection(Section):
         """Whether the first and the last stage both have a copy of the embedding, the last one as its head."""
         return self.tie_embeddings and self.stages > 1
 
-    @property
-    def residual_width(self) -> int:
-        """Values per token in the residual: those of the activation, or its coefficients in the subspace."""
-        return self.subspace_dim if self.residual == "subspace" else self.dim
+    def residual_width(self, layer: int) -> int:
+        """Values per token in the residual after `layer` (in the tail: before it): those of the activation, or its
+        coefficients in the subspace.
+        """
+        return self.subspace_dim + self.subspace_growth * layer if self.residual == "subspace" else self.dim
+
+    def boundary_width(self, boundary: int) -> int:
+        """Values per token that cross the boundary before stage `boundary` (1 … S−1): those of the residual, or of the
+        boundary module.
+        """
+        return self.residual_width(self.cuts[boundary - 1] - 1) if self.boundary == "none" else self.boundary_dim
 
     @property
-    def boundary_width(self) -> int:
-        """Values per token that cross a boundary: those of the residual, or of the boundary module."""
-        return self.residual_width if self.boundary == "none" else self.boundary_dim
+    def boundary_widths(self) -> tuple[int, ...]:
+        """Those of all boundaries, which never decrease; empty for a model of one stage."""
+        return tuple(self.boundary_width(boundary) for boundary in range(1, self.stages))
+
+    @property
+    def widest_boundary(self) -> int:
+        """Values per token that cross the widest boundary."""
+        return max(self.boundary_widths, default=self.residual_width(0))
+
+    @property
+    def narrow(self) -> bool:
+        """Whether fewer values of a token cross the boundaries than its activation has."""
+        return self.residual == "subspace" or self.boundary != "none"
 
     @property
     def anchored(self) -> bool:
@@ -281,12 +309,14 @@ class ModelSection(Section):
         """SHA-256, hex, of the untrained quantities that determine the frames at a boundary. Empty for a plain dense
         model.
 
-        For a subspace these are U and F: construction, seed, k, d, V. For a boundary module: construction, kind, k, d,
-        V. An anchor that differs from the default is included too.
+        For a subspace these are U and F: construction, seed, k, d, V, and k's growth. For a boundary module:
+        construction, kind, k, d, V. An anchor that differs from the default is included too.
         """
         what: tuple[object, ...]
         if self.residual == "subspace":
             what = (_SUBSPACE, self.subspace_seed, self.subspace_dim, self.dim, self.vocab_size)
+            if self.subspace_growth:
+                what = (*what, f"growth {self.subspace_growth}")
         elif self.boundary != "none" or self.anchored:
             what = (_BOUNDARY, self.boundary, self.boundary_dim, self.dim, self.vocab_size)
         else:

@@ -13,7 +13,7 @@ from swarm.manifest.model import ModelSection
 from swarm.manifest.section import ManifestError, explain
 from swarm.manifest.tables import Tables
 
-PROTOCOL_VERSION = 16
+PROTOCOL_VERSION = 17
 """Peers with different protocol versions refuse each other in the handshake, with a message that names both."""
 
 MAX_MANIFEST_BYTES = 1 << 20

@@ -76,16 +76,17 @@ class Boundaries(nn.Module):
         self.receivers = nn.ModuleDict({cut: _receiver(model) for cut in entered if narrow})
         self.senders = nn.ModuleDict({cut: _sender(model) for cut in left if narrow})
         self.tables = nn.ModuleDict({cut: _TokenTable(model) for cut in entered if model.token_table_dim})
-        self.refinements = nn.ModuleDict({cut: _Refinement(model) for cut in entered if model.receiver_hidden})
-        size = model.vocab_size, model.boundary_width
-        self.received_means = nn.ModuleDict({cut: ReceivedMeans(*size) for cut in entered if model.token_means})
-        self.sent_means = nn.ModuleDict({cut: SentMeans(*size) for cut in left if model.token_means})
+        hidden = model.receiver_hidden
+        self.refinements = nn.ModuleDict({cut: _Refinement(model, int(cut)) for cut in entered if hidden})
+        rows, widths = model.vocab_size, dict(zip(map(str, model.cuts), model.boundary_widths, strict=True))
+        self.received_means = nn.ModuleDict({c: ReceivedMeans(rows, widths[c]) for c in entered if model.token_means})
+        self.sent_means = nn.ModuleDict({cut: SentMeans(rows, widths[cut]) for cut in left if model.token_means})
 
     def before(self, x: Tensor, frozen: Tensor | None, tokens: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Compute the input of the stage's layers from the received residual. In a subspace, also return the anchor
         with which the layers read it; otherwise None.
 
-        x: (batch, time, model.boundary_width) → (batch, time, model.residual_width). `frozen`: the tokens' anchor.
+        x: (batch, time, width of the boundary) → (batch, time, width of the residual). `frozen`: the tokens' anchor.
         """
         anchored = frozen if self._subspace else None
         for means in self.received_means.values():
@@ -103,7 +104,7 @@ class Boundaries(nn.Module):
         return x, anchored
 
     def after(self, x: Tensor, frozen: Tensor | None, tokens: Tensor | None) -> Tensor:
-        """The output that is sent over the next cut: (batch, time, model.boundary_width)."""
+        """The output that is sent over the next cut: (batch, time, width of the boundary)."""
         for sender in self.senders.values():
             x = sender(x, frozen)
         for means in self.sent_means.values():
@@ -178,11 +179,11 @@ class _TokenTable(nn.Module):
 
 
 class _Refinement(nn.Module):
-    def __init__(self, model: ModelSection) -> None:
+    def __init__(self, model: ModelSection, cut: int) -> None:
         super().__init__()
         self.norm = RMSNorm(model.dim, model.norm_eps)
         self.up = nn.Parameter(torch.empty(model.receiver_hidden, model.dim))
-        self.out = nn.Parameter(torch.empty(model.residual_width, model.receiver_hidden))
+        self.out = nn.Parameter(torch.empty(model.residual_width(cut - 1), model.receiver_hidden))
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(F.silu(F.linear(self.norm(x), self.up)), self.out)

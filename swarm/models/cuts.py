@@ -71,7 +71,8 @@ def flop_costs(model: ModelSection, sequence_length: int) -> Costs:
         return Costs(embed=6.0 * 9 * model.dim, layer=6.0 * 2 * 9 * model.dim**2, head=0.0)
     head_dim = model.dim // model.heads
     weights = model.dim * (head_dim * (model.heads + 2 * model.kv_heads) + 2 * model.ffn_dim)
-    weights += model.residual_width * (head_dim * model.heads + model.ffn_dim)  # matrices that write to the residual
+    written = model.residual_width(model.layers // 2)  # by the layer in the middle
+    weights += written * (head_dim * model.heads + model.ffn_dim)
     attention = 2 * model.heads * head_dim * sequence_length / 2  # scores and values, causal half
     return Costs(
         embed=2.0 * model.dim,  # two adds a channel
@@ -114,8 +115,9 @@ class _Stage:
         self._module = module = build_stage(model, stage, seed=0)
         module.make_room(length)
         self._tokens = torch.zeros((sequences, length), dtype=torch.int64)
-        shape = (sequences, length, model.boundary_width)
-        self._x = self._tokens if module.first else torch.randn(shape, requires_grad=True)
+        self._x = self._tokens
+        if not module.first:
+            self._x = torch.randn(sequences, length, model.boundary_width(stage), requires_grad=True)
         self._sources = [*(() if module.first else (self._x,)), *module.parameters()]
 
     def seconds(self) -> float:

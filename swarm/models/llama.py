@@ -23,7 +23,7 @@ from swarm.models.initial import seeded_normal
 from swarm.models.rms_norm import RMSNorm
 from swarm.models.split_backward import Embedding, Linear
 from swarm.models.stage_module import StageModule
-from swarm.models.subspace import RESIDUAL_WRITERS, anchor, constrained, lift
+from swarm.models.subspace import RESIDUAL_WRITERS, anchor, constrained, lift, widened
 
 _INIT_STD = 0.02
 # Writers must be large enough relative to the anchor, which has unit variance. With standard deviations of 0.02, 0.04
@@ -68,7 +68,7 @@ class LlamaStage(StageModule):
         self._theta = model.rope_theta
         self.model = _Trunk()
         if self.first or (self.last and model.tie_embeddings):
-            self.model.embed_tokens = Embedding(model.vocab_size, model.residual_width)
+            self.model.embed_tokens = Embedding(model.vocab_size, model.residual_width(0))
         # the key is the layer's number in the whole model, so that names do not depend on the cuts
         self.model.layers = nn.ModuleDict({str(i): _Layer(model, i) for i in layers})
         self.model.boundaries = Boundaries(model, layers)
@@ -84,9 +84,9 @@ class LlamaStage(StageModule):
         """Compute the frame for the next stage from the frame of the previous one; in the last stage, the logits (B, T,
         V).
 
-        `x`: token ids (B, T) int64 at stage 0, else fp32 (B, T, model.boundary_width): the activation, its coefficients
-        in the subspace, or the output of a sender. `tokens`: the token ids, needed above stage 0 for an anchor or a
-        token table.
+        `x`: token ids (B, T) int64 at stage 0, else fp32 (B, T, model.boundary_width(stage)): the activation, its
+        coefficients in the subspace, or the output of a sender. `tokens`: the token ids, needed above stage 0 for an
+        anchor or a token table.
         """
         out = self._through(x, tokens)
         return self._logits(out) if self.last else out
@@ -171,14 +171,15 @@ class _Layer(nn.Module):
     def __init__(self, model: ModelSection, index: int) -> None:
         super().__init__()
         self.constrained = constrained(model, index)
-        width = model.residual_width if self.constrained else model.dim
+        width = model.residual_width(index) if self.constrained else model.dim
         self.input_layernorm = RMSNorm(model.dim, model.norm_eps)
         self.self_attn = _Attention(model, width)
         self.post_attention_layernorm = RMSNorm(model.dim, model.norm_eps)
         self.mlp = _FeedForward(model, width)
 
     def forward(self, residual: Tensor, anchored: Tensor | None, cos: Tensor, sin: Tensor) -> Tensor:
-        residual = residual + self.self_attn(self.input_layernorm(lift(residual, anchored)), cos, sin)
+        attended = self.self_attn(self.input_layernorm(lift(residual, anchored)), cos, sin)
+        residual = widened(residual, attended.shape[-1]) + attended
         written: Tensor = self.mlp(self.post_attention_layernorm(lift(residual, anchored)))
         return residual + written
 

@@ -14,7 +14,7 @@ from swarm.manifest import ModelSection
 
 
 class StageModule(nn.Module, abc.ABC):
-    """One stage of a model. The frames over a boundary are (B, T, model.boundary_width) fp32."""
+    """One stage of a model. The frames over a boundary are (B, T, model.boundary_width(boundary)) fp32."""
 
     def __init__(self, model: ModelSection, stage: int) -> None:
         super().__init__()

@@ -7,6 +7,9 @@ the backward, autograd computes Uᵀg. U = [I_k; 0] selects the first k channels
 family of functions, up to a rotation that the next matrix can contain; this U needs no memory and no multiplication,
 and is exact.
 
+k may grow (`model.subspace_growth`): each layer writes more of the first channels than the one before, because what it
+computes depends on more layers.
+
 The anchor F is not stored. Row t is generated: with q = ⌈d/4⌉, its channels 4c … 4c+3 are the four signed 16-bit lanes
 s, lowest first, of output number t·q + c of splitmix64 with seed `model.subspace_seed`, each as (2s + 1)·111·2^-22.
 The values are uniform with variance 1.003, and exact in fp32 on every machine.
@@ -47,6 +50,12 @@ def lift(residual: Tensor, anchored: Tensor | None) -> Tensor:
         return residual
     width = residual.shape[-1]
     return torch.cat((anchored[..., :width] + residual, anchored[..., width:]), dim=-1)
+
+
+def widened(residual: Tensor, width: int) -> Tensor:
+    """The coefficients (…, k) among `width` of them: those that no layer has written yet are 0."""
+    missing = width - residual.shape[-1]
+    return F.pad(residual, (0, missing)) if missing else residual
 
 
 def constrained(model: ModelSection, layer: int) -> bool:

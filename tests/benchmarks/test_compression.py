@@ -76,7 +76,7 @@ def test_every_row_is_a_run_and_its_control_sends_everything(run: tuple[Path, li
     for name, row in compression.ROWS.items():
         control = compression.resolve_run(path, [data, *compression.ROWS[row.control].sets]).manifest
         assert (control.codec.forward, control.codec.backward) == ("none", "none")
-        assert control.model.boundary_width == control.model.dim
+        assert control.model.widest_boundary == control.model.dim
         model = compression.resolve_run(path, [data, *row.sets]).manifest.model
         if set(compression._MODULES) & set(row.sets) and name not in controls:
             assert row.control in (compression.MODULES, compression.ANCHORED)

@@ -29,7 +29,7 @@ def counts(*parameters: int) -> list[StageCounts]:
 
 def test_memory_and_traffic_by_hand():
     run = manifest(model={"cuts": [3]}, batch={"microbatches": 10, "sequences": 2, "sequence_length": 8})
-    plan = estimate(run, counts(1000, 3000), forward_frame=500, backward_frame=200)
+    plan = estimate(run, counts(1000, 3000), frames=[(500, 200)])
     frames = 10 * (500 + 2 * (2 * 8 + 2))
     first, last = plan.stages
     memory = first.memory
@@ -38,7 +38,7 @@ def test_memory_and_traffic_by_hand():
     assert (first.retention, last.retention) == (frames, 2000)
     assert (memory.device, memory.host, first.whole) == (38_000, 0, 38_000 + frames)
     alone = run.model_copy(update={"swarm": run.swarm.model_copy(update={"replicas": 1, "max_replicas": 1})})
-    few = estimate(alone, counts(1000, 3000), forward_frame=500, backward_frame=200).stages[0]
+    few = estimate(alone, counts(1000, 3000), frames=[(500, 200)]).stages[0]
     assert few.memory.working == 4000, "the gradients of a microbatch, where nothing is ever reduced"
     assert first.reduce_sent == 8000, "half of the buckets to the other, half back"
     assert [(b.boundary, b.forward, b.backward, b.links) for b in plan.boundaries] == [(1, frames, 2000, 2)]
@@ -50,7 +50,7 @@ def test_memory_and_traffic_by_hand():
 @pytest.mark.parametrize(("replicas", "microbatches"), [(1, 10), (2, 10), (3, 10), (4, 16), (5, 4)])
 def test_a_link_carries_what_the_coordinator_gives_to_two_equal_replicas(replicas: int, microbatches: int):
     run = manifest(model={"cuts": [3]}, batch={"microbatches": microbatches}, swarm={"replicas": replicas})
-    [need] = estimate(run, counts(1000, 3000), forward_frame=500, backward_frame=200).boundaries
+    [need] = estimate(run, counts(1000, 3000), frames=[(500, 200)]).boundaries
     rosters = [[Actor(f"{stage} {replica}", 1) for replica in range(replicas)] for stage in range(2)]
     first, second = wire(rosters, {actor: 1.0 for roster in rosters for actor in roster}, microbatches)
     crossing = Counter(zip(first.assignment, second.assignment, strict=True))
@@ -62,9 +62,7 @@ def test_a_link_carries_what_the_coordinator_gives_to_two_equal_replicas(replica
 def test_a_tied_embedding_is_held_and_reduced_by_both_ends():
     tables = {"vocab_size": 300, "dim": 192, "cuts": [3, 5], "tie_embeddings": True}
     embedding = 300 * 192
-    plan = estimate(
-        manifest(model=tables), counts(embedding + 1000, 3000, embedding + 500), forward_frame=1, backward_frame=1
-    )
+    plan = estimate(manifest(model=tables), counts(embedding + 1000, 3000, embedding + 500), frames=[(1, 1)] * 2)
     assert [stage.memory.weights for stage in plan.stages] == [4 * (embedding + 1000), 12_000, 4 * (embedding + 500)]
     for stage, own in zip(plan.stages, (1000, 3000, 500), strict=True):
         shared = embedding if own != 3000 else 0
@@ -72,9 +70,7 @@ def test_a_tied_embedding_is_held_and_reduced_by_both_ends():
 
 
 def test_fp32_sums_take_half():
-    plan = estimate(
-        manifest(model={"cuts": []}, sums={"mode": "fp32"}), counts(1000), forward_frame=1, backward_frame=1
-    )
+    plan = estimate(manifest(model={"cuts": []}, sums={"mode": "fp32"}), counts(1000), frames=[])
     assert (plan.stages[0].memory.accumulator, plan.stages[0].retention, plan.boundaries) == (4000, 0, ())
 
 
@@ -84,7 +80,7 @@ def test_a_short_step_is_warned_about_and_the_fix_is_enough(replicas: int, enoug
 
     def plan(microbatches: int) -> DryRun:
         run = manifest(batch={"microbatches": microbatches}, swarm={"replicas": replicas})
-        return estimate(run, counts(1, 1, 1, 1), forward_frame=1, backward_frame=1)
+        return estimate(run, counts(1, 1, 1, 1), frames=[(1, 1)] * 3)
 
     short = plan(enough - 1)
     [warning] = short.warnings
@@ -214,7 +210,7 @@ def test_what_may_be_chosen_is_shown_with_its_bytes_and_counted_as_the_gentlest(
 def test_no_figure_is_cut_off_on_a_narrow_terminal():
     printed = io.StringIO()
     run = manifest(model={"cuts": [4]})
-    plan = estimate(run, counts(123_456_789, 3000), forward_frame=10**9, backward_frame=200)
+    plan = estimate(run, counts(123_456_789, 3000), frames=[(10**9, 200)])
     show(plan, Console(file=printed, width=40))
     assert "…" not in printed.getvalue()
     for said in ("123,456,789", "sums sent", "backward, by link"):

@@ -82,7 +82,7 @@ def test_a_run_with_narrow_boundaries_is_written(tmp_path: Path, kind: str):
     options = ("--preset", "1m", "--stages", "2", "--boundary", kind, "--boundary-dim", "16", "--no-measure")
     assert exit_code("init", str(path), *options) == 0
     model = load_run_file(path).model
-    assert (model.residual, model.boundary, model.boundary_dim, model.boundary_width) == ("dense", kind, 16, 16)
+    assert (model.residual, model.boundary, model.boundary_dim, model.widest_boundary) == ("dense", kind, 16, 16)
 
 
 def test_keys_are_set_in_the_file_that_is_written(tmp_path: Path):

@@ -53,7 +53,7 @@ def posts_of(manifest, splits: bool) -> list[object]:
     """All that a first stage tells of a pass, and its first part."""
     told: queue.SimpleQueue = queue.SimpleQueue()
     engine = StageEngine(manifest, 0, StageOptions(splits=splits), post=told.put)
-    form, width = BodyFormat(manifest), manifest.model.boundary_width
+    form, width = BodyFormat(manifest), manifest.model.boundary_width(1)
     rows, length = manifest.batch.sequences, manifest.batch.sequence_length
     tokens = torch.arange(rows * (length + 1)).view(rows, -1) % manifest.model.vocab_size
     found = []
@@ -188,7 +188,7 @@ def test_a_gradient_that_cannot_be_sent_is_told_before_a_sum_that_is_too_large(
     """As on a CPU: the pass is repeated with what is not finite, while a sum that is too large ends the run."""
     manifest = make_manifest()
     stage = Stage(manifest, 1, StageOptions(), initialised=True)
-    form, shape = BodyFormat(manifest), BodyFormat(manifest)._batch_shape
+    form, shape = BodyFormat(manifest), BodyFormat(manifest)._batch_shape(1)
     tokens = torch.zeros(form._batch_columns, dtype=torch.int64)
     action = Forward(STEP, PassKind.TRAIN, 0, form.pack_forward(1, BodyKind.BATCH, tokens, torch.randn(shape)))
 

@@ -213,6 +213,22 @@ def test_what_is_not_bytes_is_refused(fmt):
         fmt.check(1, Direction.FORWARD, 5, None)
 
 
+def test_each_boundary_of_a_grown_subspace_has_its_own_width(make_manifest):
+    plain = make_manifest(codec="none", residual="subspace", subspace_dim=3, tail_layers=1)
+    model = plain.model.model_copy(update={"layers": 3, "cuts": (1, 2), "subspace_growth": 2})
+    fmt = BodyFormat(plain.model_copy(update={"model": model}))
+    for boundary, width, other in ((1, 3, 2), (2, 5, 1)):
+        body = fmt.pack_forward(boundary, BodyKind.BATCH, torch.from_numpy(IDS), HIDDEN[..., :width])
+        back = fmt.pack_backward(boundary, HIDDEN[..., :width])
+        assert fmt.unpack_forward(boundary, body, TRAIN).hidden.shape == (2, 6, width)
+        assert fmt.unpack_backward(boundary, back).shape == (2, 6, width)
+        assert len(back) == fmt.max_bytes(boundary, Direction.BACKWARD)
+        for direction, frame in ((Direction.FORWARD, body), (Direction.BACKWARD, back)):
+            with pytest.raises(FrameError, match="wrong shape"):
+                fmt.check(other, direction, frame, TRAIN)
+    assert fmt.max_bytes(0, Direction.BACKWARD) == HEADER_BYTES, "no gradient crosses boundary 0"
+
+
 @pytest.mark.parametrize(("codec", "forward", "backward"), [("none", 4 * 12 * 3, 4 * 12 * 3), ("int8", 40, 40)])
 def test_a_subspace_boundary_carries_coefficients_and_integer_ids(make_manifest, codec, forward, backward):
     fmt = BodyFormat(make_manifest(codec=codec, residual="subspace", subspace_dim=3, tail_layers=1))

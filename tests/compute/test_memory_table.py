@@ -84,7 +84,7 @@ def test_the_graph_is_as_large_as_it_was_reckoned(
     WorkingWeights(module, Precision(precision))
     shape = (run.batch.sequences, run.batch.sequence_length)
     tokens = torch.zeros(shape, dtype=torch.int64)
-    x = tokens if module.first else torch.randn(*shape, run.model.boundary_width, requires_grad=True)
+    x = tokens if module.first else torch.randn(*shape, run.model.boundary_width(stage), requires_grad=True)
 
     def forward() -> Tensor:
         with Precision(precision).autocast(torch.device("cpu")):
@@ -235,7 +235,7 @@ def at_rest(table: StageMemory) -> int:
 def bodies(run: RunManifest) -> tuple[bytes, bytes]:
     """What a stage in the middle receives of a microbatch."""
     form, batch = BodyFormat(run), run.batch
-    hidden = torch.randn(batch.sequences, batch.sequence_length, run.model.boundary_width)
+    hidden = torch.randn(batch.sequences, batch.sequence_length, run.model.boundary_width(1))
     tokens = torch.zeros(batch.sequences, batch.sequence_length + 1, dtype=torch.int64)
     return form.pack_forward(1, BodyKind.BATCH, tokens, hidden), form.pack_backward(2, 1e-3 * hidden)
 

@@ -78,7 +78,7 @@ def test_a_microbatch_is_given_to_the_device_without_waiting_for_it(
     run = manifest(codec)
     stage = Stage(run, index, StageOptions("meta", 1 << 40, Precision.FP32, splits=splits), initialised=False)
     form = BodyFormat(run)
-    tokens, hidden = torch.zeros(form._batch_columns, dtype=torch.int64), torch.randn(form._batch_shape)
+    tokens, hidden = torch.zeros(form._batch_columns, dtype=torch.int64), torch.randn(form._batch_shape(1))
     body = (
         form.pack_forward(index, BodyKind.BATCH, tokens, hidden) if index else form.pack_tokens(PassKind.TRAIN, tokens)
     )
@@ -147,7 +147,7 @@ def test_the_thread_that_launches_does_not_wait_and_launches_what_comes_meanwhil
         monkeypatch.setattr(Stage, name, launch)
     told: queue.SimpleQueue[Any] = queue.SimpleQueue()
     run = make_manifest()
-    form, width = BodyFormat(run), run.model.boundary_width
+    form, width = BodyFormat(run), run.model.boundary_width(1)
     rows, length = run.batch.sequences, run.batch.sequence_length
     tokens = form.pack_tokens(PassKind.TRAIN, torch.zeros(rows, length + 1, dtype=torch.int64))
     gradient = form.pack_backward(1, torch.ones(rows, length, width))

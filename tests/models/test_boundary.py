@@ -29,7 +29,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 def test_few_values_cross_and_sender_and_receiver_lie_on_their_sides(kind: str) -> None:
     model = narrow(kind)
-    assert model.boundary_width == K and model.residual_width == 32
+    assert set(model.boundary_widths) == {K} and model.residual_width(0) == 32
     logits, crossed = run(build(model), draw(2, 9))
     assert logits.shape == (2, 9, 61)
     assert [tuple(z.shape) for z in crossed] == [(2, 9, K)] * 2

@@ -62,7 +62,7 @@ def test_receivers_begin_by_adding_nothing(base: str) -> None:
     assert "model.boundaries.tables.1.embed" in parameter_shapes(section(base, **MODULES), 1), "it belongs to stage 1"
     logits, crossed = run(stirred(rich), tokens)
     assert not torch.equal(run(stirred(plain), tokens)[0], logits), "they have their say"
-    assert [z.shape[-1] for z in crossed] == [section(base).boundary_width] * 2, "and nothing more crosses for them"
+    assert [z.shape[-1] for z in crossed] == [section(base).widest_boundary] * 2, "and nothing more crosses for them"
 
 
 @pytest.mark.parametrize("base", BASES)

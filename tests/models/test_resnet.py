@@ -21,7 +21,7 @@ def test_a_cut_changes_neither_loss_nor_gradients() -> None:
         modules = build(model)
         logits, crossed = run(modules, images)
         assert logits.shape == (5, 10)
-        assert [tuple(x.shape) for x in crossed] == [(5, 64, model.boundary_width)] * (model.stages - 1)
+        assert [tuple(x.shape) for x in crossed] == [(5, 64, model.widest_boundary)] * (model.stages - 1)
         loss = modules[-1].loss_sum(logits, labels)
         loss.backward()
         found.append((loss, {name: p.grad for module in modules for name, p in module.named_parameters()}))

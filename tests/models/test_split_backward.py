@@ -32,7 +32,7 @@ class Backward:
             split.attach(self.module)
         draw = torch.Generator().manual_seed(2)
         tokens = torch.randint(0, model.vocab_size, (2, 12), generator=draw)
-        source = torch.randn(2, 12, model.boundary_width, generator=draw).requires_grad_()
+        source = torch.randn(2, 12, model.widest_boundary, generator=draw).requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
             self.output = self.module(tokens if self.module.first else source, tokens)
             if self.module.last:

@@ -22,6 +22,8 @@ TABLE = dict(
 )
 MODEL = ModelSection(**TABLE, cuts=(1, 3), tail_layers=1, subspace_seed=5)
 WHOLE = MODEL.model_copy(update={"cuts": ()})
+GROWN = MODEL.model_copy(update={"subspace_growth": 3})
+MODELS = [pytest.param(MODEL, id="one width"), pytest.param(GROWN, id="grown")]
 DENSE = ModelSection(**{**TABLE, "residual": "dense", "subspace_dim": 0}, cuts=MODEL.cuts)
 NEAR = 1e-4
 
@@ -131,10 +133,11 @@ def test_an_optimizer_that_leaves_the_subspace_fails_that_check() -> None:
     assert reconstruction_error(dense, tokens) > 10 * NEAR
 
 
-def test_a_cut_changes_no_bit_of_loss_and_gradients() -> None:
+@pytest.mark.parametrize("uncut", MODELS)
+def test_a_cut_changes_no_bit_of_loss_and_gradients(uncut: ModelSection) -> None:
     tokens, labels = draw(3, 12), draw(3, 12, seed=1)
     found = []
-    for model in (MODEL, WHOLE):
+    for model in (uncut, uncut.model_copy(update={"cuts": ()})):
         modules = build(model)
         loss = modules[-1].loss_sum(run(modules, tokens)[0], labels)
         loss.backward()
@@ -147,11 +150,12 @@ def test_a_cut_changes_no_bit_of_loss_and_gradients() -> None:
         assert torch.equal(gradient, whole_gradients[name]), name
 
 
-def test_loss_and_gradients_are_those_of_the_full_residual() -> None:
+@pytest.mark.parametrize("model", MODELS)
+def test_loss_and_gradients_are_those_of_the_full_residual(model: ModelSection) -> None:
     """dL/dZ = Uᵀ·dL/dW, and what goes back over a boundary is Uᵀ·g, although only k values of each crossed."""
     tokens, labels = draw(3, 12), draw(3, 12, seed=1)
-    ours = build(MODEL)
-    theirs = filled(DENSE, fold(parameters(ours), MODEL))
+    ours = build(model)
+    theirs = filled(DENSE, fold(parameters(ours), model))
     results = []
     for modules in (ours, theirs):
         logits, crossed = run(modules, tokens)
@@ -161,8 +165,9 @@ def test_loss_and_gradients_are_those_of_the_full_residual() -> None:
         results.append((loss, gradients[:2], dict(zip(names, gradients[2:], strict=True))))
     (loss, back, gradients), (full_loss, full_back, full_gradients) = results
     torch.testing.assert_close(loss, full_loss, atol=NEAR, rtol=0)
-    for g, full in zip(back, full_back, strict=True):
-        torch.testing.assert_close(g, full[..., :K], atol=1e-7, rtol=NEAR)
+    for g, full, width in zip(back, full_back, model.boundary_widths, strict=True):
+        assert g.shape == (3, 12, width)
+        torch.testing.assert_close(g, full[..., :width], atol=1e-7, rtol=NEAR)
     for name, gradient in gradients.items():
         full = full_gradients[name]
         if "embed" in name:
@@ -192,6 +197,17 @@ def test_what_a_writer_writes_is_as_long_in_the_subspace_as_in_the_tail() -> Non
     assert values["model.embed_tokens.weight"].std().item() == pytest.approx(0.5, rel=0.05)
 
 
+def test_each_layer_of_a_grown_subspace_writes_more_channels_than_the_one_before() -> None:
+    shapes = {name: tuple(p.shape) for name, p in parameters(build(GROWN)).items()}
+    assert shapes["model.embed_tokens.weight"] == (61, 4)
+    for layer, rows in enumerate((4, 7, 10, 32)):
+        assert shapes[f"model.layers.{layer}.self_attn.o_proj.weight"] == (rows, 32)
+        assert shapes[f"model.layers.{layer}.mlp.down_proj.weight"] == (rows, 48)
+    assert GROWN.boundary_widths == (4, 10) and GROWN.widest_boundary == 10
+    _, crossed = run(build(GROWN), draw(2, 5))
+    assert [z.shape[-1] for z in crossed] == [4, 10]
+
+
 # ------------------------------------------------ what is refused
 
 
@@ -201,7 +217,14 @@ def test_what_a_writer_writes_is_as_long_in_the_subspace_as_in_the_tail() -> Non
         ({"subspace_dim": 0}, "model.subspace_dim = 0 must be from 1 to model.dim − 1 = 31"),
         ({"subspace_dim": 32}, "model.subspace_dim = 32 must be from 1"),
         ({"tail_layers": 2}, "model.tail_layers = 2 must lie in the last stage, which has 1 of the 4 layers"),
+        (
+            {"subspace_growth": 14},
+            "model.subspace_growth = 14 lets the 4 coefficients of model.subspace_dim grow to 32",
+        ),
+        ({"tail_layers": 0, "subspace_growth": 10}, "grow to 34 after 4 layers, but model.dim = 32 must be larger"),
+        ({"subspace_growth": -1}, "greater than or equal to 0"),
         ({"residual": "dense"}, 'model.subspace_dim = 4 has no effect with model.residual = "dense"'),
+        ({"residual": "dense", "subspace_dim": 0, "subspace_growth": 1}, "model.subspace_growth = 1 has no effect"),
         ({"residual": "dense", "subspace_dim": 0}, "model.subspace_seed = 5 has no effect"),
         ({"residual": "dense", "subspace_dim": 0, "subspace_seed": 0}, "model.tail_layers = 1 has no effect"),
     ],
@@ -213,9 +236,9 @@ def test_keys_that_do_not_fit_are_named(changes: dict[str, object], reason: str)
 
 
 def test_the_id_names_everything_that_fixes_the_subspace() -> None:
-    others = [{"subspace_seed": 6}, {"subspace_dim": 5}, {"dim": 64}, {"vocab_size": 62}]
+    others = [{"subspace_seed": 6}, {"subspace_dim": 5}, {"subspace_growth": 1}, {"dim": 64}, {"vocab_size": 62}]
     ids = {MODEL.model_copy(update=change).subspace_id for change in ({}, *others)}
-    assert len(ids) == 5 and all(len(found) == 64 for found in ids)
+    assert len(ids) == 6 and all(len(found) == 64 for found in ids)
     assert WHOLE.subspace_id == MODEL.subspace_id, "cuts do not matter"
     assert DENSE.subspace_id == ""
 

@@ -62,7 +62,8 @@ def test_a_killed_peer_changes_nothing_of_a_run_with_projectors(make_swarm: Make
 
 
 def test_a_killed_peer_changes_nothing_of_a_run_with_token_means(make_swarm: MakeSwarm, reference: Reference) -> None:
-    narrow = ("model.residual=subspace", "model.subspace_dim=4", "model.tail_layers=1", "model.token_means=true")
+    subspace = ("model.residual=subspace", "model.subspace_dim=4", "model.subspace_growth=3", "model.tail_layers=1")
+    narrow = (*subspace, "model.token_means=true")
     coded = ("codec.forward=entropy:1.4", "codec.backward=entropy-dithered:1")
     swarm, archive = survive_a_kill(make_swarm, reference, *narrow, *coded)
     parameters = whole_parameters(archive, swarm.manifest)

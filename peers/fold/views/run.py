@@ -108,7 +108,7 @@ def bytes_view(state: RunState, facts: RunFacts | None) -> dict[str, Any]:
         sent = sum(sum(each.sent.values()) + each.sent_before for each in traffic)
     fp32 = saved = None
     if facts is not None and by_kind["forward"] + by_kind["backward"]:
-        fp32 = 2 * state.work.decided * facts.microbatches * (len(facts.layers) - 1) * facts.frame_fp32
+        fp32 = 2 * state.work.decided * facts.microbatches * facts.frames_fp32
         saved = fp32 / (by_kind["forward"] + by_kind["backward"])
     return {"sent": sent, "by_kind": by_kind, "fp32": fp32, "saved": saved}
 
