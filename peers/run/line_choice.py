@@ -23,7 +23,9 @@ from swarm.manifest import DataSection, ManifestError, RunFile, RunManifest, Sha
 if TYPE_CHECKING:
     from swarm.compute.speed import Speed
 
-_WIDTH_KEYS = frozenset(f"model.{key}" for key in ("residual", "subspace_dim", "boundary", "boundary_dim"))
+_WIDTH_KEYS = frozenset(
+    f"model.{key}" for key in ("residual", "subspace_dim", "subspace_growth", "boundary", "boundary_dim")
+)
 _CODEC_KEYS = frozenset(("codec.forward", "codec.backward"))
 _SUM_KEYS = frozenset(("sums.averaging", "sums.mode"))
 _SHARD = Shard(file="", sha256="0" * 64, tokens=1 << 40)
