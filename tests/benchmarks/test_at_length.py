@@ -86,7 +86,7 @@ def test_classes_make_tokens_of_different_sizes_cheaper_and_change_no_value() ->
 
 
 @pytest.mark.parametrize(
-    "name", ("subspace", "subspace 8, entropy", "subspace 8, entropy 1 mean4", "ids", "bottleneck 8;")
+    "name", ("subspace", "subspace 8, entropy", "subspace 8, entropy 1 mean4", "ids", "bottleneck 8;", "bottleneck 8+2")
 )
 def test_a_name_that_means_nothing_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"no (row|coding) is named"):
@@ -102,7 +102,7 @@ def test_a_row_and_its_controls_are_trained_once(tmp_path: Path) -> None:
     small = ("model.vocab_size=300", "model.dim=32", "model.heads=2", "model.kv_heads=1", "model.ffn_dim=48")
     sets = [f"--set={setting}" for setting in (*small, "model.context=32", "batch.sequence_length=32")]
     command = [sys.executable, "-m", "benchmarks.at_length", "--data", str(data), "--cache", str(tmp_path / "cache")]
-    row = "subspace 8, entropy 1 means4 rotated classes, back entropy 1 means keyed"
+    row = "subspace 6+2, entropy 1 means4 rotated classes, back entropy 1 means keyed"
     options = ["--rows", row, "--tokens", "7680", "--screen", "1024", "--rates", "1e-3,1e-2", "--heldout", "2", *sets]
     run = subprocess.run([*command, *options, "--warmup", "2"], check=True, capture_output=True, text=True)
     rows = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
