@@ -67,7 +67,7 @@ def middle_stage(run: RunManifest, **options: bool) -> Stage:
     [
         {},
         {"length": 512},
-        {"residual": "subspace", "subspace_dim": 8, "kv_heads": 2},
+        {"residual": "subspace", "subspace_dim": 8, "subspace_growth": 3, "kv_heads": 2},
         {"boundary": "bottleneck", "boundary_dim": 8},
         {"boundary": "maxout", "boundary_dim": 8},
         {"boundary": "projector", "boundary_dim": 8, "token_table_dim": 4, "receiver_hidden": 16},
