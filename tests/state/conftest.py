@@ -39,8 +39,8 @@ def manifest(tokenizer_path: Path) -> RunManifest:
 
 @pytest.fixture(scope="session")
 def subspace_manifest(manifest: RunManifest) -> RunManifest:
-    """The same run in a subspace: 5 coefficients a token, the last of three layers free."""
-    keys = {"residual": "subspace", "subspace_dim": 5, "subspace_seed": 3, "tail_layers": 1}
+    """The same run in a subspace: 5 coefficients a token, then 7; the last of three layers is free."""
+    keys = {"residual": "subspace", "subspace_dim": 5, "subspace_growth": 2, "subspace_seed": 3, "tail_layers": 1}
     model = ModelSection(**{**manifest.model.model_dump(), **keys})
     return RunManifest(model=model, subspace_id=model.subspace_id, data=manifest.data)
 

@@ -283,7 +283,8 @@ def test_a_subspace_model_folds_into_the_files_of_a_dense_one(
     subspace_states: States = request.getfixturevalue(f"{kind}_states")
     export_hf(subspace_states, subspace_manifest, tokenizer_path, tmp_path)
     folded = safetensors.torch.load_file(tmp_path / "model.safetensors")
-    keys = {"residual": "dense", "subspace_dim": 0, "subspace_seed": 0, "tail_layers": 0, "token_means": False}
+    zeros = dict.fromkeys(("subspace_dim", "subspace_growth", "subspace_seed", "tail_layers"), 0)
+    keys = {"residual": "dense", **zeros, "token_means": False}
     dense = ModelSection(**{**subspace_manifest.model.model_dump(), **keys})
     assert {name: tuple(tensor.shape) for name, tensor in folded.items()} == {
         name: shape for stage in range(3) for name, shape in parameter_shapes(dense, stage).items()
