@@ -67,10 +67,8 @@ def check_value(value: Any) -> None:
                 raise WireError(f"the scale is {value.scale}; it must be finite and not negative")
             if value.scale > 0 and not all(math.isfinite(x) for x in numbers):  # a SKIP may report non-finite numbers
                 raise WireError(f"the decision applies a step with loss sum and norm {numbers}; both must be finite")
-            if not controls.LEAST_RATE <= value.rate <= controls.MOST_RATE:
-                raise WireError(
-                    f"the rate is {value.rate}; it must be from {controls.LEAST_RATE:g} to {controls.MOST_RATE:g}"
-                )
+            if not 0.0 < value.rate <= controls.MOST_RATE:
+                raise WireError(f"the rate is {value.rate}; it must be above 0 and at most {controls.MOST_RATE:g}")
         case m.Command():
             try:
                 controls.check(value)

@@ -25,7 +25,7 @@ REVOKE = "revoke"
 GO_BACK = "go_back"
 """A command of the coordinator itself, for a run that has diverged (swarm/protocol/coordinator/divergence.py)."""
 MOST_STEPS = 2**31 - 1
-LEAST_RATE, MOST_RATE = 1e-6, 1e6
+MOST_RATE = 1e6
 REQUESTS = 64
 """Number of requests that are remembered, so that a repeated request causes only one command."""
 EXPELLED_OF_A_PASS = 2
@@ -230,10 +230,10 @@ def read_rate(value: str) -> float:
         rate = float(value)
     except ValueError:
         rate = math.nan
-    if not LEAST_RATE <= rate <= MOST_RATE:
+    if not 0.0 < rate <= MOST_RATE:
         raise ValueError(
-            f"{value!r} is not a rate: give a number from {LEAST_RATE:g} to {MOST_RATE:g} as the factor of the "
-            "learning rate; 1 is the manifest's value"
+            f"{value!r} is not a rate: give a number above 0, at most {MOST_RATE:g}, as the factor of the learning "
+            "rate; 1 is the manifest's value"
         )
     return rate
 

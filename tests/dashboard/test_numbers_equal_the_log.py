@@ -11,7 +11,7 @@ from benchmarks.generated_log import Shape, write_log
 from peers.dashboard.history.history import History
 from peers.fold import RunFacts, RunState, views
 
-FACTS = RunFacts("made up", 500, 12, 24_576, (2, 3, 1), ("int8", "int4"), 2048 * 64 * 4)
+FACTS = RunFacts("made up", 500, 12, 24_576, (2, 3, 1), ("int8", "int4"), 2 * 2048 * 64 * 4)
 SHAPE = Shape(peers=9, stages=3, hours=0.1, step_seconds=10, kills_per_hour=120, spans=True, seed=11)
 
 

@@ -85,7 +85,7 @@ decisions = st.builds(
     many(st.builds(m.StageOutcome, small, text, many(contributions))),
     many(bits),
     many(pairs),
-    st.floats(1e-6, 1e6),
+    st.floats(0, 1e6, exclude_min=True),
 )
 commands = st.builds(
     m.Command,
@@ -351,7 +351,7 @@ def want(count: int) -> bytes:
         (header(open=pb.Open(pass_id=PASS, codecs=[pb.CodecPair(forward="x" * 65)])), b"", "the text has 65 bytes"),
         (header(open=pb.Open(pass_id=PASS, codecs=[pb.CodecPair()] * 1025)), b"", "1025 entries; at most 1024"),
         (decision(scale=math.nan), b"", "the scale is nan"),
-        (decision(rate=0.0), b"", "the rate is 0.0; it must be from 1e-06 to 1e+06"),
+        (decision(rate=0.0), b"", "the rate is 0.0; it must be above 0 and at most 1e+06"),
         (decision(rate=math.nan), b"", "the rate is nan"),
         (decision(rate=2e6), b"", "the rate is 2000000.0"),
         (commanded(name="fly"), b"", "there is no command 'fly' with number 1"),

@@ -173,7 +173,6 @@ def test_a_request_that_comes_again_is_one_command() -> None:
     ("command", "value", "why"),
     [
         ("rate", "0", "'0' is not a rate"),
-        ("rate", "1e-50", "give a number from 1e-06 to 1e+06"),
         ("rate", "nan", "'nan' is not a rate"),
         ("rate", "inf", "'inf' is not a rate"),
         ("rate", "fast", "'fast' is not a rate"),

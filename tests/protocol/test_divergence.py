@@ -178,9 +178,14 @@ def test_it_goes_back_so_many_times_as_the_record_says() -> None:
     assert run.core.history.controls.rate == 0.5 and run.core.history.controls.retreats == 1
 
 
-def test_a_coordinator_that_starts_again_counts_on() -> None:
-    run = Run(replace(settings(steps=9), divergence=DivergenceSection(skips=1, action="go_back", times=1)))
-    command = m.Command(1, "go_back", Retreat(0, 0, 0.5).value, "coordinator", "why", "r")
+@pytest.mark.parametrize(
+    ("before", "section"),
+    [(0.5, {"times": 1}), pytest.param(1e-300, {"times": 9, "rate": 1e-36}, id="no smaller rate")],
+)
+def test_a_coordinator_that_starts_again_counts_on(before: float, section: dict[str, float]) -> None:
+    divergence = DivergenceSection.model_validate({"skips": 1, "action": "go_back", **section})
+    run = Run(replace(settings(steps=9), divergence=divergence))
+    command = m.Command(1, "go_back", Retreat(0, 0, before).value, "coordinator", "why", "r")
     run.core = CoordinatorCore(ME, run.core.settings, 1, None, None, 1, controls=Controls.of([command]))
     run.take(Tick())
     run.take(TermWritten(2))

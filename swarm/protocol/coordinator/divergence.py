@@ -134,7 +134,13 @@ class Divergence:
     def _may_retreat(self) -> bool:
         """True if the run may go back automatically once more, with a lower rate."""
         section = self._settings.divergence
-        return section.action == "go_back" and self._history.controls.retreats < section.times
+        is_left = self._history.controls.retreats < section.times and self._lower_rate > 0.0
+        return section.action == "go_back" and is_left
+
+    @property
+    def _lower_rate(self) -> float:
+        """The factor of the learning rate after one more retreat; 0 if that is too small for a number."""
+        return self._history.controls.rate * self._settings.divergence.rate
 
     def look(self) -> GoBack | None:
         """The action that is due now. None: no action, or a command must be written first."""
@@ -149,16 +155,15 @@ class Divergence:
         if not reason:
             return None
         version, controls = history.last_sound, history.controls
-        section = self._settings.divergence
         if self._may_retreat:
-            rate = controls.rate * section.rate
+            rate = self._lower_rate
             self._out.emit(RunDiverged(history.version - 1, reason, version, rate))
             self._commands.order(GO_BACK, Retreat(version, history.term, rate).value, BY, reason)
             return None
         self._out.emit(RunDiverged(history.version - 1, reason, version, None))
         tried = f", {controls.retreats} times with a lower learning rate" if controls.retreats else ""
         what = f"version {version}" if version else "version 0, from which it began"
-        slower = f"swarm-peer control rate {controls.rate * section.rate:g}"
+        slower = f"swarm-peer control rate {self._lower_rate or controls.rate:g}"
         halt = (
             f"{DIVERGED}{tried}: {reason}. The training has stopped. The last good checkpoint is {what}, and "
             f"`swarm-peer coordinate` continues from there. Lower the learning rate first, with `{slower}`"
