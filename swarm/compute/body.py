@@ -232,6 +232,8 @@ class BodyFormat:
         """
         if not isinstance(buffer, Buffer):
             raise FrameError(f"the body is of type {type(buffer).__name__}, expected bytes")
+        if not 0 <= boundary < self._model.stages:
+            raise FrameError(f"there is no boundary {boundary}: the run has {self._model.stages} stages")
         if direction is Direction.FORWARD:
             found, tokens, encoded = self._opened(boundary, buffer, kind)
             if boundary == 0:

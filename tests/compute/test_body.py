@@ -208,6 +208,13 @@ def test_unpacking_is_total(make_manifest, data):
         assert str(error)
 
 
+@pytest.mark.parametrize("boundary", [-1, 2, 1 << 31])
+@pytest.mark.parametrize("direction", Direction)
+def test_a_boundary_that_the_run_does_not_have_is_refused(fmt, boundary, direction):
+    with pytest.raises(FrameError, match=f"there is no boundary {boundary}: the run has 2 stages"):
+        fmt.check(boundary, direction, bytes(fmt.pack_backward(1, HIDDEN)), None)
+
+
 def test_what_is_not_bytes_is_refused(fmt):
     with pytest.raises(FrameError, match="type int"):
         fmt.check(1, Direction.FORWARD, 5, None)
